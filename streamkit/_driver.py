@@ -1,0 +1,381 @@
+"""Every call to the CUDA driver, and every error code turned into DriverError.
+
+Nothing here is called at import: the driver is loaded by the first call that needs it. Handles,
+contexts and events are plain ints. A handle is one the driver may see: 1 for the legacy stream,
+never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._queue import LEGACY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NO_DEVICE = 100
+_NOT_READY = 600
+_CAPTURE_IMPLICIT = 906
+_NONBLOCKING_FLAG = 1
+_EVENT_TIMING, _EVENT_NO_TIMING = 0, 2
+_EXTERNAL = 1
+_RELAXED = 2
+
+_lock = threading.RLock()
+_primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
+_legacy_ids: dict[int, int] = {}  # context -> id of its legacy stream
+
+
+class _NotLoaded:
+    """Stands for the bindings until the first call, which loads them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_load(), name)
+
+
+class _Forked:
+    """Stands for the bindings in a forked child."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise errors.forked()
+
+
+cu: Any = _NotLoaded()
+
+
+def _load() -> Any:
+    global cu  # noqa: PLW0603 - one driver per process
+    with _lock:
+        if isinstance(cu, _NotLoaded):
+            bindings = _import_bindings()
+            try:
+                (code,) = bindings.cuInit(0)
+            except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
+                raise errors.no_device("the CUDA driver library cannot be loaded") from error
+            if code == _NO_DEVICE:
+                raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+            if code:
+                raise _error("cuInit", code, bindings)
+            os.register_at_fork(after_in_child=_forbid)
+            cu = bindings
+        return cu
+
+
+def _import_bindings() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        if not _has_driver_library():
+            raise errors.no_device("there is no CUDA driver library") from error
+        raise errors.not_installed("cuda.bindings", "cuda12 or cuda13", error) from error
+
+
+def _has_driver_library() -> bool:
+    import ctypes  # noqa: PLC0415 - slow to import, and only needed where the bindings are missing
+
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def _forbid() -> None:
+    global cu  # noqa: PLW0603 - see above
+    cu = _Forked()
+
+
+def is_usable() -> bool:
+    """Whether the driver may still be called: loaded, not in a forked child, not at exit."""
+    return type(cu) not in (_NotLoaded, _Forked) and not sys.is_finalizing()
+
+
+def is_present() -> bool:
+    """Whether this machine has a driver and a device; any failure but their absence raises."""
+    try:
+        return device_count() > 0
+    except errors.NoDeviceError:
+        return False
+
+
+def _error(call: str, code: int, bindings: Any = None) -> errors.DriverError:
+    _, name = (bindings or cu).cuGetErrorName(code)
+    return errors.DriverError(call, name.decode() if name else "unknown", int(code))
+
+
+# -- devices and contexts ---------------------------------------------------------------------
+
+
+def device_count() -> int:
+    """Return how many devices this process sees."""
+    code, count = cu.cuDeviceGetCount()
+    if code:
+        raise _error("cuDeviceGetCount", code)
+    return int(count)
+
+
+def current_context() -> int:
+    """Return this thread's current context, 0 if it has none."""
+    code, context = cu.cuCtxGetCurrent()
+    if code:
+        raise _error("cuCtxGetCurrent", code)
+    return int(context)
+
+
+def set_context(context: int) -> None:
+    """Make a context current in this thread; 0 for none."""
+    (code,) = cu.cuCtxSetCurrent(context)
+    if code:
+        raise _error("cuCtxSetCurrent", code)
+
+
+@contextlib.contextmanager
+def in_context(context: int) -> Iterator[None]:
+    """Hold a context current for the block, then have the previous one back."""
+    (code,) = cu.cuCtxPushCurrent(context)
+    if code:
+        raise _error("cuCtxPushCurrent", code)
+    try:
+        yield
+    finally:
+        code, _ = cu.cuCtxPopCurrent()
+        if code:
+            raise _error("cuCtxPopCurrent", code)
+
+
+def current_device() -> int:
+    """Return the device of this thread's current context, 0 if it has none (as the runtime)."""
+    if not current_context():
+        return 0
+    code, device = cu.cuCtxGetDevice()
+    if code:
+        raise _error("cuCtxGetDevice", code)
+    return int(device)
+
+
+def primary_context(device: int) -> int:
+    """Return the device's primary context, which every library here uses."""
+    context = _primary.get(device)
+    if context is None:
+        count = device_count()
+        if not 0 <= device < count:
+            raise errors.no_such_device(device, count)
+        with _lock:
+            if device not in _primary:
+                code, retained = cu.cuDevicePrimaryCtxRetain(device)
+                if code:
+                    raise _error("cuDevicePrimaryCtxRetain", code)
+                _primary[device] = int(retained)
+            context = _primary[device]
+    return context
+
+
+def priority_range(device: int) -> tuple[int, int]:
+    """Return (lowest, highest) stream priority; the highest is the smaller number."""
+    with in_context(primary_context(device)):
+        code, least, greatest = cu.cuCtxGetStreamPriorityRange()
+    if code:
+        raise _error("cuCtxGetStreamPriorityRange", code)
+    return int(least), int(greatest)
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
+    """Create a stream in the device's primary context."""
+    with in_context(primary_context(device)):
+        flags = _NONBLOCKING_FLAG if nonblocking else 0
+        code, stream = cu.cuStreamCreateWithPriority(flags, priority)
+    if code:
+        raise _error("cuStreamCreateWithPriority", code)
+    return int(stream)
+
+
+def destroy_stream(stream: int) -> None:
+    """Destroy a stream; the driver lets its pending work run first."""
+    (code,) = cu.cuStreamDestroy(stream)
+    if code:
+        raise _error("cuStreamDestroy", code)
+
+
+def stream_context(stream: int) -> tuple[int, int, bool]:
+    """Return (context, device, whether that is its primary context) of a created stream."""
+    result = cu.cuStreamGetCtx(stream)
+    if result[0]:
+        raise _error("cuStreamGetCtx", result[0])
+    context = int(result[1])
+    for device, primary in _primary.items():
+        if primary == context:
+            return context, device, True
+    with in_context(context):
+        device = current_device()
+    return context, device, primary_context(device) == context
+
+
+def stream_id(stream: int) -> int:
+    """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
+    code, number = cu.cuStreamGetId(stream)
+    if code:
+        raise _error("cuStreamGetId", code)
+    return int(number)
+
+
+def legacy_id(context: int) -> int:
+    """Return the id of the legacy stream of a context, which must be current.
+
+    It is asked once: while any blocking stream captures, asking invalidates that capture.
+    """
+    number = _legacy_ids.get(context)
+    if number is None:
+        if capture_id(LEGACY) is not None:
+            raise errors.illegal_in_capture(
+                "the first use of the legacy default stream",
+                "this device",
+                "a blocking stream captures, which legacy work would break. Call "
+                "streamkit.default_stream() once before the capture.",
+            )
+        number = _legacy_ids[context] = stream_id(LEGACY)
+    return number
+
+
+def stream_is_nonblocking(stream: int) -> bool:
+    """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
+    code, flags = cu.cuStreamGetFlags(stream)
+    if code:
+        raise _error("cuStreamGetFlags", code)
+    return bool(int(flags) & _NONBLOCKING_FLAG)
+
+
+def stream_priority(stream: int) -> int:
+    """Return the stream's effective priority."""
+    code, priority = cu.cuStreamGetPriority(stream)
+    if code:
+        raise _error("cuStreamGetPriority", code)
+    return int(priority)
+
+
+def capture_id(stream: int) -> int | None:
+    """Return the id of the capture on this stream, None if it does not capture.
+
+    For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
+    makes every question about the legacy stream illegal.
+    """
+    code, status = cu.cuStreamIsCapturing(stream)
+    if code == _CAPTURE_IMPLICIT:
+        return 0
+    if code:
+        raise _error("cuStreamIsCapturing", code)
+    if not status:
+        return None
+    result = cu.cuStreamGetCaptureInfo(stream)
+    if result[0]:
+        raise _error("cuStreamGetCaptureInfo", result[0])
+    return int(result[2])
+
+
+@contextlib.contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Allow this thread to query and wait although it, or another, captures some other stream."""
+    relaxed = cu.CUstreamCaptureMode(_RELAXED)
+    code, previous = cu.cuThreadExchangeStreamCaptureMode(relaxed)
+    if code:
+        raise _error("cuThreadExchangeStreamCaptureMode", code)
+    try:
+        yield
+    finally:
+        cu.cuThreadExchangeStreamCaptureMode(previous)
+
+
+def stream_done(stream: int) -> bool:
+    """Return whether the stream is idle; an error on it raises."""
+    with _beside_captures():
+        (code,) = cu.cuStreamQuery(stream)
+    if code == _NOT_READY:
+        return False
+    if code:
+        raise _error("cuStreamQuery", code)
+    return True
+
+
+def sync_stream(stream: int) -> None:
+    """Block until the stream is idle, without the GIL."""
+    with _beside_captures():
+        (code,) = cu.cuStreamSynchronize(stream)
+    if code:
+        raise _error("cuStreamSynchronize", code)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def create_event(context: int, *, timing: bool) -> int:
+    """Create an event in a context: it can be recorded only on streams of that context."""
+    with in_context(context):
+        code, event = cu.cuEventCreate(_EVENT_TIMING if timing else _EVENT_NO_TIMING)
+    if code:
+        raise _error("cuEventCreate", code)
+    return int(event)
+
+
+def destroy_event(event: int) -> None:
+    """Destroy an event; waits already queued on it still hold."""
+    (code,) = cu.cuEventDestroy(event)
+    if code:
+        raise _error("cuEventDestroy", code)
+
+
+def record_event(event: int, stream: int) -> None:
+    """Mark the present end of the stream."""
+    (code,) = cu.cuEventRecord(event, stream)
+    if code:
+        raise _error("cuEventRecord", code)
+
+
+def record_external(event: int, stream: int) -> None:
+    """Add an event record node to the graph that ``stream`` captures."""
+    (code,) = cu.cuEventRecordWithFlags(event, stream, _EXTERNAL)
+    if code:
+        raise _error("cuEventRecordWithFlags", code)
+
+
+def wait_event(stream: int, event: int, *, external: bool = False) -> None:
+    """Hold later work of the stream until the event's last record was reached."""
+    (code,) = cu.cuStreamWaitEvent(stream, event, _EXTERNAL if external else 0)
+    if code:
+        raise _error("cuStreamWaitEvent", code)
+
+
+def event_done(event: int) -> bool:
+    """Return whether the event's last record was reached; an error on its stream raises."""
+    with _beside_captures():
+        (code,) = cu.cuEventQuery(event)
+    if code == _NOT_READY:
+        return False
+    if code:
+        raise _error("cuEventQuery", code)
+    return True
+
+
+def sync_event(event: int) -> None:
+    """Block until the event's last record was reached, without the GIL."""
+    with _beside_captures():
+        (code,) = cu.cuEventSynchronize(event)
+    if code:
+        raise _error("cuEventSynchronize", code)
+
+
+def elapsed_ms(start: int, end: int) -> float:
+    """Return the milliseconds between two reached events made with timing."""
+    code, milliseconds = cu.cuEventElapsedTime(start, end)
+    if code:
+        raise _error("cuEventElapsedTime", code)
+    return float(milliseconds)

@@ -1,0 +1,151 @@
+"""``CudaEvent``: a CUDA event, ours or anybody's."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _driver, _registry, errors
+from streamkit.protocols import Event, Events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._lifetime import OwnedEvent
+    from streamkit.protocols import Adapter
+
+
+def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
+    """Wait until ``done()``, with growing naps of at most a millisecond; else TimeoutError."""
+    deadline = time.monotonic() + timeout
+    nap = 20e-6
+    while not done():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            errors.raise_timeout(what, timeout)
+        time.sleep(min(nap, left))
+        nap = min(nap * 2, 1e-3)
+
+
+class CudaEvent(Event):
+    """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
+
+    Safe to use from any thread. The handle of a borrowed event is read at each use, because
+    torch creates its events at their first record.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        owned: OwnedEvent | None,
+        native: Any = None,
+        adapter: Adapter | None = None,
+        *,
+        timing: bool = False,
+    ) -> None:
+        self._device = device
+        self._owned = owned
+        self._native = native
+        self._adapter = adapter
+        self._timing = timing
+
+    @property
+    def native(self) -> Any:
+        """The wrapped event object, identical; None if StreamKit owns the event."""
+        return self._native
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
+        if self._owned is not None:
+            return self._owned.handle
+        if isinstance(self._adapter, Events):
+            return self._adapter.event_handle(self._native)
+        raise errors.closed(self)
+
+    @property
+    def device(self) -> str:
+        """``"cuda:N"``; where the wrapped library does not say, the device current at wrap."""
+        return f"cuda:{self._device}"
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal."""
+        return self._device
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+        return self._owned is None and self._native is None
+
+    @property
+    def done(self) -> bool:
+        """Whether the last recorded point was reached; True if it was never recorded."""
+        handle = self.handle
+        return not handle or _driver.event_done(handle)
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+
+        The GIL is released. TimeoutError names the event; DriverError if the work failed.
+        """
+        handle = self.handle
+        if timeout is not None:
+            poll(lambda: self.done, self, timeout)
+        elif handle:
+            _driver.sync_event(handle)
+
+    def __sub__(self, start: object) -> float:
+        """Milliseconds of queue time from ``start`` to this event.
+
+        ValueError if one of the two does not measure time or was not reached yet.
+        """
+        if not isinstance(start, CudaEvent):
+            return NotImplemented
+        for event in (start, self):
+            if event._owned is not None and not event._timing:
+                raise ValueError(f"{event!r} measures no time: record it with timing=True")
+            if not event.done:
+                raise ValueError(f"{event!r} was not reached yet: call its sync() first")
+        return _driver.elapsed_ms(start.handle, self.handle)
+
+    def to(self, library: str) -> Any:
+        """Return that library's event object on this event, which it keeps alive.
+
+        UnsupportedStreamError where the library cannot wrap an event (torch, cuda.core).
+        """
+        handle = self.handle
+        adapter = _registry.adapter(library)
+        if adapter is self._adapter:
+            return self._native
+        if not isinstance(adapter, Events):
+            raise errors.library_cannot_take(adapter.name, "an event", "use s.wait(event) instead")
+        return adapter.borrow_event(handle, self._device, self)
+
+    def close(self) -> None:
+        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
+        self._owned = None
+
+    def record_on(self, handle: int, record: Callable[[int], None], view: Any) -> None:
+        """Record through the library if it has its own way (``view()`` gives its stream)."""
+        own_way = getattr(self._adapter, "record_event", None)
+        if own_way is not None and self._adapter is not None:
+            own_way(self._native, view(self._adapter.name))
+        else:
+            record(handle)
+
+    def __repr__(self) -> str:
+        kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
+        timing = " timing" if self._timing else ""
+        return f"<streamkit.CudaEvent cuda:{self._device} {kind}{timing}>"
+
+
+def borrowed(obj: Any) -> CudaEvent | None:
+    """Return an event on somebody's event object, or None if it is not one."""
+    found = _registry.event_adapter(obj)
+    if found is None:
+        return None
+    adapter, _ = found
+    read_device = getattr(adapter, "event_device", None)
+    device = read_device(obj) if read_device is not None else None
+    return CudaEvent(_driver.current_device() if device is None else device, None, obj, adapter)

@@ -1,0 +1,172 @@
+"""Which queue is this: the driver's id, read once, and one record for each queue.
+
+An id is never reused, a handle is; so the records are kept by id. A capturing stream must not be
+asked for its id (that invalidates the capture), so one first seen while it captures is known by
+device and handle until the capture ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from streamkit import _driver, errors
+from streamkit._queue import LEGACY, PER_THREAD, Queue
+
+_known: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
+_lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
+
+
+def identify(found: Queue, library: str | None = None, native: object = None) -> Queue:
+    """Return the complete record of the queue that an adapter extracted from ``native``.
+
+    DeviceMismatchError if the driver disagrees with the device ``found`` names.
+    """
+    if found.context:
+        return found
+    if found.handle <= PER_THREAD:
+        queue = _identify_default(found)
+    else:
+        capture = _driver.capture_id(found.handle)
+        queue = _identify_created(found) if capture is None else _identify_capturing(found, capture)
+    if found.device is not None and found.device != queue.device:
+        raise errors.device_mismatch(
+            f"the named device cuda:{found.device}",
+            f"cuda:{queue.device}",
+            "the driver says to which device this stream belongs. Leave the device out.",
+        )
+    if library is not None and native is not None:
+        queue = _with_owner(queue, found.owner, library, native)
+    elif found.owner is not None:
+        queue = _kept(queue, found.owner)
+    return queue
+
+
+def _identify_default(found: Queue) -> Queue:
+    context = _driver.current_context() if found.device is None else 0
+    if context:
+        device = _driver.current_device()
+        primary = _driver.primary_context(device) == context
+    else:
+        device = found.device or 0
+        context, primary = _driver.primary_context(device), True
+    thread = threading.get_ident() if found.handle == PER_THREAD else None
+    handle = PER_THREAD if found.handle == PER_THREAD else LEGACY
+    with _driver.in_context(context):
+        if thread is None:
+            number: int | None = _driver.legacy_id(context)
+        else:
+            number = _driver.stream_id(handle) if _driver.capture_id(handle) is None else None
+    with _lock:
+        queue = None if number is None else _known.get(number)
+        if queue is None:
+            queue = Queue(handle, device)
+            queue.context, queue.primary = context, primary
+            queue.id, queue.nonblocking, queue.thread = number, False, thread
+            if number is not None:
+                _known[number] = queue
+    return queue
+
+
+def _identify_created(found: Queue) -> Queue:
+    number = _driver.stream_id(found.handle)
+    queue = _known.get(number)
+    if queue is not None:
+        return queue
+    context, device, primary = _driver.stream_context(found.handle)
+    nonblocking = _driver.stream_is_nonblocking(found.handle)
+    with _lock:
+        queue = _known.get(number)
+        if queue is None:
+            queue = Queue(found.handle, device)
+            queue.context, queue.primary = context, primary
+            queue.id, queue.nonblocking = number, nonblocking
+            _known[number] = queue
+    return queue
+
+
+def _identify_capturing(found: Queue, capture: int) -> Queue:
+    with _lock:
+        for queue in _known.values():
+            # a handle cannot have been reused while what destroys it is alive
+            if queue.handle == found.handle and (queue.owner is not None or queue.is_owned):
+                return queue
+    queue = Queue(found.handle)
+    queue.context, queue.device, queue.primary = _driver.stream_context(found.handle)
+    queue.capture = capture
+    return queue
+
+
+def _with_owner(queue: Queue, owner: object, library: str, native: object) -> Queue:
+    with _lock:
+        seen = queue.view(library)
+        if seen is native:
+            return queue
+        if owner is not None and not queue.is_default:
+            queue = _kept(queue, owner)
+        if queue.view(library) is None:
+            remember_view(queue, library, native)
+    return queue
+
+
+def _kept(queue: Queue, owner: object) -> Queue:
+    """Return a record of this queue that keeps ``owner`` alive."""
+    if queue.is_default or queue.owner is owner:
+        return queue
+    if queue.owner is None and not queue.is_owned:
+        queue.owner = owner
+        return queue
+    return younger(queue, owner)
+
+
+def younger(queue: Queue, owner: object) -> Queue:
+    """Return a second record of this queue, which holds another owner and the first record.
+
+    Nobody knows which of two owners destroys the handle, so what is made through the second holds
+    both. The first is not given the newcomer: it may live for ever and collect them.
+    """
+    second = Queue(queue.handle, queue.device, owner)
+    second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
+    second.id, second.nonblocking = queue.id, queue.nonblocking
+    second.capture, second.also = queue.capture, queue
+    return second
+
+
+def remember_view(queue: Queue, library: str, native: object) -> None:
+    """Note that library's object on this queue, for as long as it lives."""
+    try:
+        queue.views[library] = weakref.ref(native)
+    except TypeError:  # cuda.bindings' handles take no weak reference; they are cheap to make
+        return
+
+
+def register(queue: Queue) -> None:
+    """Complete the record of a stream that was just created here."""
+    queue.context = _driver.primary_context(queue.device or 0)
+    queue.id = _driver.stream_id(queue.handle)
+    with _lock:
+        _known[queue.id] = queue
+
+
+def settle(queue: Queue) -> bool:
+    """Learn the id of a queue first seen while it captured; False while it still does."""
+    if queue.id is None:
+        with _driver.in_context(queue.context):  # the per-thread stream is a context's
+            if _driver.capture_id(queue.handle) is not None:
+                return False
+            queue.nonblocking = _driver.stream_is_nonblocking(queue.handle)
+            queue.id = _driver.stream_id(queue.handle)
+        with _lock:
+            _known.setdefault(queue.id, queue)
+    return True
+
+
+def same(one: Queue, other: Queue) -> bool:
+    """Whether two records are of one queue."""
+    if one is other:
+        return True
+    if one.device != other.device or one.handle != other.handle:
+        return False
+    if settle(one) and settle(other):
+        return one.id == other.id
+    return one.thread == other.thread

@@ -1,0 +1,89 @@
+"""Who destroys what: streams and events that StreamKit created, and nothing else.
+
+An owned stream lives as long as its Queue, which every view of it holds. When the Queue goes, the
+CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
+handles has seen it: a destroyed handle can come back as another stream, and such an allocator
+would take the two for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict, deque
+
+from streamkit import _driver, errors
+from streamkit._queue import Queue
+
+_parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
+
+
+class OwnedQueue(Queue):
+    """The queue of a stream created here; destroys or parks it when nobody holds it any more."""
+
+    __slots__ = ("priority", "remembered")
+
+    def __init__(self, handle: int, device: int, priority: int) -> None:
+        super().__init__(handle, device)
+        self.priority = priority
+        self.remembered = False  # whether a library that remembers handles has seen it
+
+    @property
+    def is_owned(self) -> bool:
+        """True."""
+        return True
+
+    def __del__(self) -> None:
+        if not _driver.is_usable():
+            return
+        if self.remembered:
+            # a deque, because its append needs no lock: this can run inside any other code
+            _parked[self.device or 0, bool(self.nonblocking), self.priority].append(self.handle)
+            return
+        # what can fail here is a broken context, which every other call reports
+        with contextlib.suppress(errors.DriverError):
+            _driver.destroy_stream(self.handle)
+
+
+def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
+    """Return the queue of a parked stream of these properties that is idle, or of a new one."""
+    handle = _unpark(device, nonblocking=nonblocking, priority=priority)
+    if handle is None:
+        handle = _driver.create_stream(device, nonblocking=nonblocking, priority=priority)
+    queue = OwnedQueue(handle, device, priority)
+    queue.nonblocking = nonblocking
+    return queue
+
+
+def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
+    parked = _parked[device, nonblocking, priority]
+    for _ in range(len(parked)):
+        try:
+            handle = parked.popleft()
+        except IndexError:  # another thread took the last one
+            return None
+        idle = False
+        try:
+            idle = _driver.capture_id(handle) is None and _driver.stream_done(handle)
+        finally:
+            if not idle:
+                parked.append(handle)
+        if idle:
+            return handle
+    return None
+
+
+class OwnedEvent:
+    """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
+
+    __slots__ = ("__weakref__", "context", "handle")
+
+    def __init__(self, context: int, *, timing: bool = False) -> None:
+        self.handle = 0
+        self.context = context
+        self.handle = _driver.create_event(context, timing=timing)
+
+    def __del__(self) -> None:
+        if self.handle and _driver.is_usable():
+            # as for a stream: only a broken context fails, and every other call reports that
+            with contextlib.suppress(errors.DriverError):
+                _driver.destroy_event(self.handle)

@@ -1,0 +1,60 @@
+"""Ordering edges between queues: record here, wait there. Nothing blocks the host.
+
+A default stream's handle means the current context's, so work on it runs with its own context
+current; every other handle knows its context.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+
+from streamkit import _driver, _identity, errors
+from streamkit._lifetime import OwnedEvent
+from streamkit._queue import Queue
+
+_ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
+
+
+def on(queue: Queue) -> AbstractContextManager[None]:
+    """Hold current the context in which the queue's handle means that queue."""
+    return _driver.in_context(queue.context) if queue.is_default else _ANY_CONTEXT
+
+
+def check_thread(queue: Queue, what: object) -> None:
+    """Raise ScopeError if this is another thread's per-thread default stream."""
+    if queue.thread is not None and queue.thread != threading.get_ident():
+        raise errors.wrong_thread(what, queue.thread, threading.get_ident())
+
+
+def record(event: int, queue: Queue, *, external: bool = False) -> None:
+    """Mark the present end of the queue."""
+    with on(queue):
+        if external:
+            _driver.record_external(event, queue.handle)
+        else:
+            _driver.record_event(event, queue.handle)
+
+
+def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
+    """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
+    if event:
+        with on(queue):
+            _driver.wait_event(queue.handle, event, external=external)
+
+
+def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
+    """Hold the queue's later work until all that ``other`` was given so far has run.
+
+    One record and one wait; nothing if the two are one queue. The event is reused: a record by
+    another thread between these two calls only makes the wait cover more of ``other``, never
+    less, and never work that is issued after the wait.
+    """
+    if _identity.same(queue, other):
+        return
+    event = other.wait_event
+    if event is None:
+        event = other.wait_event = OwnedEvent(other.context)
+    assert isinstance(event, OwnedEvent)  # noqa: S101 - for the type checker; nobody else sets it
+    record(event.handle, other)
+    wait_event(queue, event.handle, external=external)

@@ -1,0 +1,66 @@
+"""The record of one CUDA queue, as it travels between StreamKit and an adapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import weakref
+
+LEGACY, PER_THREAD = 1, 2
+
+
+class Queue:
+    """One CUDA queue: its handle, its device, and what keeps the handle valid.
+
+    An adapter makes one in ``extract`` from the handle, the device if the object names it (else
+    None), and the owner: the object with which the handle dies, or None where nothing destroys
+    it. StreamKit asks the driver for the rest. ``borrow`` gets a complete one, and the object it
+    returns must hold that Queue alive.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "also",  # a second Queue that must live as long: this one's elder, of another owner
+        "capture",  # the capture id under which it was first seen, while ``id`` is unknown
+        "context",  # the CUcontext; 0 until the driver was asked
+        "device",  # CUDA ordinal; None until the driver was asked
+        "handle",  # what the driver is given: 1 for the legacy stream, 2 for the per-thread one
+        "id",  # cuStreamGetId; None while unknown because the stream captures
+        "nonblocking",  # without the implicit order with the legacy stream; None while unknown
+        "owner",  # kept alive, because the handle dies with it
+        "primary",  # whether the context is the device's primary one
+        "thread",  # the thread a per-thread default stream belongs to
+        "views",  # library -> weak reference to its object on this queue
+        "wait_event",  # the event reused whenever another queue waits for this one
+    )
+
+    def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
+        self.handle, self.device, self.owner = handle, device, owner
+        self.id: int | None = None
+        self.nonblocking: bool | None = None
+        self.thread: int | None = None
+        self.capture: int | None = None
+        self.context = 0
+        self.primary = True
+        self.also: Queue | None = None
+        self.views: dict[str, weakref.ref[Any]] = {}
+        self.wait_event: object = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the legacy or the per-thread default stream."""
+        return self.handle <= PER_THREAD
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether StreamKit created the stream and destroys it."""
+        return False
+
+    def view(self, library: str) -> Any:
+        """Return that library's object on this queue if one is alive, else None."""
+        found = self.views.get(library)
+        return None if found is None else found()
+
+    def __repr__(self) -> str:
+        return f"<Queue handle={self.handle:#x} device={self.device} id={self.id}>"

@@ -1,0 +1,224 @@
+"""Which adapter serves which object: the one table of library names.
+
+A library's type is recognised by the root packages of its bases, without importing anything: if
+the library is not in ``sys.modules``, no object can be its stream. Packages that are not in the
+table come through the entry-point group ``streamkit.backends``, read only on a miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _identity, errors
+from streamkit._lifetime import OwnedQueue
+from streamkit.protocols import API, Adapter, CurrentStream, Events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streamkit._queue import Queue
+
+ENTRY_POINTS = "streamkit.backends"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    name: str  # what users write in to(name)
+    root: str  # the root package of the library's types
+    module: str  # what must be loaded for an object of it to exist
+    adapter: str
+    extra: str
+    aliases: tuple[str, ...] = ()
+
+
+_ROWS = (
+    _Row("torch", "torch", "torch", "_torch", "torch"),
+    _Row("cupy", "cupy", "cupy", "_cupy", "cupy12 or cupy13"),
+    _Row("warp", "warp", "warp", "_warp", "warp"),
+    _Row("numba", "numba", "numba.cuda", "_numba", "numba", ("numba-cuda", "numba.cuda")),
+    _Row("cuda.core", "cuda", "cuda.core", "_cuda", "cuda12 or cuda13", ("cuda",)),
+    _Row("cuda.bindings", "cuda", "cuda.bindings", "_bindings", "cuda12 or cuda13"),
+)
+_BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+_PROTOCOL = "streamkit.backends._protocol"
+
+_stream_types: dict[type, Adapter] = {}  # only types that were extracted from
+_event_types: dict[type, Adapter] = {}
+
+
+# -- by name ----------------------------------------------------------------------------------
+
+
+def adapter(library: str) -> Adapter:
+    """Return the adapter of a library by name, importing the library.
+
+    BackendNotInstalledError if it cannot be imported, UnsupportedStreamError for no such name.
+    """
+    row = _BY_NAME.get(library)
+    if row is not None:
+        return _load_row(row)
+    for entry in _entry_points():
+        if entry.name == library:
+            return _load_entry(entry)
+    raise errors.unknown_library(library, known())
+
+
+def known() -> list[str]:
+    """Return the names ``adapter`` takes, without importing a library."""
+    return [row.name for row in _ROWS] + [entry.name for entry in _entry_points()]
+
+
+@functools.cache
+def _load_row(row: _Row) -> Adapter:
+    try:
+        module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}")
+    except ImportError as error:
+        raise errors.not_installed(row.name, row.extra, error) from error
+    adapter: Adapter = module
+    return adapter
+
+
+@functools.cache
+def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINTS))
+
+
+@functools.cache
+def _load_entry(entry: importlib.metadata.EntryPoint) -> Adapter:
+    plugin = f"the plugin {entry.name!r} ({entry.value})"
+    try:
+        loaded = entry.load()
+    except (ImportError, AttributeError) as error:
+        message = f"{plugin} cannot be imported: {error}. Reinstall it, or uninstall it."
+        raise errors.BackendNotInstalledError(message, name=entry.name) from error
+    if not isinstance(loaded, Adapter) or isinstance(loaded, type):
+        message = (
+            f"{plugin} is no adapter: it must be a module or an instance with name, api, "
+            "extract(obj) and borrow(queue). Ask its author."
+        )
+        raise errors.BackendNotInstalledError(message, name=entry.name)
+    if loaded.api != API:
+        message = (
+            f"{plugin} was written for adapter contract {loaded.api}, this StreamKit speaks {API}. "
+            "Install matching versions of the two."
+        )
+        raise errors.BackendNotInstalledError(message, name=entry.name)
+    return loaded
+
+
+# -- by object --------------------------------------------------------------------------------
+
+
+def extract(obj: object) -> tuple[Queue, Adapter]:
+    """Return what the adapter of this object's library reads from it, and the adapter.
+
+    UnsupportedStreamError if it is nobody's stream.
+    """
+    kind = type(obj)
+    adapter = _stream_types.get(kind)
+    if adapter is not None:
+        return adapter.extract(obj), adapter
+    if obj is None or isinstance(obj, (type, bool, int, float, str)):
+        raise errors.not_a_stream(obj)
+    refusal: TypeError | None = None
+    for candidate in _candidates(kind):
+        try:
+            queue = candidate.extract(obj)
+        except TypeError as error:  # not its stream: perhaps the next one's
+            refusal = refusal or error
+        else:
+            _stream_types[kind] = candidate
+            return queue, candidate
+    if hasattr(kind, "__cuda_stream__") or "__cuda_stream__" in getattr(obj, "__dict__", ()):
+        protocol: Any = importlib.import_module(_PROTOCOL)
+        return protocol.extract(obj), protocol
+    raise refusal or errors.not_a_stream(obj)
+
+
+def event_adapter(obj: object) -> tuple[Adapter, Events] | None:
+    """Return the adapter of this object's library if the object is one of its events."""
+    kind = type(obj)
+    adapter = _event_types.get(kind)
+    if adapter is None:
+        for candidate in _candidates(kind):
+            if isinstance(candidate, Events):
+                try:
+                    candidate.event_handle(obj)
+                except TypeError:  # not its event
+                    continue
+                adapter = _event_types[kind] = candidate
+                break
+        else:
+            return None
+    assert isinstance(adapter, Events)  # noqa: S101 - for the type checker: only such are stored
+    return adapter, adapter
+
+
+def _candidates(kind: type) -> Iterator[Adapter]:
+    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    for row in _ROWS:
+        if row.root in roots and row.module in sys.modules:
+            yield _load_row(row)
+    for entry in _entry_points():
+        if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
+            yield _load_entry(entry)
+
+
+# -- with a current stream --------------------------------------------------------------------
+
+
+def with_current_stream() -> Iterator[tuple[str, CurrentStream]]:
+    """Yield (name, adapter) of each loaded library that has a current stream, in table order."""
+    for row in _ROWS:
+        if row.module in sys.modules:
+            adapter = _load_row(row)
+            if isinstance(adapter, CurrentStream):
+                yield row.name, adapter
+    for entry in _entry_points():
+        if entry.name in sys.modules:
+            adapter = _load_entry(entry)
+            if isinstance(adapter, CurrentStream):
+                yield adapter.name, adapter
+
+
+def view(queue: Queue, native: object, library: str) -> Any:
+    """Return that library's object on this queue: the wrapped one, a living one, or a new one."""
+    served = adapter(library)
+    if native is not None and _stream_types.get(type(native)) is served:
+        return native
+    found = queue.view(served.name)
+    if found is not None:
+        return found
+    if not queue.primary and not getattr(served, "any_context", False):
+        raise errors.library_cannot_take(
+            served.name,
+            "a stream of another context than the device's primary one",
+            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
+        )
+    if isinstance(queue, OwnedQueue) and getattr(served, "remembers_handles", True):
+        queue.remembered = True
+    made = served.borrow(queue)
+    _identity.remember_view(queue, served.name, made)
+    return made
+
+
+def current_of(served: Adapter) -> CurrentStream:
+    """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
+    if not isinstance(served, CurrentStream):
+        raise errors.no_current_stream(served.name)
+    return served
+
+
+def with_current_named(library: str) -> str:
+    """Return the one name of a library with a current stream, without importing the library."""
+    row = _BY_NAME.get(library)
+    if row is None or row.module in sys.modules:
+        served = adapter(library)
+        current_of(served)
+        return served.name
+    return row.name

@@ -1,0 +1,325 @@
+"""``CudaStream``: a CUDA stream of any library, or our own, behind the ``Stream`` interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from streamkit import _driver, _event, _identity, _order, _registry, _scope, errors
+from streamkit._event import CudaEvent
+from streamkit._lifetime import OwnedEvent, OwnedQueue
+from streamkit.protocols import Event, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import ParamSpec, Self
+
+    from streamkit._queue import Queue
+
+    P = ParamSpec("P")
+
+NativeT = TypeVar("NativeT")
+
+
+class CudaStream(Stream, Generic[NativeT]):
+    """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
+
+    What it promises is documented on ``Stream``. Safe to use from any thread, except that a
+    per-thread default stream belongs to its own thread.
+    """
+
+    def __init__(
+        self, queue: Queue, native: NativeT, *, handle: int | None = None, name: str | None = None
+    ) -> None:
+        self._queue: Queue | None = queue
+        self._native = native
+        self._handle = queue.handle if handle is None else handle  # as it was spelled
+        self._name = name
+        self._owned = native is None and isinstance(queue, OwnedQueue)
+        self._views: dict[str, Any] = {}
+        self._device_id = queue.device or 0
+        self._hash = hash((queue.device, queue.handle))
+        self._last_id: int | tuple[int, int, int] | None = None  # once closed
+        self._exported = False
+
+    def _live(self) -> Queue:
+        queue = self._queue
+        if queue is None or self._last_id is not None:
+            raise errors.closed(self)
+        if queue.thread is not None:
+            _order.check_thread(queue, self)
+        return queue
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def native(self) -> NativeT:
+        """The wrapped object, identical; None if there is none (owned, or from a handle)."""
+        return self._native
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
+        self._live()
+        return self._handle
+
+    def __int__(self) -> int:
+        """Return the handle."""
+        return self.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
+        queue = self._live()
+        self._exported = True
+        if isinstance(queue, OwnedQueue):
+            queue.remembered = True
+        return 0, self._handle
+
+    @property
+    def device(self) -> str:
+        """``"cuda:N"``, as torch and Warp accept it."""
+        return f"cuda:{self._device_id}"
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal."""
+        return self._device_id
+
+    @property
+    def id(self) -> int | tuple[int, int, int]:
+        """The driver's id (cuStreamGetId): one for each queue, never reused.
+
+        A stream first seen while it captured has (device, handle, capture id) until that ends.
+        """
+        if self._last_id is not None or self._queue is None:
+            return self._last_id or 0
+        return _id(self._queue)
+
+    @property
+    def name(self) -> str | None:
+        """The name given to ``new_stream``."""
+        return self._name
+
+    @property
+    def owned(self) -> bool:
+        """Whether StreamKit created the stream, and destroys it."""
+        return self._owned
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+        return self._last_id is not None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the legacy or the per-thread default stream."""
+        return self._live().is_default
+
+    @property
+    def is_nonblocking(self) -> bool:
+        """Whether work on it ignores the implicit order with the legacy default stream.
+
+        CaptureError if the stream was first seen while it captured, and still does.
+        """
+        queue = self._live()
+        if queue.nonblocking is None and not _identity.settle(queue):
+            raise errors.illegal_in_capture("reading the flags", self, "read them afterwards.")
+        return bool(queue.nonblocking)
+
+    @property
+    def priority(self) -> int:
+        """The effective priority: smaller is more urgent, 0 the default."""
+        queue = self._live()
+        with _order.on(queue):
+            return _driver.stream_priority(queue.handle)
+
+    @property
+    def context(self) -> int:
+        """The ``CUcontext`` it belongs to, as an int."""
+        return self._live().context
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a graph is being captured on it, whoever began that."""
+        queue = self._live()
+        if queue.handle == 1:
+            return False  # the legacy stream cannot be captured
+        with _order.on(queue):
+            return _driver.capture_id(queue.handle) is not None
+
+    # -- order --------------------------------------------------------------------------------
+
+    def record(
+        self, event: object = None, *, timing: bool = False, external: bool = False
+    ) -> Event:
+        """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
+        queue = self._live()
+        if event is None:
+            owned = OwnedEvent(queue.context, timing=timing)
+            _order.record(owned.handle, queue, external=external)
+            return CudaEvent(self._device_id, owned, timing=timing)
+        if timing:
+            raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
+        target = self._as_event(event)
+        if target.device_id != self._device_id:
+            raise errors.device_mismatch(
+                target, self, "an event is recorded on streams of its own device only."
+            )
+        target.record_on(
+            target.handle, lambda handle: _order.record(handle, queue, external=external), self.to
+        )
+        return target
+
+    def wait(self, other: object, *, external: bool = False) -> None:
+        """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
+        queue = self._live()
+        if isinstance(other, CudaStream):
+            _order.wait_queue(queue, other._live(), external=external)
+        elif isinstance(other, (CudaEvent, Event)) or _registry.event_adapter(other) is not None:
+            _order.wait_event(queue, self._as_event(other).handle, external=external)
+        else:
+            self._refuse_host(other)
+            found, adapter = _registry.extract(other)
+            source = _identity.identify(found, adapter.name, other)
+            _order.check_thread(source, other)
+            _order.wait_queue(queue, source, external=external)
+
+    def _as_event(self, event: object) -> CudaEvent:
+        self._refuse_host(event)
+        found = event if isinstance(event, CudaEvent) else _event.borrowed(event)
+        if found is None:
+            raise errors.not_an_event(event)
+        return found
+
+    def _refuse_host(self, other: object) -> None:
+        if isinstance(other, (Stream, Event)) and other.device == "cpu":
+            raise errors.device_mismatch(
+                self, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
+            )
+
+    @property
+    def done(self) -> bool:
+        """Whether all work submitted so far has run.
+
+        DriverError if any of it failed; CaptureError while a capture makes the question illegal.
+        """
+        queue = self._live()
+        with _order.on(queue):
+            self._refuse_capture(queue, "asking whether work is done")
+            return _driver.stream_done(queue.handle)
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until all work submitted so far has run, at most ``timeout`` seconds.
+
+        The GIL is released. TimeoutError names the stream, whose work goes on; DriverError if any
+        of it failed; CaptureError while a capture makes waiting illegal.
+        """
+        queue = self._live()
+        if timeout is not None:
+            _event.poll(lambda: self.done, self, timeout)
+            return
+        with _order.on(queue):
+            self._refuse_capture(queue, "a sync")
+            _driver.sync_stream(queue.handle)
+
+    def _refuse_capture(self, queue: Queue, operation: str) -> None:
+        if _driver.capture_id(queue.handle) is not None:
+            raise errors.illegal_in_capture(operation, self, "end the capture first.")
+
+    # -- other libraries ----------------------------------------------------------------------
+
+    def to(self, library: str) -> Any:
+        """Return that library's own stream object on this queue. See ``Stream``."""
+        queue = self._live()
+        view = self._views.get(library)
+        if view is None:
+            view = self._views[library] = _registry.view(queue, self._native, library)
+        return view
+
+    def submit(
+        self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Call ``fn`` now, with this stream current: what it launches is queued here.
+
+        It returns no value: results travel in arrays. On a host stream the call itself is queued.
+        """
+        with self:
+            fn(*args, **kwargs)
+
+    def __enter__(self) -> Self:
+        """Make this the current stream of every loaded library, as ``streamkit.use``."""
+        enter(self, self, None, ordered=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore what ``__enter__`` changed."""
+        _scope.leave(self)
+
+    # -- its end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
+
+        The CUDA stream goes when its last view in another library has gone; one that such a
+        library's allocator may remember is kept for the next ``new_stream`` of the same kind.
+        """
+        queue = self._queue
+        if not self._owned or queue is None or self._last_id is not None:
+            return
+        self._last_id = _id(queue)
+        self._views.clear()
+        if not self._exported:  # else somebody may hold this object for its handle
+            self._queue = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one queue; a closed stream equals only itself."""
+        if self is other:
+            return True
+        if not isinstance(other, CudaStream):
+            return NotImplemented
+        one, two = self._queue, other._queue
+        if one is None or two is None or self.closed or other.closed:
+            return False
+        return _identity.same(one, two)
+
+    def __hash__(self) -> int:
+        """Return a hash that all streams of one queue share."""
+        return self._hash
+
+    def __repr__(self) -> str:
+        queue = self._queue
+        name = f" {self._name!r}" if self._name else ""
+        if self.closed or queue is None:
+            return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
+        kind = {True: " nonblocking", False: " blocking", None: ""}[queue.nonblocking]
+        origin = "owned" if self._owned else _origin(self._native)
+        return (
+            f"<streamkit.CudaStream{name} {self.device} handle={self._handle:#x} "
+            f"id={queue.id if queue.id is not None else 'capturing'}{kind}, {origin}>"
+        )
+
+
+def _id(queue: Queue) -> int | tuple[int, int, int]:
+    if queue.id is None and not _identity.settle(queue):
+        return queue.device or 0, queue.handle, queue.capture or 0
+    return queue.id or 0
+
+
+def _origin(native: object) -> str:
+    if native is None:
+        return "borrowed"
+    return f"from {type(native).__module__.partition('.')[0]}"
+
+
+def enter(
+    stream: CudaStream[Any], key: object, libraries: frozenset[str] | None, *, ordered: bool
+) -> None:
+    """Open a scope of this thread under ``key``, which must leave it."""
+    scope = _scope.CudaScope(stream, stream._live(), key)  # noqa: SLF001 - one module's business
+    scope.enter(stream.to, libraries, ordered=ordered)
+    _scope.push(scope)

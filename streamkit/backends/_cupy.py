@@ -1,0 +1,99 @@
+"""CuPy: its streams and events.
+
+``from_external`` forgets the device and, with some objects, the owner, so both are attached.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import cupy
+
+from streamkit import errors
+from streamkit.protocols import Queue
+
+name = "cupy"
+api = 1
+
+# As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
+_PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
+
+
+class _Handle:
+    """What ``from_external`` reads the handle from."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def extract(obj: Any) -> Queue:
+    """Read a CuPy stream; its device -1 means unknown."""
+    if not isinstance(obj, cupy.cuda.stream._BaseStream):  # noqa: SLF001 - the common base
+        raise errors.not_a_stream(obj)
+    handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
+    device = obj.device_id if obj.device_id >= 0 else None
+    return Queue(handle, device, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+
+
+def borrow(queue: Queue) -> Any:
+    """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as its own do."""
+    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+        return cupy.cuda.Stream.ptds
+    if queue.is_default and not _PER_THREAD:
+        return cupy.cuda.Stream.null
+    stream = cupy.cuda.Stream.from_external(_Handle(queue.handle))
+    stream.device_id = queue.device
+    stream._streamkit_queue = queue  # noqa: SLF001 - keeps the queue's owner alive
+    return stream
+
+
+# -- current stream ---------------------------------------------------------------------------
+
+
+def current(device: int) -> Any:
+    """Return ``cupy.cuda.get_current_stream``."""
+    return cupy.cuda.get_current_stream(device)
+
+
+def enter(stream: Any) -> Any:
+    """Push the stream and remember what was current, which the push may hide."""
+    previous = cupy.cuda.get_current_stream()
+    stream.__enter__()
+    return stream, previous
+
+
+def leave(token: Any) -> None:
+    """Pop, then set the former stream again if the pop lost it.
+
+    CuPy's pop returns to what was pushed before, not to what ``.use()`` set
+    (https://github.com/cupy/cupy/pull/7866).
+    """
+    stream, previous = token
+    stream.__exit__(None, None, None)
+    if cupy.cuda.get_current_stream() is not previous:
+        previous.use()
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def event_handle(event: Any) -> int:
+    """Read a ``cupy.cuda.Event``."""
+    if not isinstance(event, cupy.cuda.Event):
+        raise errors.not_a_stream(event)
+    return int(event.ptr)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+    """Return what CuPy's methods read: any object with ``ptr``.
+
+    Not a ``cupy.cuda.Event``, whose end would destroy the event.
+    """
+    return SimpleNamespace(ptr=handle, owner=owner)

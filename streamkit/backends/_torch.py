@@ -1,0 +1,104 @@
+"""PyTorch: ``torch.cuda.Stream``, ``ExternalStream``, the generic ``torch.Stream``; events.
+
+A torch stream is a value: (stream id, device index, device type). torch destroys none, and keeps
+nothing alive for one made from a handle, so the Queue is attached to the object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from streamkit import errors
+from streamkit.protocols import Queue
+
+name = "torch"
+api = 1
+
+_CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
+
+
+def extract(obj: Any) -> Queue:
+    """Read a torch stream; the generic class has no ``cuda_stream``, but a ``native_handle``."""
+    if not isinstance(obj, getattr(torch, "Stream", ())):
+        raise errors.not_a_stream(obj)
+    if obj.device_type != _CUDA or torch.version.hip:
+        raise errors.library_cannot_take(
+            "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
+        )
+    handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
+    # plain torch streams own nothing; one with attributes may carry what owns the handle
+    owner = obj if obj.__dict__ else None
+    return Queue(handle, obj.device_index, owner)
+
+
+def borrow(queue: Queue) -> Any:
+    """Build a ``torch.cuda.Stream`` on the queue.
+
+    Not ``ExternalStream``, which turns handle 0 into a fresh pool stream up to torch 2.12.
+    """
+    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+        raise errors.library_cannot_take(
+            name,
+            "the per-thread default stream",
+            "its allocator would share one free list between all threads' streams. Use a "
+            "streamkit.new_stream().",
+        )
+    _initialise()
+    if queue.is_default:
+        return torch.cuda.default_stream(queue.device)
+    stream = torch.cuda.get_stream_from_external(queue.handle, queue.device)
+    stream._streamkit_queue = queue  # noqa: SLF001 - torch keeps no owner
+    return stream
+
+
+def _initialise() -> None:
+    if not torch.cuda.is_available():
+        raise errors.no_device(f"torch {torch.__version__} cannot use CUDA here")
+    torch.cuda.init()
+
+
+# -- current stream ---------------------------------------------------------------------------
+
+
+def current(device: int) -> Any:
+    """Return ``torch.cuda.current_stream``."""
+    _initialise()
+    return torch.cuda.current_stream(device)
+
+
+def enter(stream: Any) -> Any:
+    """Set the stream; torch leaves its device current, which the scope restores."""
+    previous = torch.cuda.current_stream(stream.device)
+    torch.cuda.set_stream(stream)
+    return previous
+
+
+def leave(token: Any) -> None:
+    """Set the previous stream by its identity: a handle alone would lose which pool it is of."""
+    torch.cuda.set_stream(token)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def event_handle(event: Any) -> int:
+    """Read a ``torch.cuda.Event``; 0 until its first record creates it."""
+    if not isinstance(event, torch.cuda.Event):
+        if isinstance(event, torch.Event):
+            return int(event.event_id)
+        raise errors.not_a_stream(event)
+    return int(event.cuda_event)
+
+
+def record_event(event: Any, stream: Any) -> None:
+    """Let torch record its event, which creates it the first time."""
+    event.record(stream)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+    """Refuse: torch has no way to wrap an event."""
+    raise errors.library_cannot_take(
+        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
+    )

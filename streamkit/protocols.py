@@ -1,0 +1,291 @@
+"""The contract: what a stream, an event and a library's adapter are.
+
+``Stream`` and ``Event`` are what users hold. ``Adapter`` and the capabilities below it are what
+another library provides, usually as a module, to take part: see ``docs`` for a working one.
+This file knows no library and calls no driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from streamkit._queue import Queue
+
+if TYPE_CHECKING:
+    from abc import ABCMeta as ProtocolMeta
+    from types import TracebackType
+
+    from typing import Self
+else:
+    ProtocolMeta = type(Protocol)
+
+__all__ = [
+    "Adapter",
+    "CurrentStream",
+    "Event",
+    "Events",
+    "Queue",
+    "Stream",
+    "StreamLike",
+    "SupportsCudaStream",
+]
+
+API = 1
+"""The version of the adapter contract; an adapter states the one it was written for."""
+
+_ABSENT = object()
+
+
+class _StaticProtocol(ProtocolMeta):
+    """A protocol whose ``isinstance`` evaluates no property.
+
+    The one of Python 3.11 reads every member, which would ask a closed stream for its handle and
+    the driver for its state.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if type.__instancecheck__(cls, instance):
+            return True
+        if isinstance(instance, type):
+            return False
+        members = cls.__dict__.get("_members", ())
+        return bool(members) and all(
+            inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members
+        )
+
+
+@runtime_checkable
+class Stream(Protocol, metaclass=_StaticProtocol):
+    """An ordered queue of GPU (or host) work: work submitted to it runs in order.
+
+    Methods may be called from any thread, except on a per-thread default stream, which raises
+    ScopeError outside its own thread. A closed stream raises StreamClosedError. Errors of the
+    CUDA driver are DriverError. ``isinstance(x, Stream)`` evaluates nothing of ``x``.
+    """
+
+    _members = (
+        "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
+        "close", "__enter__", "__exit__",
+    )  # fmt: skip
+
+    if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
+
+        @staticmethod
+        def from_handle(
+            handle: int, *, device: object = None, owner: object = None
+        ) -> Stream: ...
+
+    @property
+    @abstractmethod
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as a plain int. UnsupportedStreamError on a host stream."""
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """``"cuda:N"`` or ``"cpu"``, as torch and Warp accept it."""
+
+    @property
+    @abstractmethod
+    def device_id(self) -> int | None:
+        """The CUDA ordinal; None on the host."""
+
+    @property
+    @abstractmethod
+    def id(self) -> int | tuple[int, int, int]:
+        """The driver's id of the queue, never reused while the process lives.
+
+        A stream first seen while it captured has (device, handle, capture id) until that ends.
+        """
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether all work submitted so far has run. Raises DriverError if any of it failed."""
+
+    @abstractmethod
+    def record(
+        self, event: object = None, *, timing: bool = False, external: bool = False
+    ) -> Event:
+        """Mark this point of the queue and return the event; never blocks.
+
+        ``event`` is anybody's event to record again, of this device (else DeviceMismatchError);
+        ``timing`` makes the new event measure time (ValueError with an event given);
+        ``external`` makes it a node of the graph being captured instead of an edge in it.
+        """
+
+    @abstractmethod
+    def wait(self, other: object, *, external: bool = False) -> None:
+        """Let work submitted from now on run after ``other``: anybody's stream or event.
+
+        On a stream: after all that was submitted to it so far. On an event that was never
+        recorded: nothing, as in CUDA. Never blocks the host, except inside ``with s:`` of a host
+        stream, whose body is the queue's running item.
+        """
+
+    @abstractmethod
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until all work submitted so far has run, at most ``timeout`` seconds.
+
+        The GIL is released. TimeoutError names the stream; its work goes on.
+        """
+
+    @abstractmethod
+    def to(self, library: str) -> Any:
+        """Return that library's own stream object on this queue; it keeps the queue alive.
+
+        The same object each time, and the wrapped one for its own library. Raises
+        BackendNotInstalledError, or UnsupportedStreamError if the library cannot take it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up an owned stream; returns at once, also while it is busy.
+
+        Nothing happens on a borrowed or default stream, nor the second time.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Make this the current stream of every loaded library, as ``streamkit.use``."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore what ``__enter__`` changed."""
+
+
+@runtime_checkable
+class Event(Protocol, metaclass=_StaticProtocol):
+    """A point of a queue: done when everything submitted before it has run.
+
+    Methods may be called from any thread; errors of the CUDA driver are DriverError.
+    """
+
+    _members = ("handle", "device", "done", "sync", "to", "close", "__sub__")
+
+    @property
+    @abstractmethod
+    def handle(self) -> int:
+        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """``"cuda:N"`` or ``"cpu"``."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the last recorded point was reached; True if it was never recorded."""
+
+    @abstractmethod
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until the last recorded point was reached, at most ``timeout`` seconds."""
+
+    @abstractmethod
+    def __sub__(self, start: Self) -> float:
+        """Milliseconds of queue time from ``start`` to this event, both made with timing."""
+
+    @abstractmethod
+    def to(self, library: str) -> Any:
+        """Return that library's event object on this event, where the library can wrap one."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up an owned event; nothing on a borrowed one."""
+
+
+class SupportsCudaStream(Protocol):
+    """Any object of the CUDA stream protocol, version 0."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return ``(0, handle)``."""
+
+
+StreamLike = Stream | SupportsCudaStream | Any
+"""Whatever ``streamkit.wrap`` takes: the annotation for a ``stream`` parameter.
+
+Some libraries' streams have no protocol method, so the union ends in Any: the check happens in
+``wrap``, at run time.
+"""
+
+
+# -- what a library provides ------------------------------------------------------------------
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """One library's streams: recognise, extract, build. A module with these names is one.
+
+    ``name`` is what users write in ``to(name)`` and the root package of the library's types;
+    register it as an entry point of that name in the group ``streamkit.backends``.
+    """
+
+    name: str
+    api: int
+
+    @abstractmethod
+    def extract(self, obj: Any) -> Queue:
+        """Return the queue of this library's stream ``obj``.
+
+        Raises UnsupportedStreamError (or any TypeError) if ``obj`` is not one; StreamKit then
+        asks the next adapter and at last the CUDA stream protocol.
+        """
+
+    @abstractmethod
+    def borrow(self, queue: Queue) -> Any:
+        """Return the library's genuine stream object on this queue, which keeps it alive."""
+
+
+@runtime_checkable
+class CurrentStream(Protocol):
+    """Capability: the library has a current stream.
+
+    Called with the stream's device current. ``current`` may initialise the library's CUDA state
+    and raises NoDeviceError where this build of the library has none.
+    """
+
+    @abstractmethod
+    def current(self, device: int) -> Any:
+        """Return the library's current stream object of that device, in this thread."""
+
+    @abstractmethod
+    def enter(self, stream: Any) -> Any:
+        """Make the library's own ``stream`` current, without a wait; return what undoes it."""
+
+    @abstractmethod
+    def leave(self, token: Any) -> None:
+        """Restore exactly what was current before the ``enter`` that returned ``token``."""
+
+
+@runtime_checkable
+class Events(Protocol):
+    """Capability: the library's events can be read and built."""
+
+    @abstractmethod
+    def event_handle(self, event: Any) -> int:
+        """Return the ``cudaEvent_t``, 0 if the library has not created it yet.
+
+        Raises UnsupportedStreamError (or any TypeError) if ``event`` is not one of its events.
+        """
+
+    @abstractmethod
+    def borrow_event(self, handle: int, device: int, owner: object) -> Any:
+        """Return the library's event object on ``handle``, keeping ``owner`` alive.
+
+        Raises UnsupportedStreamError where the library cannot wrap an event.
+        """
+
+
