@@ -1,0 +1,75 @@
+"""What this run has, and what the lane it runs in may not go without."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+import pytest
+
+# library -> what has to be importable, the module that `need` returns first
+LIBRARIES = {
+    "cuda": ("cuda.core", "cuda.bindings"),
+    "cupy": ("cupy",),
+    "numba": ("numba.cuda", "numba_cuda"),  # numba alone brings a numba.cuda of its own
+    "torch": ("torch",),
+    "warp": ("warp",),
+}
+
+
+def lane() -> list[str]:
+    """The factors of the lane's name, e.g. ["3.11", "torch", "cu12", "nogpu"]; [] outside tox."""
+    return os.environ.get("STREAMKIT_REQUIRE", "").split("-")
+
+
+def required() -> set[str]:
+    """The libraries that the lane names."""
+    return set(LIBRARIES) if "all" in lane() else set(LIBRARIES).intersection(lane())
+
+
+@functools.cache
+def installed(library: str) -> bool:
+    """Tell without importing it: the unit tier must stay free of libraries."""
+    tops = {
+        name if name.startswith("cuda.") else name.partition(".")[0] for name in LIBRARIES[library]
+    }
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in tops)
+    except ModuleNotFoundError:  # no `cuda` at all
+        return False
+
+
+def missing(libraries: set[str]) -> str:
+    """The libraries among these that are not installed, as text."""
+    return ", ".join(sorted(name for name in libraries if not installed(name)))
+
+
+def need(*libraries: str) -> Any:
+    """Import libraries, one module or a tuple of them, or skip the caller, test or whole file.
+
+    In a lane that names one of them its absence fails. One that is installed and does not import
+    is never skipped: its error is the result.
+    """
+    __tracebackhide__ = True  # the skip is reported where it was asked for
+    if absent := missing(set(libraries)):
+        if named := missing(required().intersection(libraries)):
+            pytest.fail(f"the lane {'-'.join(lane())} needs {named}: not installed", pytrace=False)
+        pytest.skip(f"not installed: {absent}", allow_module_level=True)
+    modules = tuple(importlib.import_module(LIBRARIES[name][0]) for name in libraries)
+    return modules[0] if len(modules) == 1 else modules
+
+
+@functools.cache
+def cuda_devices() -> int:
+    """How many devices the driver reports, asked of the driver itself: 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    answered = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if answered else 0

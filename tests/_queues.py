@@ -1,0 +1,58 @@
+"""Holding a host queue, and refusing to wait for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+LONG = 10.0
+"""Seconds that nothing here takes unless it hangs."""
+
+
+class Gate:
+    """A submitted function that holds the queue until ``open``."""
+
+    def __init__(self, stream):
+        self._open = threading.Event()
+        self.reached = threading.Event()
+        stream.submit(self._hold)
+
+    def _hold(self):
+        self.reached.set()
+        assert self._open.wait(6 * LONG), "nobody opened the gate"
+
+    def open(self):
+        self._open.set()
+
+
+def within(fn, *, seconds=LONG):
+    """Return what ``fn()`` returns or raise what it raises, in a thread, and fail if it hangs."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append((fn(), None))
+        except BaseException as error:  # noqa: BLE001 - raised below, in the test's thread
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        pytest.fail(f"still hanging after {seconds} s")
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def eventually(condition, *, seconds=LONG):
+    """Whether the condition comes true within the time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True

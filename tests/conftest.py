@@ -1,0 +1,86 @@
+"""The tiers: which tests belong to them, what a lane must have, and a tally of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pytest
+
+from _libraries import cuda_devices, lane, missing, required
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+HERE = Path(__file__).parent
+TIERS = ("unit", "nogpu", "emulated", "gpu")
+
+# pytest-timeout reads this when it is installed; its ini option would be an error where it is not.
+os.environ.setdefault("PYTEST_TIMEOUT", "120")
+
+collect_ignore = ["plugin"]  # a project of its own, installed by the lanes
+
+
+def _tier(path: str) -> str | None:
+    return next((part for part in PurePosixPath(path).parts if part in TIERS), None)
+
+
+def _streamkit() -> str:
+    spec = importlib.util.find_spec("streamkit")
+    return str(spec.origin) if spec else "not installed"
+
+
+def pytest_report_header() -> str:
+    return f"streamkit: {_streamkit()}"
+
+
+def pytest_sessionstart() -> None:
+    name = "-".join(lane())
+    if "TOX_ENV_NAME" in os.environ and _streamkit() == str(HERE.parent / "streamkit/__init__.py"):
+        pytest.exit("this lane tests the wheel, and found the checkout", returncode=1)
+    if absent := missing(required()):
+        pytest.exit(f"the lane {name} needs {absent}: not installed", returncode=1)
+    if "gpu" in lane() and not cuda_devices():
+        pytest.exit(f"the lane {name} needs a CUDA device: the driver reports none", returncode=1)
+    if "nogpu" in lane() and cuda_devices():
+        pytest.exit(f"the lane {name} tests life without a CUDA device: hide it", returncode=1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = _tier(item.path.relative_to(HERE).as_posix())
+        if tier is None:
+            raise pytest.UsageError(f"{item.nodeid} is in none of the tiers {', '.join(TIERS)}")
+        item.add_marker(tier)
+        if tier == "gpu" and not cuda_devices():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if tier == "nogpu" and cuda_devices():
+            item.add_marker(pytest.mark.skip(reason="there is a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # below pytest's own summary
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, None, None]:
+    yield
+    outcomes: dict[str, str] = {}
+    for outcome, kinds in (
+        ("passed", ("passed",)),
+        ("skipped", ("skipped", "xfailed")),
+        ("failed", ("failed", "error")),  # last: a test that passed and then broke has failed
+    ):
+        for kind in kinds:
+            for report in terminalreporter.stats.get(kind, ()):
+                outcomes[report.nodeid] = outcome
+    for tier in TIERS:
+        count = Counter(
+            outcome
+            for nodeid, outcome in outcomes.items()
+            if _tier(nodeid.partition("::")[0]) == tier
+        )
+        if count:
+            text = ", ".join(f"{count[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
+            terminalreporter.write_line(f"tier {tier}: {text}")

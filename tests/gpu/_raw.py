@@ -1,0 +1,101 @@
+"""The oracle: the driver's own answers on raw handles, and a gate that holds a queue.
+
+Nothing here goes through StreamKit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from cuda.bindings import driver
+
+NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    code, *answers = result
+    assert not code, f"{code!r}"
+    return answers[0] if len(answers) == 1 else answers
+
+
+def busy(handle: int) -> bool:
+    """Whether the queue still has work; an error on it fails the test."""
+    (code,) = driver.cuStreamQuery(handle)
+    assert code in (0, NOT_READY), f"{code!r}"
+    return code == NOT_READY
+
+
+def sync(handle: int) -> None:
+    check(driver.cuStreamSynchronize(handle))
+
+
+def stream_id(handle: int) -> int:
+    return int(check(driver.cuStreamGetId(handle)))
+
+
+def current_context() -> int:
+    return int(check(driver.cuCtxGetCurrent()))
+
+
+def make_stream(*, nonblocking: bool = True, priority: int = 0) -> int:
+    return int(check(driver.cuStreamCreateWithPriority(int(nonblocking), priority)))
+
+
+def destroy_stream(handle: int) -> None:
+    check(driver.cuStreamDestroy(handle))
+
+
+class Gate:
+    """Holds queues until opened: a driver wait on a word of pinned host memory.
+
+    Opens by itself after 20 s, so that a test that would hang fails instead.
+    """
+
+    def __init__(self) -> None:
+        self._word = check(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP))
+        self._view = ctypes.c_uint32.from_address(int(self._word))
+        self._view.value = 0
+        self._device_word = check(driver.cuMemHostGetDevicePointer(self._word, 0))
+        self._held: list[int] = []
+        self._watchdog = threading.Timer(20, self.open)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def hold(self, handle: int) -> None:
+        check(driver.cuStreamWaitValue32(handle, self._device_word, 1, 0))
+        self._held.append(handle)
+
+    @property
+    def closed(self) -> bool:
+        return self._view.value == 0
+
+    def open(self) -> None:
+        self._view.value = 1
+
+    def free(self) -> None:
+        self.open()
+        self._watchdog.cancel()
+        check(driver.cuCtxSynchronize())
+        check(driver.cuMemFreeHost(self._word))
+
+
+class Cell:
+    """One float32 on the device, read and written by synchronous copies."""
+
+    def __init__(self, value: float) -> None:
+        self.pointer = int(check(driver.cuMemAlloc(4)))
+        self.write(value)
+
+    def write(self, value: float) -> None:
+        host = ctypes.c_float(value)
+        check(driver.cuMemcpyHtoD(self.pointer, ctypes.addressof(host), 4))
+
+    def read(self) -> float:
+        host = ctypes.c_float()
+        check(driver.cuMemcpyDtoH(ctypes.addressof(host), self.pointer, 4))
+        return host.value
+
+    def free(self) -> None:
+        check(driver.cuMemFree(self.pointer))

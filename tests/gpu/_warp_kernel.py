@@ -1,0 +1,7 @@
+# Warp reads a kernel's annotations as objects, so this file has no "from __future__" import.
+import warp as wp
+
+
+@wp.kernel
+def add_one(src: wp.array(dtype=wp.float32), dst: wp.array(dtype=wp.float32)):
+    dst[0] = src[0] + 1.0

@@ -1,0 +1,77 @@
+"""A CUDA context, a gate, cells of device memory, and the players, made once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def primary_context():
+    from _raw import check, driver
+
+    check(driver.cuInit(0))
+    context = check(driver.cuDevicePrimaryCtxRetain(0))
+    check(driver.cuCtxSetCurrent(context))
+    return int(context)
+
+
+@pytest.fixture(autouse=True)
+def in_primary_context(primary_context):
+    from _raw import check, driver
+
+    check(driver.cuCtxSetCurrent(primary_context))
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def gate():
+    from _raw import Gate
+
+    gate = Gate()
+    yield gate
+    gate.free()
+
+
+@pytest.fixture
+def cells():
+    """Make device floats that live as long as the test."""
+    from _raw import Cell, check, driver
+
+    made = []
+
+    def make(value: float) -> Cell:
+        made.append(Cell(value))
+        return made[-1]
+
+    yield make
+    check(driver.cuCtxSynchronize())
+    for cell in made:
+        cell.free()
+
+
+@pytest.fixture(scope="session")
+def players(primary_context):
+    """Give each library's player, warmed up: compiling inside a test could wait for the device."""
+    from _players import PLAYERS
+    from _raw import Cell, check, driver
+
+    made = {}
+
+    def get(name: str):
+        if name not in made:
+            player = made[name] = PLAYERS[name]()
+            check(driver.cuCtxSetCurrent(primary_context))
+            src, dst = Cell(1), Cell(0)
+            player.add_one(player.new_stream(), src.pointer, dst.pointer)
+            check(driver.cuCtxSynchronize())
+            assert dst.read() == 2
+        return made[name]
+
+    return get

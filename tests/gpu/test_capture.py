@@ -1,0 +1,123 @@
+"""A capture that somebody else began: nothing here breaks it."""
+
+from __future__ import annotations
+
+import pytest
+from _raw import check, destroy_stream, driver, make_stream, stream_id
+
+import streamkit as sk
+
+MODES = pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread_local", "relaxed"])
+
+
+class Capture:
+    def __init__(self, handle, mode):
+        self.handle = handle
+        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(mode)))
+
+    def end(self):
+        graph = check(driver.cuStreamEndCapture(self.handle))
+        check(driver.cuGraphDestroy(graph))
+
+
+@MODES
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_looking_at_a_capturing_stream_leaves_it_valid(mode, nonblocking):
+    raw = make_stream(nonblocking=nonblocking)
+    other = sk.new_stream(nonblocking=True)
+    sk.default_stream()  # its id is read before a blocking capture forbids that
+    capture = Capture(raw, mode)
+    stream = sk.from_handle(raw)
+    assert stream.is_capturing
+    assert not other.is_capturing
+    assert isinstance(stream, sk.Stream)
+    assert stream == sk.from_handle(raw)
+    assert hash(stream) == hash(sk.from_handle(raw))
+    assert stream != other
+    assert stream != sk.default_stream()
+    assert stream.id == sk.from_handle(raw).id
+    repr(stream), stream.priority, stream.context, stream.device
+    for illegal in (stream.sync, lambda: stream.sync(1), lambda: stream.done,
+                    lambda: stream.is_nonblocking):  # fmt: skip
+        with pytest.raises(sk.CaptureError, match="not tried"):
+            illegal()
+    assert other.done
+    other.sync()
+    sk.new_stream(nonblocking=True).close()
+    capture.end()
+    assert stream.id == stream_id(raw)
+    assert stream.is_nonblocking is nonblocking
+    assert stream == sk.from_handle(raw)
+    stream.sync()
+    destroy_stream(raw)
+
+
+@MODES
+def test_a_known_stream_keeps_its_identity_while_it_captures(mode):
+    stream = sk.new_stream(nonblocking=True)
+    number = stream.id
+    capture = Capture(stream.handle, mode)
+    assert sk.from_handle(stream.handle) == stream
+    assert sk.wrap(stream.to("cuda.bindings")).id == number
+    capture.end()
+
+
+def test_fork_and_join_inside_a_capture(cells):
+    cell = cells(0)
+    stream, side = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    capture = Capture(stream.handle, 1)
+    side.wait(stream)
+    assert side.is_capturing
+    check(driver.cuMemsetD32Async(cell.pointer, 0, 1, side.handle))
+    stream.wait(side)
+    capture.end()
+    assert not side.is_capturing
+
+
+def test_control_an_unjoined_fork_breaks_the_capture(cells):
+    cell = cells(0)
+    stream, side = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    side.wait(stream)
+    check(driver.cuMemsetD32Async(cell.pointer, 0, 1, side.handle))
+    code, _ = driver.cuStreamEndCapture(stream.handle)
+    assert code == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+
+
+def test_external_records_and_waits_are_nodes():
+    stream, event = sk.new_stream(nonblocking=True), sk.new_event()
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    stream.record(event, external=True)
+    stream.wait(event, external=True)
+    graph = check(driver.cuStreamEndCapture(stream.handle))
+    _, count = check(driver.cuGraphGetNodes(graph))
+    assert count == 2
+    check(driver.cuGraphDestroy(graph))
+
+
+def test_the_legacy_stream_beside_a_blocking_capture():
+    stream, legacy = sk.new_stream(), sk.default_stream()
+    capture = Capture(stream.handle, 1)
+    assert legacy == sk.from_handle(0)
+    assert not legacy.is_capturing
+    with pytest.raises(sk.CaptureError):
+        legacy.sync()
+    capture.end()
+    legacy.sync()
+
+
+@MODES
+def test_a_scope_inside_a_capture_adds_nothing_to_it(players, mode):
+    for name in ("torch", "cupy", "warp"):
+        players(name)
+    stream = sk.new_stream(nonblocking=True)
+    sk.current_streams()
+    with stream:  # builds the views
+        pass
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(mode)))
+    with stream, sk.use(stream, ordered=False):
+        assert sk.current_stream() is stream
+    graph = check(driver.cuStreamEndCapture(stream.handle))
+    _, count = check(driver.cuGraphGetNodes(graph))
+    assert count == 0
+    check(driver.cuGraphDestroy(graph))

@@ -1,0 +1,92 @@
+"""Two devices: order across them, and nobody's current device moved."""
+
+from __future__ import annotations
+
+import pytest
+from _raw import busy, check, current_context, driver, sync
+
+import streamkit as sk
+from _libraries import cuda_devices
+
+pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+
+
+def test_streams_wait_across_devices(gate):
+    zero, one = sk.new_stream(0, nonblocking=True), sk.new_stream("cuda:1", nonblocking=True)
+    assert (zero.device_id, one.device_id) == (0, 1)
+    before = current_context()
+    gate.hold(zero.handle)
+    one.wait(zero)
+    assert busy(one.handle)
+    zero.wait(one)
+    assert current_context() == before
+    gate.open()
+    one.sync()
+    zero.sync()
+
+
+def test_default_streams_are_their_devices(gate):
+    zero, one = sk.default_stream(0), sk.default_stream(1)
+    assert zero != one
+    assert zero.id != one.id
+    holder = sk.new_stream(0, nonblocking=True)
+    gate.hold(holder.handle)
+    one.wait(holder)
+    assert not one.done
+    assert zero.done
+    gate.open()
+    one.sync()
+
+
+def test_events_belong_to_their_device():
+    event = sk.new_event(device=1)
+    with pytest.raises(sk.DeviceMismatchError):
+        sk.new_stream(0).record(event)
+    sk.new_stream(1).record(event)
+    sk.new_stream(0).wait(event)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
+def test_conversion_keeps_the_device(players, library):
+    player = players(library)
+    before = current_context()
+    stream = sk.new_stream(1)
+    view = stream.to(library)
+    assert player.handle_of(view) == stream.handle
+    assert sk.wrap(view) == stream
+    assert sk.wrap(view).device == "cuda:1"
+    assert current_context() == before
+
+
+def test_a_scope_switches_the_device_once_and_back(players):
+    torch, cupy, warp = (players(name) for name in ("torch", "cupy", "warp"))
+    before = (current_context(), torch.torch.cuda.current_device(), cupy.cupy.cuda.Device().id,
+              str(warp.warp.get_device()))  # fmt: skip
+    with sk.new_stream(1) as stream:
+        assert torch.torch.cuda.current_device() == 1 == cupy.cupy.cuda.Device().id
+        assert str(warp.warp.get_device()) == "cuda:1"
+        assert {s.id for s in sk.current_streams().values()} == {stream.id}
+        assert torch.torch.ones(1, device="cuda").device.index == 1
+    after = (current_context(), torch.torch.cuda.current_device(), cupy.cupy.cuda.Device().id,
+             str(warp.warp.get_device()))  # fmt: skip
+    assert after == before
+
+
+def test_a_wrong_device_is_refused():
+    stream = sk.new_stream(1)
+    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+        sk.from_handle(stream.handle, device=0)
+
+
+def test_torch_streams_of_the_other_device(players, gate):
+    torch = players("torch").torch
+    native = torch.cuda.Stream(device=1)
+    stream = sk.wrap(native)
+    assert stream.device == "cuda:1"
+    holder = sk.new_stream(0, nonblocking=True)
+    gate.hold(holder.handle)
+    stream.wait(holder)
+    assert busy(native.cuda_stream)
+    gate.open()
+    sync(native.cuda_stream)
+    assert int(check(driver.cuCtxGetDevice())) == 0

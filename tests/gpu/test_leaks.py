@@ -1,0 +1,69 @@
+"""What 100,000 cycles of wrapping and converting leave behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+from _raw import check, driver, make_stream, stream_id
+
+import streamkit as sk
+
+CYCLES = 100_000
+
+
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def fresh_torch(players):
+    torch = players("torch").torch
+    return torch.cuda.current_stream
+
+
+def fresh_cupy(players):
+    cupy, native = players("cupy").cupy, players("torch").new_stream()
+    return lambda: cupy.cuda.Stream.from_external(native)
+
+
+def fresh_core(players):
+    core, raw = players("cuda.core").core, make_stream()
+    return lambda: core.Stream.from_handle(raw)
+
+
+def owned(players):
+    return sk.new_stream
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("maker", [fresh_torch, fresh_cupy, fresh_core, owned])
+def test_cycles_leave_nothing(players, maker):
+    for name in ("torch", "cupy", "warp", "cuda.core", "numba"):
+        players(name)
+    make = maker(players)
+    libraries = ("torch", "cupy", "warp", "cuda.core", "numba")
+    anchor = sk.new_stream()
+
+    def cycle(count):
+        for index in range(count):
+            stream = sk.wrap(make())
+            stream.to(libraries[index % len(libraries)])
+            anchor.wait(stream)
+            stream.close()
+        anchor.sync()
+        check(driver.cuCtxSynchronize())
+
+    cycle(5_000)
+    gc.collect()
+    objects, resident = len(gc.get_objects()), resident_bytes()
+    cycle(CYCLES)
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 50
+    assert resident_bytes() - resident < 2**20
+    handles = [make_stream() for _ in range(8)]
+    assert all(stream_id(handle) for handle in handles)
+    for handle in handles:
+        check(driver.cuStreamDestroy(handle))

@@ -1,0 +1,138 @@
+"""Every ordered pair of libraries: one queue through conversion, order through a wait."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from _players import PLAYERS
+from _raw import busy, stream_id, sync
+
+import streamkit as sk
+
+PAIRS = list(itertools.permutations(PLAYERS, 2))
+pairs = pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])
+
+
+@pairs
+def test_round_trip_keeps_handle_device_and_identity(players, first, second):
+    one, two = players(first), players(second)
+    native = one.new_stream()
+    stream = sk.wrap(native)
+
+    view = stream.to(second)
+
+    assert isinstance(view, two.stream_class())
+    assert two.handle_of(view) == one.handle_of(native) == stream.handle
+    assert stream.id == stream_id(one.handle_of(native))
+    back = sk.wrap(view)
+    assert back == stream
+    assert hash(back) == hash(stream)
+    assert (back.device, back.id) == ("cuda:0", stream.id)
+    assert back.native is view
+    assert back.to(first) is native
+    assert stream.to(second) is view
+
+
+@pairs
+def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(
+    players, gate, cells, first, second
+):
+    one, two = players(first), players(second)
+    native = one.new_stream()
+    view = sk.wrap(native).to(second)
+    src, dst = cells(1), cells(0)
+
+    gate.hold(one.handle_of(native))
+    two.add_one(view, src.pointer, dst.pointer)
+
+    assert busy(one.handle_of(native))
+    gate.open()
+    sync(one.handle_of(native))
+    assert dst.read() == 2
+
+
+def produce_and_consume(one, two, gate, cells, order):
+    """Hold a producer, let a consumer read what it writes, and return what the consumer saw."""
+    producer, consumer = one.new_stream(), two.new_stream()
+    src, between, result = cells(6), cells(0), cells(0)
+    gate.hold(one.handle_of(producer))
+    one.add_one(producer, src.pointer, between.pointer)
+
+    order(consumer, producer)
+    assert gate.closed and busy(one.handle_of(producer)), "the call waited for the producer"
+    two.add_one(consumer, between.pointer, result.pointer)
+
+    return producer, consumer, result
+
+
+@pairs
+def test_the_consumer_waits_for_the_held_producer(players, gate, cells, first, second):
+    one, two = players(first), players(second)
+    _, consumer, result = produce_and_consume(
+        one, two, gate, cells, lambda later, earlier: sk.wrap(later).wait(earlier)
+    )
+    assert busy(two.handle_of(consumer)), "the consumer ran ahead of its producer"
+    gate.open()
+    sync(two.handle_of(consumer))
+    assert result.read() == 8
+
+
+@pairs
+def test_control_without_the_wait_it_reads_the_old_value(players, gate, cells, first, second):
+    one, two = players(first), players(second)
+    _, consumer, result = produce_and_consume(one, two, gate, cells, lambda _later, _earlier: None)
+    sync(two.handle_of(consumer))
+    assert gate.closed
+    gate.open()
+    assert result.read() == 1
+
+
+@pairs
+def test_the_consumer_waits_for_the_other_librarys_event(players, gate, cells, first, second):
+    one, two = players(first), players(second)
+    producer, consumer = one.new_stream(), two.new_stream()
+    gate.hold(one.handle_of(producer))
+    event = one.new_event(producer)
+
+    sk.wrap(consumer).wait(event)
+
+    assert not sk.wrap_event(event).done
+    assert busy(two.handle_of(consumer))
+    gate.open()
+    sync(two.handle_of(consumer))
+    assert sk.wrap_event(event).done
+
+
+@pairs
+def test_every_call_returns_while_the_queue_is_held(players, gate, first, second):
+    one, two = players(first), players(second)
+    native, other = one.new_stream(), two.new_stream()
+    handle = one.handle_of(native)
+    gate.hold(handle)
+
+    stream = sk.wrap(native)
+    event = stream.record()
+    timed = stream.record(timing=True)
+    stream.to(second)
+    stream.wait(other)
+    sk.wrap(other).wait(stream)
+    sk.wrap(other).wait(event)
+    assert not sk.wrap_event(two.new_event(other)).done
+    assert not stream.done
+    assert not event.done
+    assert not timed.done
+    repr(stream), hash(stream), stream.is_nonblocking, stream.priority, stream.context
+    with stream:
+        assert sk.current_streams() is not None
+    with sk.use(other, ordered=True):
+        pass
+    with pytest.raises(TimeoutError, match="CudaStream"):
+        stream.sync(timeout=0.01)
+    with pytest.raises(TimeoutError, match="CudaEvent"):
+        event.sync(timeout=0.01)
+    stream.close()
+    del stream, event, timed
+
+    assert gate.closed
+    assert busy(handle)

@@ -1,0 +1,284 @@
+"""``use``: every loaded library on one queue, and exactly back where it was."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from _players import WITH_CURRENT
+from _raw import busy, current_context, sync
+
+import streamkit as sk
+
+
+@pytest.fixture
+def three(players):
+    return {name: players(name) for name in WITH_CURRENT}
+
+
+def stand(three):
+    """Where each library stands, by its own API; Warp's native current stream as well."""
+    warp = three["warp"].warp
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream(
+        warp.get_cuda_device(0).context
+    )
+    return {
+        "torch": three["torch"].current(),
+        "cupy": three["cupy"].current(),
+        "warp": three["warp"].current(),
+        "warp native": native,
+        "warp device": str(warp.get_device()),
+        "context": current_context(),
+    }
+
+
+def chain(three, cells):
+    """Queue three dependent kernels without naming a stream; return the last result's cell."""
+    line = [cells(float(index)) for index in (1, 0, 0, 0)]
+    for name, (src, dst) in zip(WITH_CURRENT, itertools.pairwise(line), strict=True):
+        three[name].add_one_current(src.pointer, dst.pointer)
+    return line[-1]
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(
+    three, gate, cells, nonblocking
+):
+    stream = sk.new_stream(nonblocking=nonblocking)
+    with stream:
+        gate.hold(stream.handle)
+        line = [cells_pair(cells) for _ in WITH_CURRENT]
+        for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
+            three[name].add_one_current(src.pointer, dst.pointer)
+        assert busy(stream.handle)
+    gate.open()
+    stream.sync()
+    assert [dst.read() for _, dst in line] == [2, 2, 2]
+
+
+def cells_pair(cells):
+    return cells(1), cells(0)
+
+
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_control_outside_the_scope_they_do_not_wait(three, gate, cells, library):
+    stream = sk.new_stream(nonblocking=True)
+    src, dst = cells(1), cells(0)
+    gate.hold(stream.handle)
+    three[library].add_one_current(src.pointer, dst.pointer)
+    sync(three[library].handle_of(three[library].current()))
+    assert gate.closed
+    assert dst.read() == 2
+
+
+def test_a_pipeline_over_three_libraries_is_in_order(three, gate, cells):
+    stream = sk.wrap(three["torch"].new_stream())
+    line = [cells(float(index)) for index in (1, 0, 0, 0)]
+    with sk.use(stream):
+        gate.hold(stream.handle)
+        for name, (src, dst) in zip(WITH_CURRENT, itertools.pairwise(line), strict=True):
+            three[name].add_one_current(src.pointer, dst.pointer)
+        assert {s.id for s in sk.current_streams().values()} == {stream.id}
+        assert sk.current_stream() is stream
+        sk.assert_one_queue()
+    gate.open()
+    stream.sync()
+    assert line[-1].read() == 4
+
+
+def test_the_current_streams_are_the_users_own_objects_again(three):
+    own = {name: player.new_stream() for name, player in three.items()}
+    before_all = stand(three)
+    for name, player in three.items():
+        player.make_current(own[name])
+    try:
+        before = stand(three)
+        with sk.new_stream(), sk.use(own["torch"]), sk.wrap(own["cupy"]):
+            assert sk.current_streams()["warp"] == sk.wrap(own["cupy"])
+        assert stand(three) == before
+        assert three["torch"].current() == own["torch"], "a pool stream came back as another id"
+        assert three["cupy"].current() is own["cupy"]
+        assert three["warp"].current() is own["warp"]
+    finally:
+        three["torch"].make_current(before_all["torch"])
+        three["cupy"].make_current(before_all["cupy"])
+        three["warp"].make_current(before_all["warp"])
+    assert stand(three) == before_all
+
+
+def leave_by_return(stream):
+    with sk.use(stream):
+        return
+
+
+def leave_by_exception(stream):
+    with pytest.raises(KeyError), sk.use(stream):
+        raise KeyError
+
+
+def leave_by_generator_close(stream):
+    def body():
+        with sk.use(stream):
+            yield
+
+    generator = body()
+    next(generator)
+    generator.close()
+
+
+@pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
+@pytest.mark.parametrize("prior", ["default", "use", "pushed"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_prior_states_are_restored_however_the_block_ends(three, leave, prior, ordered):
+    torch, cupy, warp = (three[name] for name in WITH_CURRENT)
+    before_all = stand(three)
+    a, b = cupy.new_stream(), cupy.new_stream()
+    try:
+        if prior == "pushed":
+            a.__enter__()
+        if prior != "default":
+            torch.make_current(torch.new_stream())
+            warp.make_current(warp.new_stream())
+            cupy.make_current(b)
+        before = stand(three)
+        leave(sk.new_stream())
+        assert stand(three) == before
+        with sk.use(sk.new_stream(), ordered=ordered):
+            torch.make_current(torch.new_stream())
+            warp.make_current(warp.new_stream())
+            cupy.make_current(a)
+        assert stand(three) == before, "what the body set has survived the scope"
+    finally:
+        if prior == "pushed":
+            a.__exit__(None, None, None)
+        torch.make_current(before_all["torch"])
+        warp.make_current(before_all["warp"])
+        cupy.make_current(before_all["cupy"])
+    assert stand(three) == before_all
+
+
+def test_a_library_that_refuses_leaves_the_others_where_they_were(three):
+    before = stand(three)
+    with pytest.raises(sk.UnsupportedStreamError, match="torch"):
+        sk.per_thread_stream().__enter__()
+    with pytest.raises(sk.UnsupportedStreamError, match="torch"), sk.per_thread_stream():
+        pass
+    assert stand(three) == before
+    with sk.use(sk.per_thread_stream(), libraries=["cupy"]):
+        assert sk.current_stream("cupy") == sk.per_thread_stream()
+        assert three["torch"].current() == before["torch"]
+    assert stand(three) == before
+
+
+def test_leaving_out_of_order_raises_and_restores(three):
+    before = stand(three)
+    outer, inner = sk.new_stream(name="outer"), sk.new_stream(name="inner")
+    first, second = sk.use(outer), sk.use(inner)
+    first.__enter__()
+    second.__enter__()
+    with pytest.raises(sk.ScopeError, match="inner"):
+        first.__exit__(None, None, None)
+    assert stand(three) == before
+    with pytest.raises(sk.ScopeError):
+        second.__exit__(None, None, None)
+    assert stand(three) == before
+
+
+def test_libraries_narrows_the_scope(three):
+    before = stand(three)
+    stream = sk.new_stream()
+    with sk.use(stream, libraries=["cupy"]):
+        assert sk.current_stream("cupy") == stream != sk.current_stream("torch")
+        assert three["torch"].current() == before["torch"]
+        with pytest.raises(sk.OneQueueError, match=r"torch on .*; cupy on "):
+            sk.assert_one_queue()
+        sk.assert_one_queue(libraries=["cupy"])
+    assert stand(three) == before
+    for name in ("numba", "cuda.core"):
+        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+            sk.use(stream, libraries=[name])
+        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+            sk.current_stream(name)
+
+
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_ordered_waits_for_the_previous_stream_and_it_for_the_scope(three, gate, cells, library):
+    player = three[library]
+    before = stand(three)
+    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
+    player.make_current(previous)
+    try:
+        gate.hold(player.handle_of(previous))
+        with sk.use(scope, ordered=True):
+            src, dst = cells_pair(cells)
+            player.add_one_current(src.pointer, dst.pointer)
+            assert busy(scope.handle), "the scope's work ran ahead of what came before"
+        player.add_one_current(dst.pointer, src.pointer)
+        gate.open()
+        sync(player.handle_of(previous))
+        assert (dst.read(), src.read()) == (2, 3)
+    finally:
+        player.make_current(before[library])
+
+
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_ordered_makes_the_previous_stream_wait_also_by_exception(three, gate, library):
+    player = three[library]
+    before = stand(three)
+    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
+    player.make_current(previous)
+    try:
+        with pytest.raises(KeyError), sk.use(scope, ordered=True):
+            gate.hold(scope.handle)
+            raise KeyError
+        assert busy(player.handle_of(previous))
+    finally:
+        gate.open()
+        player.make_current(before[library])
+
+
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_control_an_unordered_scope_adds_no_wait(three, gate, library):
+    player = three[library]
+    before = stand(three)
+    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
+    player.make_current(previous)
+    try:
+        gate.hold(player.handle_of(previous))
+        with sk.use(scope):
+            pass
+        assert not busy(scope.handle)
+        gate.open()
+        sync(player.handle_of(previous))
+    finally:
+        player.make_current(before[library])
+
+
+def test_current_stream_names_those_that_differ(three):
+    before = stand(three)
+    three["torch"].make_current(three["torch"].new_stream())
+    try:
+        with pytest.raises(sk.ScopeError, match=r"torch on .*; cupy on "):
+            sk.current_stream()
+    finally:
+        three["torch"].make_current(before["torch"])
+    with sk.new_stream() as stream:
+        assert sk.current_stream() is stream
+
+
+def test_submit_runs_now_on_the_queue(three, gate, cells):
+    stream = sk.new_stream()
+    src, dst = cells_pair(cells)
+    gate.hold(stream.handle)
+    assert stream.submit(three["cupy"].add_one_current, src.pointer, dst=dst.pointer) is None
+    assert busy(stream.handle)
+    gate.open()
+    stream.sync()
+    assert dst.read() == 2
+
+
+def test_foreign_streams_are_entered_too(three):
+    native = three["torch"].new_stream()
+    with sk.use(native) as stream:
+        assert stream.native is native
+        assert sk.current_stream("warp") == stream

@@ -1,0 +1,431 @@
+"""The native backend: creation, facts from the driver, events, waiting, the end of a stream."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+from _raw import (
+    busy,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    stream_id,
+    sync,
+)
+
+import streamkit as sk
+
+
+def test_a_new_stream_is_what_the_driver_says():
+    stream = sk.new_stream(name="mine")
+    assert stream.owned
+    assert stream.native is None
+    assert stream.name == "mine"
+    assert not stream.is_nonblocking
+    assert not stream.is_default
+    assert not stream.is_capturing
+    assert stream.id == stream_id(stream.handle)
+    assert stream.context == int(check(driver.cuStreamGetCtx(stream.handle)))
+    assert stream.device == "cuda:0"
+    assert stream.device_id == 0
+    assert int(stream) == stream.handle == stream.__cuda_stream__()[1]
+    assert isinstance(stream, sk.Stream)
+    assert stream.done
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize("priority", ["high", "low", 0, -1, -5, None])
+def test_flags_and_priority_are_the_drivers(nonblocking, priority):
+    stream = sk.new_stream(nonblocking=nonblocking, priority=priority)
+    assert check(driver.cuStreamGetFlags(stream.handle)) == int(nonblocking)
+    least, greatest = check(driver.cuCtxGetStreamPriorityRange())
+    expected = {"high": greatest, "low": least, None: 0}.get(priority, priority)
+    assert check(driver.cuStreamGetPriority(stream.handle)) == expected == stream.priority
+    assert stream.is_nonblocking is nonblocking
+
+
+def test_a_priority_out_of_range_gives_the_range():
+    with pytest.raises(ValueError, match=r"0 \(low\) to -5 \(high\)"):
+        sk.new_stream(priority=-99)
+
+
+def test_devices_that_are_not_there():
+    with pytest.raises(sk.NoDeviceError, match="99"):
+        sk.new_stream("cuda:99")
+    stream = sk.new_stream()
+    with pytest.raises(sk.DeviceMismatchError, match="cuda:5"):
+        sk.from_handle(stream.handle, device=5)
+
+
+def test_a_borrowed_handle_is_never_destroyed():
+    raw = make_stream()
+    for _ in range(3):
+        stream = sk.from_handle(raw)
+        stream.to("cuda.core"), stream.record()
+        stream.close()
+        assert not stream.closed
+        del stream
+        gc.collect()
+    assert stream_id(raw) > 0
+    destroy_stream(raw)
+
+
+def test_a_recycled_handle_is_another_queue():
+    """CUDA gives handles again, ids never: what was cached for the old one must not come back."""
+    first = make_stream()
+    old = sk.from_handle(first)
+    old_id = old.id
+    destroy_stream(first)
+    streams = [make_stream() for _ in range(64)]
+    again = [raw for raw in streams if raw == first]
+    for raw in streams:
+        assert sk.from_handle(raw).id == stream_id(raw) != old_id
+    if again:
+        assert sk.from_handle(first) != old
+    for raw in streams:
+        destroy_stream(raw)
+
+
+def test_events_measure_the_queues_time(gate):
+    stream = sk.new_stream(nonblocking=True)
+    start = stream.record(timing=True)
+    gate.hold(stream.handle)
+    end = stream.record(timing=True)
+    with pytest.raises(ValueError, match="not reached"):
+        end - start
+    time.sleep(0.05)
+    gate.open()
+    end.sync()
+    assert 45 < end - start < 5_000
+
+
+def test_an_event_without_timing_says_so():
+    stream = sk.new_stream()
+    with pytest.raises(ValueError, match="timing=True"):
+        stream.record() - stream.record()
+    event = sk.new_event()
+    with pytest.raises(ValueError, match="timing"):
+        stream.record(event, timing=True)
+
+
+def test_an_unrecorded_event_holds_nothing():
+    stream, event = sk.new_stream(), sk.new_event()
+    assert event.done
+    stream.wait(event)
+    event.sync()
+    stream.sync()
+
+
+def test_a_recorded_event_can_be_recorded_again(gate):
+    first, second, third = (sk.new_stream(nonblocking=True) for _ in range(3))
+    event = first.record()
+    event.sync()
+    gate.hold(second.handle)
+    assert second.record(event) is event
+    third.wait(event)
+    assert not event.done
+    assert busy(third.handle)
+    gate.open()
+    third.sync()
+
+
+def test_a_torch_event_is_created_by_its_first_record(players):
+    torch = players("torch").torch
+    event = torch.cuda.Event()
+    wrapped = sk.wrap_event(event)
+    assert event.cuda_event == 0 == wrapped.handle
+    assert wrapped.done
+    stream = sk.new_stream()
+    stream.wait(event)
+    stream.record(event)
+    assert wrapped.handle == event.cuda_event != 0
+    wrapped.sync()
+    assert event.query()
+
+
+@pytest.mark.parametrize("library", ["cupy", "warp", "numba"])
+def test_events_convert_where_the_library_can_wrap_one(players, gate, library):
+    players(library)
+    source = sk.new_stream(nonblocking=True)
+    gate.hold(source.handle)
+    event = source.record()
+    view = event.to(library)
+    waiting = sk.new_stream(nonblocking=True)
+    native = waiting.to(library)
+    {
+        "cupy": lambda: native.wait_event(view),
+        "warp": lambda: native.wait_event(view),
+        "numba": lambda: view.wait(native),
+    }[library]()
+    assert busy(waiting.handle)
+    gate.open()
+    waiting.sync()
+
+
+@pytest.mark.parametrize("library", ["torch", "cuda.core"])
+def test_events_that_cannot_convert_say_what_to_do(players, library):
+    players(library)
+    with pytest.raises(sk.UnsupportedStreamError, match="wait"):
+        sk.new_stream().record().to(library)
+
+
+def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
+    stream = sk.wrap(players("torch").new_stream())
+    view = sk.wrap(stream.to("cupy"))
+    import streamkit._driver as seam
+
+    def refuse(*_):
+        raise AssertionError("a driver call")
+
+    monkeypatch.setattr(seam, "record_event", refuse)
+    monkeypatch.setattr(seam, "wait_event", refuse)
+    view.wait(stream)
+    stream.wait(stream)
+
+
+def test_sync_waits_and_its_timeout_does_not_stop_the_work(gate):
+    stream = sk.new_stream(name="slow")
+    gate.hold(stream.handle)
+    with pytest.raises(TimeoutError, match="slow"):
+        stream.sync(timeout=0.02)
+    threading.Timer(0.05, gate.open).start()
+    stream.sync()
+    assert stream.done
+    stream.sync(timeout=5)
+
+
+def test_sync_releases_the_gil(gate):
+    stream = sk.new_stream()
+    gate.hold(stream.handle)
+    opened = []
+
+    def opener():
+        opened.append(True)
+        gate.open()
+
+    threading.Timer(0.05, opener).start()  # could never run if sync held the GIL
+    stream.sync()
+    assert opened
+
+
+def test_close_returns_at_once_and_the_object_is_unusable(gate):
+    stream = sk.new_stream(name="gone")
+    number = stream.id
+    gate.hold(stream.handle)
+    stream.close()
+    assert gate.closed
+    assert stream.closed
+    for use in (
+        lambda: stream.handle,
+        lambda: int(stream),
+        stream.__cuda_stream__,
+        stream.record,
+        stream.sync,
+        lambda: stream.done,
+        lambda: stream.to("cuda.core"),
+        lambda: sk.wrap(stream),
+        stream.__enter__,
+        lambda: sk.new_stream().wait(stream),
+    ):
+        with pytest.raises(sk.StreamClosedError, match="gone"):
+            use()
+    assert stream.id == number
+    assert stream.name == "gone"
+    assert "closed" in repr(stream)
+    assert hash(stream) == hash(stream)
+    stream.close()
+
+
+def test_an_owned_stream_lives_as_long_as_its_last_view(players, cells):
+    player = players("cupy")
+    stream = sk.new_stream(nonblocking=True)
+    number, view = stream.id, stream.to("cupy")
+    stream.close()
+    del stream
+    gc.collect()
+    assert stream_id(view.ptr) == number
+    src, dst = cells(1), cells(0)
+    player.add_one(view, src.pointer, dst.pointer)
+    view.synchronize()
+    assert dst.read() == 2
+    assert sk.wrap(view).id == number
+
+
+def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(players):
+    players("torch")
+    stream = sk.new_stream(priority=-3)
+    number = stream.id
+    stream.to("torch")
+    stream.close()
+    gc.collect()
+    others = [sk.new_stream(priority=-3) for _ in range(3)]
+    assert number in {other.id for other in others}
+    assert number != sk.new_stream(priority=-2).id
+
+
+def test_a_busy_parked_stream_is_not_given_out(players, gate):
+    players("torch")
+    stream = sk.new_stream(priority=-4)
+    number = stream.id
+    stream.to("torch")
+    gate.hold(stream.handle)
+    stream.close()
+    gc.collect()
+    assert sk.new_stream(priority=-4).id != number
+    gate.open()
+
+
+def test_a_stream_that_nobody_saw_is_destroyed(gate):
+    """The driver recycles the handle of a destroyed stream, which it cannot while it lives."""
+    ids, handles = set(), []
+    for _ in range(200):
+        stream = sk.new_stream(nonblocking=True, priority=-1)
+        ids.add(stream.id)
+        handles.append(stream.handle)
+        stream.close()
+    assert len(ids) == 200, "each was a new stream, none parked"
+    assert len(set(handles)) < 20, "none was destroyed"
+
+
+class Foreign:
+    """Somebody's stream with the protocol alone, which dies with its object."""
+
+    alive = 0
+
+    def __init__(self):
+        self.raw = make_stream()
+        Foreign.alive += 1
+
+    def __cuda_stream__(self):
+        return 0, self.raw
+
+    def __del__(self):
+        Foreign.alive -= 1
+        destroy_stream(self.raw)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
+def test_a_dropped_owner_does_not_invalidate_a_view(players, cells, library):
+    player = players(library)
+    owner = Foreign()
+    number = stream_id(owner.raw)
+    view = sk.wrap(owner).to(library)
+    del owner
+    gc.collect()
+    assert Foreign.alive == 1
+    assert stream_id(player.handle_of(view)) == number
+    src, dst = cells(1), cells(0)
+    player.add_one(view, src.pointer, dst.pointer)
+    sync(player.handle_of(view))
+    assert dst.read() == 2
+    del view
+    gc.collect()
+    assert Foreign.alive == 0, "the view was dropped and its owner is still held"
+
+
+def test_the_second_owner_of_a_queue_is_kept_by_its_views(players):
+    """Nobody knows which of two owners destroys the handle, so each is kept by what it made."""
+    players("torch")
+    owner = Foreign()
+    stranger = sk.wrap(players("cupy").cupy.cuda.Stream.from_external(owner))
+    view = sk.wrap(owner).to("torch")
+    number = stream_id(owner.raw)
+    del owner
+    gc.collect()
+    assert stream_id(view.cuda_stream) == number
+    assert Foreign.alive == 1
+    del view, stranger
+    gc.collect()
+    assert Foreign.alive == 0
+
+
+def test_from_handle_keeps_its_owner():
+    owner = Foreign()
+    stream = sk.from_handle(owner.raw, owner=owner)
+    del owner
+    gc.collect()
+    assert Foreign.alive == 1
+    assert stream.done
+    del stream
+    gc.collect()
+    assert Foreign.alive == 0
+
+
+def test_one_warp_view_for_a_queue_however_often_converted(players):
+    warp = players("warp").warp
+    native = players("torch").new_stream()
+    view = sk.wrap(native).to("warp")
+    other = sk.wrap(sk.wrap(native).to("cupy")).to("warp")
+    assert view is other is sk.from_handle(native.cuda_stream).to("warp")
+    users = warp.stream_from_torch(players("torch").new_stream())
+    assert sk.from_handle(users.cuda_stream).to("warp") is users
+    own = warp.Stream("cuda:0")
+    assert sk.from_handle(own.cuda_stream).to("warp") is own, "a Warp stream was wrapped again"
+    own_default = warp.get_stream("cuda:0")
+    assert sk.from_handle(own_default.cuda_stream).to("warp") is own_default
+
+
+def test_no_call_outside_use_changes_the_current_context(players):
+    for context in (current_context(), 0):
+        check(driver.cuCtxSetCurrent(context))
+        stream = sk.new_stream()
+        sk.default_stream(0).record()
+        sk.wrap(players("torch").new_stream()).wait(stream)
+        for library in ("torch", "cupy", "warp", "cuda.core", "numba"):
+            players(library)
+            check(driver.cuCtxSetCurrent(context))
+            stream.to(library)
+            assert current_context() == context, library
+        sk.current_streams(), stream.done, stream.priority, sk.new_event(timing=True)
+        stream.sync()
+        stream.close()
+        assert current_context() == context
+        with sk.use(sk.new_stream()):
+            pass
+        assert current_context() == context
+
+
+def test_streams_of_another_context_order_but_do_not_convert(players):
+    device = check(driver.cuDeviceGet(0))
+    context = check(driver.cuCtxCreate(None, 0, device))
+    raw = make_stream()
+    check(driver.cuCtxPopCurrent())
+    stream, mine = sk.from_handle(raw), sk.new_stream()
+    assert stream.context == int(context) != mine.context
+    mine.wait(stream)
+    stream.wait(mine)
+    stream.record(timing=True).sync()
+    stream.sync()
+    for library in ("torch", "cupy", "warp", "numba"):
+        players(library)
+        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+            stream.to(library)
+    with pytest.raises(sk.UnsupportedStreamError, match="context"), sk.use(stream):
+        pass
+    assert stream.to("cuda.core").handle
+    del stream
+    destroy_stream(raw)
+    check(driver.cuCtxDestroy(context))
+
+
+def test_wrap_refuses_a_closed_cuda_core_stream(players):
+    native = players("cuda.core").new_stream()
+    native.close()
+    with pytest.raises(sk.StreamClosedError):
+        sk.wrap(native)
+
+
+def test_generic_torch_streams_and_tensors(players):
+    torch = players("torch").torch
+    generic = torch.accelerator.current_stream()
+    assert sk.wrap(generic) == sk.default_stream()
+    own = torch.Stream("cuda")
+    assert sk.wrap(own).handle == own.native_handle
+    for wrong in (torch.ones(1, device="cuda"), torch.device("cuda"), torch.cuda.Stream):
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.wrap(wrong)

@@ -1,0 +1,36 @@
+"""The adapter between StreamKit and toylib: a module with the names of the contract."""
+
+import toylib
+
+from streamkit import UnsupportedStreamError
+from streamkit.protocols import Queue
+
+name = "toylib"
+api = 1
+
+
+def extract(obj):
+    """Read the queue of a toylib stream, which owns it."""
+    if not isinstance(obj, toylib.Stream):
+        raise UnsupportedStreamError(f"{obj!r} is no toylib stream")
+    return Queue(obj.number, None, obj)
+
+
+def borrow(queue):
+    """Build a toylib stream on the queue, which it keeps alive."""
+    return toylib.Stream(queue.handle, keeps=queue)
+
+
+def current(device):  # noqa: ARG001 - toylib has one device
+    """Return toylib's current stream in this thread."""
+    return toylib.current_stream()
+
+
+def enter(stream):
+    """Make the stream current; the previous one is what undoes it."""
+    return toylib.set_current_stream(stream)
+
+
+def leave(token):
+    """Make the previous stream current again."""
+    toylib.set_current_stream(token)

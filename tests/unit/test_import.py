@@ -1,0 +1,138 @@
+"""What ``import streamkit`` does, and what it gives."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import streamkit as sk
+
+from _programs import python
+
+PUBLIC = {
+    "BackendNotInstalledError",
+    "CaptureError",
+    "CudaEvent",
+    "CudaStream",
+    "DeviceMismatchError",
+    "DriverError",
+    "Event",
+    "ForkedProcessError",
+    "HostEvent",
+    "HostStream",
+    "NoDeviceError",
+    "OneQueueError",
+    "ScopeError",
+    "Stream",
+    "StreamClosedError",
+    "StreamKitError",
+    "StreamLike",
+    "UnsupportedStreamError",
+    "assert_one_queue",
+    "current_stream",
+    "current_streams",
+    "default_stream",
+    "from_handle",
+    "new_event",
+    "new_stream",
+    "per_thread_stream",
+    "use",
+    "wrap",
+    "wrap_event",
+}
+
+
+def test_nothing_outside_the_standard_library_is_imported():
+    python("""
+import sys
+before = set(sys.modules)
+import streamkit
+roots = {name.partition(".")[0] for name in set(sys.modules) - before}
+foreign = roots - set(sys.stdlib_module_names) - {"streamkit"}
+assert not foreign, foreign
+""")
+
+
+def test_no_adapter_is_imported():
+    python("""
+import sys
+import streamkit
+adapters = [name for name in sys.modules if name.startswith("streamkit.backends.")]
+assert not adapters, adapters
+""")
+
+
+def test_no_thread_is_started():
+    python("""
+import threading
+before = threading.enumerate()
+import streamkit
+assert threading.enumerate() == before
+""")
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc")
+def test_no_driver_library_is_loaded():
+    python("""
+import streamkit
+with open("/proc/self/maps") as maps:
+    assert "libcuda" not in maps.read()
+""")
+
+
+def test_making_and_using_a_host_stream_loads_no_driver_and_no_library():
+    python("""
+import sys
+import streamkit as sk
+s = sk.new_stream("cpu")
+with s:
+    s.record()
+s.sync()
+loaded = {"cuda", "torch", "cupy", "warp", "numba", "numpy", "ctypes"} & set(sys.modules)
+assert not loaded, loaded
+""")
+
+
+def test_all_lists_exactly_the_public_names():
+    assert set(sk.__all__) == PUBLIC
+    assert sk.__all__ == sorted(sk.__all__)
+
+
+def test_every_public_name_exists():
+    for name in sk.__all__:
+        assert hasattr(sk, name)
+
+
+@pytest.mark.parametrize("name", ["handoff", "capture", "audit", "doctor"])
+def test_a_later_issues_function_does_not_exist(name):
+    with pytest.raises(AttributeError):
+        getattr(sk, name)
+
+
+@pytest.mark.parametrize("name", ["testing", "capture", "audit", "doctor", "_bench"])
+def test_a_later_issues_module_does_not_exist(name):
+    with pytest.raises(ImportError):
+        importlib.import_module(f"streamkit.{name}")
+
+
+@pytest.mark.parametrize("kind", [sk.Stream, sk.CudaStream, sk.HostStream, sk.Event, sk.HostEvent])
+@pytest.mark.parametrize("name", ["keep", "then", "__await__", "dlpack_stream"])
+def test_a_later_issues_method_does_not_exist(kind, name):
+    assert not hasattr(kind, name)
+
+
+def test_from_handle_is_one_function():
+    assert sk.Stream.from_handle is sk.from_handle
+
+
+@pytest.mark.parametrize("kind", [sk.CudaStream, sk.HostStream])
+def test_both_streams_have_the_same_public_names(kind):
+    def public(kind):
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    wanted = {
+        "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
+        "close", "native", "name", "owned", "is_nonblocking", "priority", "is_default",
+        "is_capturing", "context", "submit", "from_handle",
+    }  # fmt: skip
+    assert public(kind) == wanted

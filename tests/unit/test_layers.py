@@ -1,0 +1,149 @@
+"""The package's files import in one direction, and name libraries in few places."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+import streamkit
+
+ROOT = Path(streamkit.__file__).parent
+
+LAYERS = (
+    ("errors", "_queue", "protocols"),
+    ("_driver",),
+    ("backends", "_device"),
+    ("_lifetime",),
+    ("_identity",),
+    ("_registry",),
+    ("_order", "_scope"),
+    ("_event", "_stream", "_host_event", "_host"),
+    ("_wrap",),
+    ("_current",),
+    ("__init__", "_demo"),
+    ("_cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+FILES = sorted(ROOT.rglob("*.py"))
+LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
+
+
+def layered(path):
+    """The name under which a file stands in the table."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = parts[0]
+    return next((known for known in ("_demo", "_cli") if name.startswith(known)), name)
+
+
+def is_type_checking(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def running(tree):
+    """Walk what runs: all nodes but those for the type checker."""
+    for node in ast.iter_child_nodes(tree):
+        if is_type_checking(node):
+            for other in node.orelse:
+                yield other
+                yield from running(other)
+        else:
+            yield node
+            yield from running(node)
+
+
+def modules_imported(source):
+    """The modules of the package that a file's code imports, as they stand in the table."""
+    for node in running(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they go"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            root, _, rest = name.partition(".")
+            if root == "streamkit":
+                module = rest.partition(".")[0]
+                yield module if module in LEVEL else "__init__"
+
+
+def names_of_libraries(source):
+    """The lines on which code, not documentation, names a library."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) in documentation:
+            continue
+        texts = [
+            value for _, value in ast.iter_fields(node) if isinstance(value, str)
+        ]
+        if any(LIBRARY.search(text) for text in texts):
+            yield getattr(node, "lineno", 0)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_go_upward_only(path):
+    name = layered(path)
+    assert name in LEVEL, f"{path.name} has no layer: give it one"
+    below = {
+        module for module in modules_imported(path.read_text()) if LEVEL[module] > LEVEL[name]
+    }
+    assert not below
+
+
+def test_no_two_modules_import_each_other():
+    graph = {}
+    for path in FILES:
+        name = layered(path)
+        graph.setdefault(name, set()).update(set(modules_imported(path.read_text())) - {name})
+    assert list(TopologicalSorter(graph).static_order())
+
+
+def test_no_file_is_longer_than_a_reader_likes():
+    long = {
+        path.name: lines
+        for path in FILES
+        if (lines := path.read_text().count("\n")) > (150 if path.parent != ROOT else 400)
+    }
+    assert not long
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
+    name = path.relative_to(ROOT).as_posix()
+    if name == "_registry.py" or name.startswith(("_demo", "_cli")):
+        pytest.skip("the table of names, or a tool that may name them")
+    own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)\.py", name)
+    source = path.read_text()
+    if own:
+        source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)
+    assert not list(names_of_libraries(source))
+
+
+def test_the_search_for_names_finds_code_and_not_documentation():
+    found = list(
+        names_of_libraries('"""torch."""\nimport torch\nx = a.cupy\ny = "warp"\n# numba\nwarped = 1')
+    )
+    assert found == [2, 3, 4] or found == [2, 2, 3, 4]
+
+
+def test_the_search_for_imports_sees_through_every_form():
+    source = """
+import streamkit._wrap
+from streamkit import _host, errors as e
+from streamkit.backends._cuda import x
+def f():
+    from streamkit._scope import leave
+if TYPE_CHECKING:
+    from streamkit._cli import main
+"""
+    assert set(modules_imported(source)) == {"_wrap", "_host", "errors", "backends", "_scope"}
