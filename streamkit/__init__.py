@@ -10,19 +10,17 @@ between them, and make them all work on one queue:
         ...
 """
 
+from streamkit._current import assert_one_queue, current_stream, current_streams, use
 from streamkit._event import CudaEvent
-from streamkit._host import HostEvent, HostStream
+from streamkit._host import HostStream
+from streamkit._host_event import HostEvent
 from streamkit._stream import CudaStream
 from streamkit._wrap import (
-    assert_one_queue,
-    current_stream,
-    current_streams,
     default_stream,
     from_handle,
     new_event,
     new_stream,
     per_thread_stream,
-    use,
     wrap,
     wrap_event,
 )

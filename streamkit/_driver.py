@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 _NO_DEVICE = 100
 _NOT_READY = 600
@@ -111,54 +111,45 @@ def _error(call: str, code: int, bindings: Any = None) -> errors.DriverError:
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
+def _ask(call: str, *arguments: object) -> Any:
+    """Call the driver; return its one answer, a tuple of several, or None."""
+    code, *answers = getattr(cu, call)(*arguments)
+    if code:
+        raise _error(call, code)
+    return answers[0] if len(answers) == 1 else tuple(answers) or None
+
+
 # -- devices and contexts ---------------------------------------------------------------------
 
 
 def device_count() -> int:
     """Return how many devices this process sees."""
-    code, count = cu.cuDeviceGetCount()
-    if code:
-        raise _error("cuDeviceGetCount", code)
-    return int(count)
+    return int(_ask("cuDeviceGetCount"))
 
 
 def current_context() -> int:
     """Return this thread's current context, 0 if it has none."""
-    code, context = cu.cuCtxGetCurrent()
-    if code:
-        raise _error("cuCtxGetCurrent", code)
-    return int(context)
+    return int(_ask("cuCtxGetCurrent"))
 
 
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
-    (code,) = cu.cuCtxSetCurrent(context)
-    if code:
-        raise _error("cuCtxSetCurrent", code)
+    _ask("cuCtxSetCurrent", context)
 
 
 @contextlib.contextmanager
-def in_context(context: int) -> Iterator[None]:
+def in_context(context: int) -> Generator[None]:
     """Hold a context current for the block, then have the previous one back."""
-    (code,) = cu.cuCtxPushCurrent(context)
-    if code:
-        raise _error("cuCtxPushCurrent", code)
+    _ask("cuCtxPushCurrent", context)
     try:
         yield
     finally:
-        code, _ = cu.cuCtxPopCurrent()
-        if code:
-            raise _error("cuCtxPopCurrent", code)
+        _ask("cuCtxPopCurrent")
 
 
 def current_device() -> int:
     """Return the device of this thread's current context, 0 if it has none (as the runtime)."""
-    if not current_context():
-        return 0
-    code, device = cu.cuCtxGetDevice()
-    if code:
-        raise _error("cuCtxGetDevice", code)
-    return int(device)
+    return int(_ask("cuCtxGetDevice")) if current_context() else 0
 
 
 def primary_context(device: int) -> int:
@@ -170,10 +161,7 @@ def primary_context(device: int) -> int:
             raise errors.no_such_device(device, count)
         with _lock:
             if device not in _primary:
-                code, retained = cu.cuDevicePrimaryCtxRetain(device)
-                if code:
-                    raise _error("cuDevicePrimaryCtxRetain", code)
-                _primary[device] = int(retained)
+                _primary[device] = int(_ask("cuDevicePrimaryCtxRetain", device))
             context = _primary[device]
     return context
 
@@ -181,9 +169,7 @@ def primary_context(device: int) -> int:
 def priority_range(device: int) -> tuple[int, int]:
     """Return (lowest, highest) stream priority; the highest is the smaller number."""
     with in_context(primary_context(device)):
-        code, least, greatest = cu.cuCtxGetStreamPriorityRange()
-    if code:
-        raise _error("cuCtxGetStreamPriorityRange", code)
+        least, greatest = _ask("cuCtxGetStreamPriorityRange")
     return int(least), int(greatest)
 
 
@@ -194,25 +180,20 @@ def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
     """Create a stream in the device's primary context."""
     with in_context(primary_context(device)):
         flags = _NONBLOCKING_FLAG if nonblocking else 0
-        code, stream = cu.cuStreamCreateWithPriority(flags, priority)
-    if code:
-        raise _error("cuStreamCreateWithPriority", code)
-    return int(stream)
+        return int(_ask("cuStreamCreateWithPriority", flags, priority))
 
 
 def destroy_stream(stream: int) -> None:
     """Destroy a stream; the driver lets its pending work run first."""
-    (code,) = cu.cuStreamDestroy(stream)
-    if code:
-        raise _error("cuStreamDestroy", code)
+    _ask("cuStreamDestroy", stream)
 
 
 def stream_context(stream: int) -> tuple[int, int, bool]:
     """Return (context, device, whether that is its primary context) of a created stream."""
-    result = cu.cuStreamGetCtx(stream)
-    if result[0]:
-        raise _error("cuStreamGetCtx", result[0])
-    context = int(result[1])
+    code, handle, *_ = cu.cuStreamGetCtx(stream)
+    if code:
+        raise _error("cuStreamGetCtx", code)
+    context = int(handle)
     for device, primary in _primary.items():
         if primary == context:
             return context, device, True
@@ -237,30 +218,19 @@ def legacy_id(context: int) -> int:
     number = _legacy_ids.get(context)
     if number is None:
         if capture_id(LEGACY) is not None:
-            raise errors.illegal_in_capture(
-                "the first use of the legacy default stream",
-                "this device",
-                "a blocking stream captures, which legacy work would break. Call "
-                "streamkit.default_stream() once before the capture.",
-            )
+            raise errors.legacy_unknown_in_capture()
         number = _legacy_ids[context] = stream_id(LEGACY)
     return number
 
 
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
-    code, flags = cu.cuStreamGetFlags(stream)
-    if code:
-        raise _error("cuStreamGetFlags", code)
-    return bool(int(flags) & _NONBLOCKING_FLAG)
+    return bool(int(_ask("cuStreamGetFlags", stream)) & _NONBLOCKING_FLAG)
 
 
 def stream_priority(stream: int) -> int:
     """Return the stream's effective priority."""
-    code, priority = cu.cuStreamGetPriority(stream)
-    if code:
-        raise _error("cuStreamGetPriority", code)
-    return int(priority)
+    return int(_ask("cuStreamGetPriority", stream))
 
 
 def capture_id(stream: int) -> int | None:
@@ -274,44 +244,37 @@ def capture_id(stream: int) -> int | None:
         return 0
     if code:
         raise _error("cuStreamIsCapturing", code)
-    if not status:
-        return None
-    result = cu.cuStreamGetCaptureInfo(stream)
-    if result[0]:
-        raise _error("cuStreamGetCaptureInfo", result[0])
-    return int(result[2])
+    return int(_ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
 @contextlib.contextmanager
-def _beside_captures() -> Iterator[None]:
+def _beside_captures() -> Generator[None]:
     """Allow this thread to query and wait although it, or another, captures some other stream."""
     relaxed = cu.CUstreamCaptureMode(_RELAXED)
-    code, previous = cu.cuThreadExchangeStreamCaptureMode(relaxed)
-    if code:
-        raise _error("cuThreadExchangeStreamCaptureMode", code)
+    previous = _ask("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
         yield
     finally:
-        cu.cuThreadExchangeStreamCaptureMode(previous)
+        _ask("cuThreadExchangeStreamCaptureMode", previous)
+
+
+def _is_done(call: str, handle: int) -> bool:
+    with _beside_captures():
+        (code,) = getattr(cu, call)(handle)
+    if code and code != _NOT_READY:
+        raise _error(call, code)
+    return not code
 
 
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
-    with _beside_captures():
-        (code,) = cu.cuStreamQuery(stream)
-    if code == _NOT_READY:
-        return False
-    if code:
-        raise _error("cuStreamQuery", code)
-    return True
+    return _is_done("cuStreamQuery", stream)
 
 
 def sync_stream(stream: int) -> None:
     """Block until the stream is idle, without the GIL."""
     with _beside_captures():
-        (code,) = cu.cuStreamSynchronize(stream)
-    if code:
-        raise _error("cuStreamSynchronize", code)
+        _ask("cuStreamSynchronize", stream)
 
 
 # -- events -----------------------------------------------------------------------------------
@@ -320,17 +283,12 @@ def sync_stream(stream: int) -> None:
 def create_event(context: int, *, timing: bool) -> int:
     """Create an event in a context: it can be recorded only on streams of that context."""
     with in_context(context):
-        code, event = cu.cuEventCreate(_EVENT_TIMING if timing else _EVENT_NO_TIMING)
-    if code:
-        raise _error("cuEventCreate", code)
-    return int(event)
+        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING))
 
 
 def destroy_event(event: int) -> None:
     """Destroy an event; waits already queued on it still hold."""
-    (code,) = cu.cuEventDestroy(event)
-    if code:
-        raise _error("cuEventDestroy", code)
+    _ask("cuEventDestroy", event)
 
 
 def record_event(event: int, stream: int) -> None:
@@ -342,9 +300,7 @@ def record_event(event: int, stream: int) -> None:
 
 def record_external(event: int, stream: int) -> None:
     """Add an event record node to the graph that ``stream`` captures."""
-    (code,) = cu.cuEventRecordWithFlags(event, stream, _EXTERNAL)
-    if code:
-        raise _error("cuEventRecordWithFlags", code)
+    _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
 
 
 def wait_event(stream: int, event: int, *, external: bool = False) -> None:
@@ -356,26 +312,15 @@ def wait_event(stream: int, event: int, *, external: bool = False) -> None:
 
 def event_done(event: int) -> bool:
     """Return whether the event's last record was reached; an error on its stream raises."""
-    with _beside_captures():
-        (code,) = cu.cuEventQuery(event)
-    if code == _NOT_READY:
-        return False
-    if code:
-        raise _error("cuEventQuery", code)
-    return True
+    return _is_done("cuEventQuery", event)
 
 
 def sync_event(event: int) -> None:
     """Block until the event's last record was reached, without the GIL."""
     with _beside_captures():
-        (code,) = cu.cuEventSynchronize(event)
-    if code:
-        raise _error("cuEventSynchronize", code)
+        _ask("cuEventSynchronize", event)
 
 
 def elapsed_ms(start: int, end: int) -> float:
     """Return the milliseconds between two reached events made with timing."""
-    code, milliseconds = cu.cuEventElapsedTime(start, end)
-    if code:
-        raise _error("cuEventElapsedTime", code)
-    return float(milliseconds)
+    return float(_ask("cuEventElapsedTime", start, end))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from streamkit import _scope, errors
+from streamkit._host_event import HostEvent, Mark, no_cuda
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
@@ -24,94 +24,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 _ids = itertools.count(1)
-
-
-class _Mark:
-    """One recorded point: reached when everything queued before it has run."""
-
-    __slots__ = ("reached", "time_ns")
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.time_ns = 0
-
-    def reach(self) -> None:
-        self.time_ns = time.perf_counter_ns()
-        self.reached.set()
-
-
-class HostEvent(Event):
-    """A point of a host queue. Safe to use from any thread."""
-
-    def __init__(self, *, timing: bool = False) -> None:
-        self._mark: _Mark | None = None
-        self._timing = timing
-        self._closed = False
-
-    def _live(self) -> _Mark | None:
-        if self._closed:
-            raise errors.closed(self)
-        return self._mark
-
-    @property
-    def handle(self) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
-        raise _no_cuda(self, "a handle")
-
-    @property
-    def device(self) -> str:
-        """``"cpu"``."""
-        return "cpu"
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` has made this object unusable."""
-        return self._closed
-
-    @property
-    def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded."""
-        mark = self._live()
-        return mark is None or mark.reached.is_set()
-
-    def sync(self, timeout: float | None = None) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds."""
-        mark = self._live()
-        if mark is not None and not mark.reached.wait(timeout) and timeout is not None:
-            errors.raise_timeout(self, timeout)
-
-    def __sub__(self, start: object) -> float:
-        """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""
-        if not isinstance(start, HostEvent):
-            return NotImplemented
-        for event in (start, self):
-            if not event._timing:
-                raise ValueError(f"{event!r} measures no time: record it with timing=True")
-            if event._mark is None or not event.done:
-                raise ValueError(f"{event!r} was not reached yet: record it and call its sync()")
-        assert self._mark is not None and start._mark is not None  # noqa: S101, PT018 - checked
-        return (self._mark.time_ns - start._mark.time_ns) / 1e6
-
-    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
-        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
-        raise _no_cuda(self, "an event of another library")
-
-    def close(self) -> None:
-        """Give the event up; queues that wait for it still do."""
-        self._closed = True
-
-    def __repr__(self) -> str:
-        if self._closed:
-            return "<streamkit.HostEvent closed>"
-        state = "unrecorded" if self._mark is None else "done" if self.done else "pending"
-        return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"
-
-
-def _no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
-    return errors.UnsupportedStreamError(
-        f"{errors.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
-        "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
-    )
 
 
 class HostStream(Stream):
@@ -145,15 +57,15 @@ class HostStream(Stream):
     @property
     def handle(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
-        raise _no_cuda(self, "a handle")
+        raise no_cuda(self, "a handle")
 
     def __int__(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
-        raise _no_cuda(self, "a handle")
+        raise no_cuda(self, "a handle")
 
     def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
-        raise _no_cuda(self, "a stream of another library")
+        raise no_cuda(self, "a stream of another library")
 
     @property
     def native(self) -> None:
@@ -213,7 +125,7 @@ class HostStream(Stream):
     @property
     def context(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA context."""
-        raise _no_cuda(self, "a context")
+        raise no_cuda(self, "a context")
 
     # -- the queue ----------------------------------------------------------------------------
 
@@ -242,9 +154,7 @@ class HostStream(Stream):
                 item = self._items.popleft()
             item()
 
-    def submit(
-        self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
+    def submit(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue ``fn(*args, **kwargs)``; its first error is raised by the next ``sync``.
 
         It returns no value: results travel in arrays.
@@ -272,10 +182,10 @@ class HostStream(Stream):
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
         elif isinstance(event, HostEvent):
             target = event
-            target._live()  # noqa: SLF001 - one module's business
+            target.live()
         else:
             raise self._foreign(event)
-        target._mark = mark = _Mark()  # noqa: SLF001 - one module's business
+        target.mark = mark = Mark()
         self._put(mark.reach)
         return target
 
@@ -289,13 +199,13 @@ class HostStream(Stream):
         if isinstance(other, HostStream):
             if other is self:
                 return
-            mark = other.record()._mark  # noqa: SLF001 - one module's business
+            mark = other.record().mark
         elif isinstance(other, HostEvent):
-            mark = other._live()  # noqa: SLF001 - one module's business
+            mark = other.live()
         else:
             raise self._foreign(other)
         if mark is not None:
-            self._put(lambda: mark.reached.wait() and None)
+            self._put(mark.wait)
 
     def _foreign(self, other: object) -> Exception:
         if isinstance(other, (Stream, Event)) or hasattr(type(other), "__cuda_stream__"):
@@ -331,7 +241,7 @@ class HostStream(Stream):
         Raises the first error of a submitted function, once. TimeoutError names the stream.
         """
         self._check_open()
-        mark = self.record()._mark  # noqa: SLF001 - one module's business
+        mark = self.record().mark
         if mark is not None and not mark.reached.wait(timeout) and timeout is not None:
             errors.raise_timeout(self, timeout)
         self._raise_error()

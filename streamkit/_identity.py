@@ -7,17 +7,22 @@ device and handle until the capture ends.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from streamkit import _driver, errors
 from streamkit._queue import LEGACY, PER_THREAD, Queue
+
+if TYPE_CHECKING:
+    from streamkit.protocols import Adapter
 
 _known: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
 
 
-def identify(found: Queue, library: str | None = None, native: object = None) -> Queue:
+def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> Queue:
     """Return the complete record of the queue that an adapter extracted from ``native``.
 
     DeviceMismatchError if the driver disagrees with the device ``found`` names.
@@ -35,8 +40,8 @@ def identify(found: Queue, library: str | None = None, native: object = None) ->
             f"cuda:{queue.device}",
             "the driver says to which device this stream belongs. Leave the device out.",
         )
-    if library is not None and native is not None:
-        queue = _with_owner(queue, found.owner, library, native)
+    if adapter is not None:
+        queue = _with_owner(queue, found.owner, adapter, native)
     elif found.owner is not None:
         queue = _kept(queue, found.owner)
     return queue
@@ -97,15 +102,14 @@ def _identify_capturing(found: Queue, capture: int) -> Queue:
     return queue
 
 
-def _with_owner(queue: Queue, owner: object, library: str, native: object) -> Queue:
+def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
     with _lock:
-        seen = queue.view(library)
-        if seen is native:
+        if queue.view(adapter.name) is native:
             return queue
-        if owner is not None and not queue.is_default:
+        if owner is not None:
             queue = _kept(queue, owner)
-        if queue.view(library) is None:
-            remember_view(queue, library, native)
+        if queue.view(adapter.name) is None:
+            remember(queue, adapter, native)
     return queue
 
 
@@ -132,12 +136,19 @@ def younger(queue: Queue, owner: object) -> Queue:
     return second
 
 
-def remember_view(queue: Queue, library: str, native: object) -> None:
-    """Note that library's object on this queue, for as long as it lives."""
-    try:
-        queue.views[library] = weakref.ref(native)
-    except TypeError:  # cuda.bindings' handles take no weak reference; they are cheap to make
+def remember(queue: Queue, adapter: Adapter, native: object) -> None:
+    """Note that library's object on this queue, for as long as it lives.
+
+    Where the library's streams are values that hold and destroy nothing, for as long as the queue
+    is known: torch's (2.11) do not tell their weak references when they die.
+    """
+    if getattr(adapter, "streams_are_values", False):
+        if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
+            queue.views[adapter.name] = lambda: native
         return
+    # cuda.bindings' handles take no weak reference; they are cheap to make
+    with contextlib.suppress(TypeError):
+        queue.views[adapter.name] = weakref.ref(native)
 
 
 def register(queue: Queue) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedEvent
-from streamkit._queue import Queue
+
+if TYPE_CHECKING:
+    from streamkit._queue import Queue
 
 _ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import weakref
+    from collections.abc import Callable
 
 LEGACY, PER_THREAD = 1, 2
 
@@ -31,7 +31,7 @@ class Queue:
         "owner",  # kept alive, because the handle dies with it
         "primary",  # whether the context is the device's primary one
         "thread",  # the thread a per-thread default stream belongs to
-        "views",  # library -> weak reference to its object on this queue
+        "views",  # library -> a reference to its object on this queue, called to get it
         "wait_event",  # the event reused whenever another queue waits for this one
     )
 
@@ -44,7 +44,7 @@ class Queue:
         self.context = 0
         self.primary = True
         self.also: Queue | None = None
-        self.views: dict[str, weakref.ref[Any]] = {}
+        self.views: dict[str, Callable[[], Any]] = {}
         self.wait_event: object = None
 
     @property

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _identity, errors
+from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedQueue
 from streamkit.protocols import API, Adapter, CurrentStream, Events
 
@@ -202,8 +202,9 @@ def view(queue: Queue, native: object, library: str) -> Any:
         )
     if isinstance(queue, OwnedQueue) and getattr(served, "remembers_handles", True):
         queue.remembered = True
-    made = served.borrow(queue)
-    _identity.remember_view(queue, served.name, made)
+    with _driver.in_context(queue.context):  # building it may initialise the library's device
+        made = served.borrow(queue)
+    _identity.remember(queue, served, made)
     return made
 
 

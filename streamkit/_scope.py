@@ -7,6 +7,7 @@ stream can be entered in many places at once. A scope adds no wait unless it is 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamkit import _driver, _identity, _order, _registry, errors
@@ -24,6 +25,7 @@ class OpenScope(Protocol):
     stream: Any
     key: object
 
+    @abstractmethod
     def leave(self) -> list[str]:
         """Restore everything, and name what could not be."""
 
@@ -109,7 +111,7 @@ class CudaScope:
 
     def _order_after(self, native: object) -> None:
         found, adapter = _registry.extract(native)
-        previous = _identity.identify(found, adapter.name, native)
+        previous = _identity.identify(found, adapter, native)
         if not any(_identity.same(previous, queue) for queue in (self._queue, *self._ordered)):
             _order.wait_queue(self._queue, previous)
             self._ordered.append(previous)

@@ -174,13 +174,14 @@ class CudaStream(Stream, Generic[NativeT]):
         """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
         queue = self._live()
         if isinstance(other, CudaStream):
-            _order.wait_queue(queue, other._live(), external=external)
+            source = other._live()  # noqa: SLF001 - another of this class
+            _order.wait_queue(queue, source, external=external)
         elif isinstance(other, (CudaEvent, Event)) or _registry.event_adapter(other) is not None:
             _order.wait_event(queue, self._as_event(other).handle, external=external)
         else:
             self._refuse_host(other)
             found, adapter = _registry.extract(other)
-            source = _identity.identify(found, adapter.name, other)
+            source = _identity.identify(found, adapter, other)
             _order.check_thread(source, other)
             _order.wait_queue(queue, source, external=external)
 
@@ -236,9 +237,7 @@ class CudaStream(Stream, Generic[NativeT]):
             view = self._views[library] = _registry.view(queue, self._native, library)
         return view
 
-    def submit(
-        self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
+    def submit(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call ``fn`` now, with this stream current: what it launches is queued here.
 
         It returns no value: results travel in arrays. On a host stream the call itself is queued.

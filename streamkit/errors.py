@@ -19,7 +19,7 @@ class StreamKitError(Exception):
 
 
 class UnsupportedStreamError(StreamKitError, TypeError):
-    """This object is not a stream StreamKit can use here, or this library cannot take the stream."""
+    """The object is no stream StreamKit can use here, or the library cannot take the stream."""
 
 
 class BackendNotInstalledError(StreamKitError, ImportError):
@@ -210,6 +210,15 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
     return CaptureError(
         f"{operation} of {describe(obj)} while it captures would invalidate the capture, so it "
         f"was not tried: {instead}"
+    )
+
+
+def legacy_unknown_in_capture() -> CaptureError:
+    """Word the legacy stream first met while a blocking stream captures."""
+    return CaptureError(
+        "the legacy default stream cannot be looked at while a blocking stream captures, and work "
+        "on it would invalidate that capture. Call streamkit.default_stream() once before it, or "
+        "capture on a nonblocking stream."
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from streamkit._queue import Queue
 
 if TYPE_CHECKING:
     from abc import ABCMeta as ProtocolMeta
     from types import TracebackType
-
     from typing import Self
 else:
     ProtocolMeta = type(Protocol)
@@ -45,7 +44,7 @@ class _StaticProtocol(ProtocolMeta):
     the driver for its state.
     """
 
-    def __instancecheck__(cls, instance: object) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - the instance is a class
         if type.__instancecheck__(cls, instance):
             return True
         if isinstance(instance, type):
@@ -65,7 +64,7 @@ class Stream(Protocol, metaclass=_StaticProtocol):
     CUDA driver are DriverError. ``isinstance(x, Stream)`` evaluates nothing of ``x``.
     """
 
-    _members = (
+    _members: ClassVar[tuple[str, ...]] = (
         "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
         "close", "__enter__", "__exit__",
     )  # fmt: skip
@@ -73,9 +72,9 @@ class Stream(Protocol, metaclass=_StaticProtocol):
     if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
 
         @staticmethod
-        def from_handle(
-            handle: int, *, device: object = None, owner: object = None
-        ) -> Stream: ...
+        def from_handle(handle: int, *, device: object = None, owner: object = None) -> Stream:
+            """See ``streamkit.from_handle``."""
+            raise AssertionError(handle, device, owner)
 
     @property
     @abstractmethod
@@ -173,7 +172,15 @@ class Event(Protocol, metaclass=_StaticProtocol):
     Methods may be called from any thread; errors of the CUDA driver are DriverError.
     """
 
-    _members = ("handle", "device", "done", "sync", "to", "close", "__sub__")
+    _members: ClassVar[tuple[str, ...]] = (
+        "handle",
+        "device",
+        "done",
+        "sync",
+        "to",
+        "close",
+        "__sub__",
+    )
 
     @property
     @abstractmethod
@@ -210,6 +217,7 @@ class Event(Protocol, metaclass=_StaticProtocol):
 class SupportsCudaStream(Protocol):
     """Any object of the CUDA stream protocol, version 0."""
 
+    @abstractmethod
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``."""
 
@@ -246,7 +254,10 @@ class Adapter(Protocol):
 
     @abstractmethod
     def borrow(self, queue: Queue) -> Any:
-        """Return the library's genuine stream object on this queue, which keeps it alive."""
+        """Return the library's genuine stream object on this queue, which keeps it alive.
+
+        Called with the queue's context current; what it makes current instead is undone.
+        """
 
 
 @runtime_checkable
@@ -287,5 +298,3 @@ class Events(Protocol):
 
         Raises UnsupportedStreamError where the library cannot wrap an event.
         """
-
-

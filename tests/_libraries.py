@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import warnings
 from typing import Any
 
 import pytest
@@ -59,7 +60,9 @@ def need(*libraries: str) -> Any:
         if named := missing(required().intersection(libraries)):
             pytest.fail(f"the lane {'-'.join(lane())} needs {named}: not installed", pytrace=False)
         pytest.skip(f"not installed: {absent}", allow_module_level=True)
-    modules = tuple(importlib.import_module(LIBRARIES[name][0]) for name in libraries)
+    with warnings.catch_warnings():  # what a library's own modules warn of is not ours to mend
+        warnings.simplefilter("ignore")
+        modules = tuple(importlib.import_module(LIBRARIES[name][0]) for name in libraries)
     return modules[0] if len(modules) == 1 else modules
 
 

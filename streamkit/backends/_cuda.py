@@ -6,7 +6,7 @@ from typing import Any
 
 import cuda.core
 
-from streamkit import _driver, errors
+from streamkit import errors
 from streamkit.protocols import Queue
 
 name = "cuda.core"
@@ -43,13 +43,9 @@ def borrow(queue: Queue) -> Any:
     if queue.is_default:
         singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
         return singletons[queue.handle]
-    previous = _driver.current_context()
     device = cuda.core.Device(queue.device)
     device.set_current()  # create_stream asks for it, once in each thread
-    try:
-        return device.create_stream(_Owner(queue))
-    finally:
-        _driver.set_context(previous)
+    return device.create_stream(_Owner(queue))
 
 
 def event_handle(event: Any) -> int:

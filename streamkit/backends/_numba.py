@@ -16,7 +16,7 @@ remembers_handles = False  # its memory is not bound to streams
 
 def extract(obj: Any) -> Queue:
     """Read a numba-cuda stream, whose handle is an object of cuda.bindings."""
-    if not isinstance(obj, getattr(driver, "Stream", ())):
+    if not isinstance(obj, driver.Stream):
         raise errors.not_a_stream(obj)
     handle = int(obj.handle)
     return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams

@@ -15,22 +15,27 @@ from streamkit.protocols import Queue
 
 name = "torch"
 api = 1
+streams_are_values = True
 
 _CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
 
 
 def extract(obj: Any) -> Queue:
     """Read a torch stream; the generic class has no ``cuda_stream``, but a ``native_handle``."""
-    if not isinstance(obj, getattr(torch, "Stream", ())):
+    kind: Any = getattr(torch, "Stream", ())  # a half-imported torch has none yet
+    if not isinstance(obj, kind):
         raise errors.not_a_stream(obj)
     if obj.device_type != _CUDA or torch.version.hip:
         raise errors.library_cannot_take(
             "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
         )
     handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
+    attributes = obj.__dict__
+    if "_streamkit_queue" in attributes:
+        queue: Queue = attributes["_streamkit_queue"]
+        return queue
     # plain torch streams own nothing; one with attributes may carry what owns the handle
-    owner = obj if obj.__dict__ else None
-    return Queue(handle, obj.device_index, owner)
+    return Queue(handle, obj.device_index, obj if attributes else None)
 
 
 def borrow(queue: Queue) -> Any:

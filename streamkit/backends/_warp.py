@@ -25,7 +25,8 @@ _lock = threading.RLock()
 
 def extract(obj: Any) -> Queue:
     """Read a ``wp.Stream``; None is its spelling of the null stream."""
-    if not isinstance(obj, getattr(warp, "Stream", ())):
+    kind: Any = getattr(warp, "Stream", ())  # a half-imported warp has none yet
+    if not isinstance(obj, kind):
         raise errors.not_a_stream(obj)
     handle = int(obj.cuda_stream or 0)
     if not obj.device.is_primary:

@@ -60,7 +60,8 @@ def produce_and_consume(one, two, gate, cells, order):
     one.add_one(producer, src.pointer, between.pointer)
 
     order(consumer, producer)
-    assert gate.closed and busy(one.handle_of(producer)), "the call waited for the producer"
+    assert gate.closed, "the call waited for the producer"
+    assert busy(one.handle_of(producer))
     two.add_one(consumer, between.pointer, result.pointer)
 
     return producer, consumer, result

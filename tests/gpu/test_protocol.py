@@ -25,12 +25,11 @@ def fail():
     raise AttributeError("inside the foreign method")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [None, 5, (0,), (1, 64), (0, -1), (0, 2**64), (0, "h"), (0, None), (0, True), (0, 1.0), (0, 1, 2),
-     ("0", 1), recurse, fail],
-    ids=str,
-)  # fmt: skip
+WRONG = [None, 5, (0,), (1, 64), (0, -1), (0, 2**64), (0, "h"), (0, None), (0, True), (0, 1.0),
+         (0, 1, 2), ("0", 1), recurse, fail]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", WRONG, ids=str)
 def test_wrong_answers_are_refused(answer):
     with pytest.raises((TypeError, ValueError), match=r"Someone\.__cuda_stream__"):
         sk.wrap(protocol(answer))

@@ -83,9 +83,7 @@ def names_of_libraries(source):
     for node in ast.walk(tree):
         if id(node) in documentation:
             continue
-        texts = [
-            value for _, value in ast.iter_fields(node) if isinstance(value, str)
-        ]
+        texts = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
         if any(LIBRARY.search(text) for text in texts):
             yield getattr(node, "lineno", 0)
 
@@ -108,20 +106,13 @@ def test_no_two_modules_import_each_other():
     assert list(TopologicalSorter(graph).static_order())
 
 
-def test_no_file_is_longer_than_a_reader_likes():
-    long = {
-        path.name: lines
-        for path in FILES
-        if (lines := path.read_text().count("\n")) > (150 if path.parent != ROOT else 400)
-    }
-    assert not long
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.name != "_registry.py" and layered(path) != "_demo"],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
     name = path.relative_to(ROOT).as_posix()
-    if name == "_registry.py" or name.startswith(("_demo", "_cli")):
-        pytest.skip("the table of names, or a tool that may name them")
     own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)\.py", name)
     source = path.read_text()
     if own:
@@ -130,10 +121,8 @@ def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
 
 
 def test_the_search_for_names_finds_code_and_not_documentation():
-    found = list(
-        names_of_libraries('"""torch."""\nimport torch\nx = a.cupy\ny = "warp"\n# numba\nwarped = 1')
-    )
-    assert found == [2, 3, 4] or found == [2, 2, 3, 4]
+    source = '"""torch."""\nimport torch\nx = a.cupy\ny = "a warp"\n# numba\nwarped = 1\n'
+    assert set(names_of_libraries(source)) == {2, 3, 4}
 
 
 def test_the_search_for_imports_sees_through_every_form():

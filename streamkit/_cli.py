@@ -1,0 +1,130 @@
+"""The command ``streamkit``: results go to stdout, what went wrong to stderr.
+
+Its annotations are evaluated, for typer reads them where typer itself is a local name.
+"""
+
+import contextlib
+import io
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import streamkit
+from streamkit.errors import DISTRIBUTION, StreamKitError
+
+if TYPE_CHECKING:
+    from streamkit._demo import Result
+
+_EXTRA = ("numpy", "rich", "typer")
+
+
+def main() -> None:
+    """Run the command line; without the extra ``cli`` exit 2 with the line that installs it."""
+    if sys.argv[1:] == ["--version"]:  # the one thing that needs no extra
+        _say(streamkit.__version__)
+        return
+    try:
+        app = _app()
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        _complain(
+            f"The streamkit command needs {', '.join(_EXTRA)}, and {error.name} is not installed. "
+            f"Install them with: pip install '{DISTRIBUTION}[cli]'"
+        )
+        sys.exit(2)
+    app()
+
+
+def _app() -> Any:
+    import numpy  # noqa: F401, ICN001 - only to miss it here, before anything has run
+    import rich  # noqa: F401 - the same
+    import typer
+
+    app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+    @app.callback()
+    def streamkit_(
+        *,
+        version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    ) -> None:
+        """One ordered CUDA queue for PyTorch, CuPy, Warp and CUDA Python."""
+        if version:  # pragma: no cover - main has answered it, this is for --help
+            raise typer.Exit
+
+    @app.command()
+    def demo(
+        *,
+        output: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write the image made, as PGM.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Run an image pipeline over torch, CuPy and Warp on one stream, checked by NumPy.
+
+        Without a GPU it runs on a host queue. Exits with 1 if the result is wrong.
+        """
+        raise typer.Exit(_demo(output, as_json=as_json))
+
+    return app
+
+
+def _demo(output: Path | None, *, as_json: bool) -> int:
+    from streamkit import _demo
+
+    # What libraries say of themselves at first use is no part of the answer.
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = _demo.run()
+        if output is not None:
+            _demo.write_image(result.image, output)
+    except (StreamKitError, OSError) as error:
+        _complain(f"{type(error).__name__}: {error}")
+        return 1
+    if as_json:
+        data = asdict(result)
+        del data["image"]
+        _say(json.dumps(data, indent=2))
+    else:
+        _show(result)
+        if output is not None:
+            _say(f"Written: {output}")
+    return 0 if result.ok else 1
+
+
+def _show(result: "Result") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # Notes hold lines to copy, so the terminal may wrap them, but rich must not break them.
+    console = Console(highlight=False, soft_wrap=True)
+    height, width = result.image.shape
+    console.print(f"A {width} x {height} photograph through {result.stream}", markup=False)
+    table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
+    table.add_column("ms", justify="right")
+    for stage in result.stages:
+        library = f"{stage.library} {stage.version}"
+        table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
+    console.print(table)
+    for note in result.notes:
+        console.print(note, markup=False)
+    verdict = "[green]OK[/]" if result.ok else "[red]WRONG[/]"
+    console.print(
+        f"{verdict}: off by {result.max_error:.1e} at most from NumPy in float64 "
+        f"({result.tolerance:.0e} allowed)"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Where the libraries stand, and the scope that moves them: ``current_stream`` and ``use``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _device, _driver, _host, _registry, _scope, errors
+from streamkit import _stream as _cuda
+from streamkit._host import HostStream
+from streamkit._wrap import default_stream, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from streamkit._stream import CudaStream
+    from streamkit.protocols import CurrentStream, StreamLike
+
+
+def current_stream(
+    library: str | None = None, *, device: object = None
+) -> CudaStream[Any] | HostStream:
+    """Return the stream on which a library's next work in this thread would run.
+
+    Without ``library``: the stream of this thread's innermost scope, else the one queue on which
+    all loaded libraries stand, else the default stream if none is loaded. ScopeError if they
+    differ; UnsupportedStreamError for a library without a current stream.
+    """
+    if library is not None:
+        adapter = _registry.adapter(library)
+        return _current(_registry.current_of(adapter), _device_or_current(device))
+    scope = _scope.innermost()
+    if scope is not None and (
+        device is None or _device.parse(device) in (scope.device_id, scope.device)
+    ):
+        stream: CudaStream[Any] | HostStream = scope
+        return stream
+    if _device.on_host(device):
+        return _host.default()
+    streams = current_streams(device=device)
+    if not streams:
+        return default_stream(device)
+    if len(set(streams.values())) > 1:
+        raise errors.no_single_current(streams)
+    return next(iter(streams.values()))
+
+
+def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
+    """Return each loaded library's current stream; libraries without CUDA here are left out."""
+    if _device.on_host(device):
+        return {}
+    ordinal = _device_or_current(device)
+    streams = {}
+    for name, adapter in _registry.with_current_stream():
+        try:
+            streams[name] = _current(adapter, ordinal)
+        except errors.NoDeviceError:
+            continue
+    return streams
+
+
+def _device_or_current(device: object) -> int:
+    ordinal = _device.ordinal_of(device)
+    return _driver.current_device() if ordinal is None else ordinal
+
+
+def _current(adapter: CurrentStream, ordinal: int) -> CudaStream[Any]:
+    with _driver.in_context(_driver.primary_context(ordinal)):
+        native: object = adapter.current(ordinal)
+    return wrap(native, device=ordinal)
+
+
+def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
+    """Raise OneQueueError, listing each one's stream, unless the libraries share one queue.
+
+    Checks every loaded library with a current stream, or those named.
+    """
+    chosen = _chosen(libraries)
+    streams = current_streams()
+    if chosen is not None:
+        streams = {name: stream for name, stream in streams.items() if name in chosen}
+    if len(set(streams.values())) > 1:
+        raise errors.not_one_queue(streams)
+
+
+def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
+    if libraries is None:
+        return None
+    names = [libraries] if isinstance(libraries, str) else list(libraries)
+    return frozenset(_registry.with_current_named(name) for name in names)
+
+
+# -- the scope --------------------------------------------------------------------------------
+
+
+class use:  # noqa: N801 - used as a function
+    """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
+
+    ``stream`` is anybody's. The libraries are those already imported that have a current stream
+    (torch, CuPy, Warp and plugins), or the named ``libraries`` among them; numba-cuda and
+    cuda.core have none: pass them ``s.to(...)``. The current device moves to the stream's. All of
+    it is restored exactly, in reverse order, however the block ends. No wait is added, unless
+    ``ordered``: then the stream first waits for each moved library's previous stream, and those
+    wait for it at the end, on the device.
+
+    Raises what ``wrap`` raises, and ScopeError if it is left out of order or in another thread.
+    Do not hold it across an ``await`` or a ``yield``. On a host stream, entering waits for the
+    queue's turn and the body runs as its next item.
+    """
+
+    def __init__(
+        self,
+        stream: StreamLike,
+        *,
+        libraries: Iterable[str] | None = None,
+        ordered: bool = False,
+    ) -> None:
+        self.stream: CudaStream[Any] | HostStream = wrap(stream)
+        self._libraries = _chosen(libraries)
+        self._ordered = ordered
+
+    def __enter__(self) -> CudaStream[Any] | HostStream:
+        if isinstance(self.stream, HostStream):
+            _host.enter(self.stream, self)
+        else:
+            _cuda.enter(self.stream, self, self._libraries, ordered=self._ordered)
+        return self.stream
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _scope.leave(self)

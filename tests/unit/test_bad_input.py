@@ -1,0 +1,491 @@
+"""Whatever is no stream is refused by name, and nothing is taken for a default stream by accident.
+
+Each refusal is a TypeError or a ValueError. What is valid gives NoDeviceError here, where there is
+no driver: it would have gone on.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+import numpy as np
+import pytest
+import streamkit as sk
+
+
+class Protocol:
+    """Answers the protocol with what it is given."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def __cuda_stream__(self):
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+
+class Recursing:
+    def __cuda_stream__(self):
+        return self.__cuda_stream__()
+
+
+class Property:
+    @property
+    def __cuda_stream__(self):
+        return 0, 64
+
+
+class MethodProperty:
+    @property
+    def __cuda_stream__(self):
+        return lambda: (0, 64)
+
+
+class CachedProperty:
+    @functools.cached_property
+    def __cuda_stream__(self):
+        return 0, 64
+
+
+class Attribute:
+    __cuda_stream__ = (0, 64)
+
+
+class InstanceAttribute:
+    def __init__(self):
+        self.__cuda_stream__ = (0, 64)
+
+
+class Switched:
+    __cuda_stream__ = None
+
+
+class Slot:
+    __slots__ = ("__cuda_stream__",)
+
+
+class NeedsArgument:
+    def __cuda_stream__(self, version):
+        return 0, 64
+
+
+class Generator:
+    def __cuda_stream__(self):
+        yield 0
+        yield 64
+
+
+class Coroutine:
+    async def __cuda_stream__(self):
+        return 0, 64
+
+
+class Meta(type):
+    def __cuda_stream__(cls):
+        return 0, 64
+
+
+class OnItsClassOnly(metaclass=Meta):
+    pass
+
+
+class Nothing:
+    pass
+
+
+class AnswersEverything:
+    def __getattr__(self, name):
+        return lambda: (0, 64)
+
+
+class Unprintable:
+    def __repr__(self):
+        raise AssertionError("the repr of a foreign object can wait for the device")
+
+
+class Closed:
+    def __cuda_stream__(self):
+        raise RuntimeError("this stream is closed")
+
+
+class StaticMethod:
+    @staticmethod
+    def __cuda_stream__():
+        return 0, 64
+
+
+class ClassMethod:
+    @classmethod
+    def __cuda_stream__(cls):
+        return 0, 64
+
+
+class OwnLambda:
+    def __init__(self):
+        self.__cuda_stream__ = lambda: (0, 64)
+
+
+class Handle(enum.IntEnum):
+    LEGACY = 1
+
+
+NO_STREAMS = {
+    "None": None,
+    "True": True,
+    "False": False,
+    "0": 0,
+    "5": 5,
+    "-1": -1,
+    "int64": np.int64(5),
+    "IntEnum": Handle.LEGACY,
+    "float": 3.5,
+    "str": "x",
+    "bytes": b"x",
+    "tuple": (0, 64),
+    "list": [0, 64],
+    "object": object(),
+    "array": np.zeros(3),
+    "lambda": lambda: (0, 64),
+    "module": np,
+    "int class": int,
+    "HostStream class": sk.HostStream,
+    "Stream class": sk.Stream,
+    "class with the protocol": Protocol,
+    "class with a metaclass protocol": OnItsClassOnly,
+    "instance of such a class": OnItsClassOnly(),
+    "without": Nothing(),
+    "answers everything": AnswersEverything(),
+    "host event": sk.new_event(device="cpu"),
+}
+
+
+@pytest.mark.parametrize("obj", NO_STREAMS.values(), ids=NO_STREAMS)
+def test_what_is_no_stream_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(obj)
+
+
+def test_an_integer_is_sent_to_from_handle():
+    with pytest.raises(TypeError, match=r"cannot wrap 5.*streamkit\.from_handle"):
+        sk.wrap(5)
+
+
+def test_none_is_sent_to_the_default_stream():
+    with pytest.raises(TypeError, match=r"cannot wrap None.*streamkit\.default_stream\(\)"):
+        sk.wrap(None)
+
+
+def test_a_class_is_named():
+    with pytest.raises(TypeError, match="class streamkit.*HostStream: pass an instance"):
+        sk.wrap(sk.HostStream)
+
+
+@pytest.mark.parametrize(
+    ("obj", "named"),
+    [(True, "True"), (3.5, "3.5"), ("x", "'x'"), (Nothing(), "Nothing object at"), (0, "0")],
+)
+def test_the_refusal_names_what_it_got(obj, named):
+    with pytest.raises(TypeError, match=named):
+        sk.wrap(obj)
+
+
+def test_a_class_without_a_module_is_refused():
+    nameless = type("Nameless", (), {"__module__": None})
+    with pytest.raises(TypeError, match="Nameless"):
+        sk.wrap(nameless())
+
+
+def test_a_closed_host_stream_is_refused(stream):
+    stream.close()
+    with pytest.raises(sk.StreamClosedError, match="'s'"):
+        sk.wrap(stream)
+
+
+BAD_ANSWERS = {
+    "None": None,
+    "5": 5,
+    "64": 64,
+    "()": (),
+    "(0,)": (0,),
+    "(0, 64, 0)": (0, 64, 0),
+    "(1, 64)": (1, 64),
+    "(-1, 64)": (-1, 64),
+    "(0, -1)": (0, -1),
+    "(0, 2**64)": (0, 2**64),
+    "(0, 'h')": (0, "h"),
+    "(0, None)": (0, None),
+    "(0, True)": (0, True),
+    "(0, False)": (0, False),
+    "(False, 64)": (False, 64),
+    "(None, 64)": (None, 64),
+    "(0.0, 64)": (0.0, 64),
+    "('0', 64)": ("0", 64),
+    "(0, 64.0)": (0, 64.0),
+    "(0, 1.5)": (0, 1.5),
+    "(0, b'')": (0, b""),
+    "(0, (64,))": (0, (64,)),
+    "(0, object)": (0, object()),
+    "(0, unprintable)": (0, Unprintable()),
+    "(0, numpy bool)": (0, np.True_),
+    "(0, numpy float)": (0, np.float64(64)),
+    "(0, 0-d float array)": (0, np.array(64.5)),
+    "(0, array)": (0, np.array([1, 2])),
+    "(array, 64)": (np.array([0, 0]), 64),
+    "array": np.array([0, 64]),
+    "dict": {0: 0, 64: 64},
+    "set": {0, 64},
+    "str": "ab",
+    "bytes": b"\0\x40",
+}
+
+
+@pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
+def test_a_bad_answer_to_the_protocol_is_refused_and_names_the_class(answer):
+    with pytest.raises(sk.UnsupportedStreamError, match=r"Protocol\.__cuda_stream__ returned"):
+        sk.wrap(Protocol(answer))
+
+
+def test_the_refusal_of_an_answer_says_what_it_was():
+    with pytest.raises(TypeError, match=r"returned \(0, -1\).*\(0, handle\)"):
+        sk.wrap(Protocol((0, -1)))
+
+
+def test_another_version_of_the_protocol_is_named():
+    with pytest.raises(TypeError, match="version 1"):
+        sk.wrap(Protocol((1, 64)))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("why"), AttributeError("why"), KeyError("why"), TypeError("why")]
+)
+def test_a_protocol_method_that_raises_is_refused_and_its_error_chained(error):
+    with pytest.raises(sk.UnsupportedStreamError, match=type(error).__name__) as raised:
+        sk.wrap(Protocol(error))
+    assert raised.value.__cause__ is error
+
+
+def test_a_protocol_method_that_recurses_is_refused():
+    with pytest.raises(sk.UnsupportedStreamError, match="RecursionError"):
+        sk.wrap(Recursing())
+
+
+def test_a_closed_stream_of_an_unknown_library_is_refused():
+    with pytest.raises(sk.UnsupportedStreamError, match="this stream is closed"):
+        sk.wrap(Closed())
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit()])
+def test_an_interrupt_passes_through(interrupt):
+    with pytest.raises(type(interrupt)):
+        sk.wrap(Protocol(interrupt))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Property, MethodProperty, CachedProperty, Attribute, InstanceAttribute, Switched,
+        NeedsArgument, Generator,
+    ],
+)  # fmt: skip
+def test_what_is_not_a_method_of_the_protocol_is_refused(kind):
+    with pytest.raises(sk.UnsupportedStreamError, match=rf"{kind.__name__}.__cuda_stream__"):
+        sk.wrap(kind())
+
+
+def test_a_slot_is_no_method_of_the_protocol():
+    obj = Slot()
+    obj.__cuda_stream__ = lambda: (0, 64)
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(obj)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_an_asynchronous_method_is_refused():
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(Coroutine())
+
+
+GOOD = {
+    "0": Protocol((0, 0)),
+    "1": Protocol((0, 1)),
+    "2": Protocol((0, 2)),
+    "64": Protocol((0, 64)),
+    "largest": Protocol((0, 2**64 - 1)),
+    "list": Protocol([0, 64]),
+    "IntEnum": Protocol((0, Handle.LEGACY)),
+    "numpy int": Protocol((np.int32(0), np.uint64(64))),
+    "static": StaticMethod(),
+    "class method": ClassMethod(),
+    "own lambda": OwnLambda(),
+}
+
+
+@pytest.mark.parametrize("obj", GOOD.values(), ids=GOOD)
+def test_what_answers_the_protocol_fails_for_want_of_a_device_only(obj, no_driver):
+    with pytest.raises(sk.NoDeviceError):
+        sk.wrap(obj)
+
+
+BAD_HANDLES = {
+    "None": None,
+    "True": True,
+    "str": "x",
+    "digits": "64",
+    "float": 1.0,
+    "bytes": b"x",
+    "tuple": (0, 64),
+    "numpy int": np.int64(5),
+    "protocol": Protocol((0, 64)),
+    "object": object(),
+}
+
+
+@pytest.mark.parametrize("handle", BAD_HANDLES.values(), ids=BAD_HANDLES)
+def test_a_handle_of_another_type_is_a_type_error(handle):
+    with pytest.raises(sk.UnsupportedStreamError, match="a stream handle is an int"):
+        sk.from_handle(handle)
+
+
+@pytest.mark.parametrize("handle", [-1, 2**64, -(2**64), 2**200])
+def test_a_handle_out_of_range_is_a_value_error_that_names_it(handle):
+    with pytest.raises(ValueError, match=str(handle)):
+        sk.from_handle(handle)
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2, 64, 2**64 - 1])
+def test_a_good_handle_fails_for_want_of_a_device_only(handle, no_driver):
+    with pytest.raises(sk.NoDeviceError):
+        sk.from_handle(handle, owner=object())
+
+
+BAD_DEVICES = {
+    "gpu": "gpu",
+    "empty": "",
+    "CUDA": "CUDA:0",
+    "colon": "cuda:",
+    "negative": "cuda:-1",
+    "name": "cuda:x",
+    "space": "cuda: 0",
+    "newline": "cuda:0\n",
+    "cpu:0": "cpu:1x",
+    "bytes": b"cuda:0",
+    "-1": -1,
+    "True": True,
+    "False": False,
+    "float": 0.0,
+    "tuple": ("cuda", 0),
+    "object": object(),
+    "class": int,
+    "array": np.zeros(2),
+    "stream": sk.new_stream("cpu"),
+}
+TAKES_DEVICE = {
+    "new_stream": lambda device: sk.new_stream(device),
+    "new_event": lambda device: sk.new_event(device=device),
+    "default_stream": lambda device: sk.default_stream(device),
+    "per_thread_stream": lambda device: sk.per_thread_stream(device),
+    "current_stream": lambda device: sk.current_stream(device=device),
+    "current_streams": lambda device: sk.current_streams(device=device),
+    "from_handle": lambda device: sk.from_handle(64, device=device),
+    "wrap": lambda device: sk.wrap(Protocol((0, 64)), device=device),
+}
+
+
+@pytest.mark.parametrize("device", BAD_DEVICES.values(), ids=BAD_DEVICES)
+@pytest.mark.parametrize("function", TAKES_DEVICE.values(), ids=TAKES_DEVICE)
+def test_a_bad_device_is_a_value_error_that_names_it(function, device):
+    with pytest.raises(ValueError, match="is no device") as raised:
+        function(device)
+    assert type(device).__name__ in str(raised.value) or repr(device) in str(raised.value)
+
+
+def test_a_bad_device_is_noticed_inside_a_scope_too(stream):
+    with stream, pytest.raises(ValueError, match="is no device"):
+        sk.current_stream(device="gpu")
+
+
+@pytest.mark.parametrize("function", ["from_handle", "wrap"])
+def test_refusing_the_host_for_a_cuda_stream_does_not_advise_it(function):
+    with pytest.raises(ValueError, match="cpu") as raised:
+        TAKES_DEVICE[function]("cpu")
+    assert "use None, 'cpu'" not in str(raised.value)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, "cuda:1"])
+def test_a_host_stream_is_of_no_cuda_device(stream, device):
+    with pytest.raises(sk.DeviceMismatchError, match="'s'"):
+        sk.wrap(stream, device=device)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_host_stream_comes_back_as_itself(stream, device):
+    assert sk.wrap(stream, device=device) is stream
+
+
+BAD_EVENTS = {
+    "None": None,
+    "True": True,
+    "5": 5,
+    "str": "x",
+    "object": object(),
+    "array": np.zeros(3),
+    "stream": sk.new_stream("cpu"),
+    "protocol": Protocol((0, 64)),
+}
+
+
+@pytest.mark.parametrize("obj", BAD_EVENTS.values(), ids=BAD_EVENTS)
+def test_what_is_no_event_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError, match="no event"):
+        sk.wrap_event(obj)
+
+
+def test_an_event_class_is_refused_by_name():
+    with pytest.raises(sk.UnsupportedStreamError, match="HostEvent"):
+        sk.wrap_event(sk.HostEvent)
+
+
+def test_a_host_event_comes_back_as_itself(stream):
+    event = stream.record()
+    assert sk.wrap_event(event) is event
+
+
+def test_a_closed_host_event_is_refused(stream):
+    event = stream.record()
+    event.close()
+    with pytest.raises(sk.StreamClosedError):
+        sk.wrap_event(event)
+
+
+BAD_LIBRARIES = {"unknown": "jax", "empty": "", "int": 5, "None": None, "case": "Torch"}
+
+
+@pytest.mark.parametrize("name", ["unknown", "empty", "int", "case"])
+def test_an_unknown_library_is_refused_with_the_known_ones(name):
+    with pytest.raises(sk.UnsupportedStreamError, match="cuda.core"):
+        sk.current_stream(BAD_LIBRARIES[name])
+
+
+def test_an_unknown_library_is_refused_by_a_scope(stream):
+    with pytest.raises(sk.UnsupportedStreamError, match="'jax'"):
+        sk.use(stream, libraries=["jax"])
+
+
+@pytest.mark.parametrize("obj", [None, 5, "x", sk.HostStream, Protocol((0, -1))])
+def test_a_scope_refuses_what_wrap_refuses(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.use(obj)
+
+
+@pytest.mark.parametrize("priority", ["medium", True, 1.0, "", "HIGH", b"high"])
+def test_a_bad_priority_is_a_value_error_that_names_it(priority):
+    with pytest.raises(ValueError, match=repr(priority)):
+        sk.new_stream("cpu", priority=priority)
+
+
+@pytest.mark.parametrize("priority", [-1, 1, 100])
+def test_a_priority_out_of_range_is_told_the_range(priority):
+    with pytest.raises(ValueError, match=rf"priority {priority} .*0 \(low\) to 0 \(high\)"):
+        sk.new_stream("cpu", priority=priority)

@@ -1,0 +1,166 @@
+"""The errors: their tree, their words, and what they hold."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+import re
+
+import pytest
+import streamkit as sk
+from streamkit import errors
+
+TREE = {
+    sk.UnsupportedStreamError: TypeError,
+    sk.BackendNotInstalledError: ImportError,
+    sk.NoDeviceError: RuntimeError,
+    sk.DriverError: RuntimeError,
+    sk.StreamClosedError: ValueError,
+    sk.DeviceMismatchError: ValueError,
+    sk.ScopeError: RuntimeError,
+    sk.OneQueueError: AssertionError,
+    sk.CaptureError: RuntimeError,
+    sk.ForkedProcessError: RuntimeError,
+}
+
+
+class Foreign:
+    """Somebody's object, which must not be asked for its text."""
+
+    def __repr__(self):
+        raise AssertionError("the repr of a foreign object can wait for the device")
+
+
+HOST = sk.new_stream("cpu", name="worker")
+
+# what each error must tell its reader to do, or with what it happened
+WORDED = [
+    (errors.not_a_stream(5), "from_handle"),
+    (errors.not_a_stream(5), "5"),
+    (errors.not_a_stream(None), "default_stream"),
+    (errors.not_a_stream(None), "None"),
+    (errors.not_a_stream(Foreign), "pass an instance"),
+    (errors.not_a_stream(Foreign), "Foreign"),
+    (errors.not_a_stream(Foreign()), "Foreign"),
+    (errors.not_a_stream(Foreign()), "__cuda_stream__"),
+    (errors.not_an_event(Foreign()), "new_event"),
+    (errors.bad_protocol(Foreign(), "returned 5"), "(0, handle)"),
+    (errors.bad_handle("x"), "wrap"),
+    (errors.bad_handle("x"), "'x'"),
+    (errors.bad_handle(-1), "-1"),
+    (errors.bad_handle(-1), "2**64"),
+    (errors.bad_device("gpu"), "'gpu'"),
+    (errors.bad_device("gpu"), "cuda:N"),
+    (errors.unknown_library("jax", ["b", "a"]), "Known: a, b"),
+    (errors.unknown_library("jax", []), "streamkit.backends"),
+    (errors.no_current_stream("lib"), "s.to('lib')"),
+    (errors.not_installed("lib", "warp", "why"), "pip install 'streamkit-cuda[warp]'"),
+    (errors.no_device("why"), "new_stream(device='cpu')"),
+    (errors.no_such_device(7, 2), "cuda:7"),
+    (errors.no_such_device(7, 2), "2 CUDA"),
+    (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
+    (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
+    (errors.forked(), "spawn"),
+    (errors.closed(HOST), "worker"),
+    (errors.closed(HOST), "new one"),
+    (errors.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
+    (errors.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
+    (errors.wrong_thread(HOST, 11, 22), "11"),
+    (errors.wrong_thread(HOST, 11, 22), "22"),
+    (errors.wrong_thread(HOST, 11, 22), "per_thread_stream"),
+    (errors.left_out_of_order("it was left"), "reverse order"),
+    (errors.left_out_of_order("it was left", ["this", "that"]), "this; that"),
+    (errors.not_restored(["this"]), "this"),
+    (errors.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
+    (errors.no_single_current({"lib": HOST}), "use(stream)"),
+    (errors.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
+]
+RAISED = list({str(error): error for error, _ in WORDED}.values())
+
+
+@pytest.mark.parametrize(("error", "builtin"), TREE.items())
+def test_each_error_is_ours_and_the_fitting_builtin(error, builtin):
+    assert issubclass(error, sk.StreamKitError)
+    assert issubclass(error, builtin)
+
+
+def test_the_tree_has_no_other_members():
+    assert set(sk.StreamKitError.__subclasses__()) == set(TREE)
+
+
+@pytest.mark.parametrize(("error", "says"), WORDED)
+def test_the_message_says_what_happened_and_what_to_do(error, says):
+    assert says in str(error)
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_a_driver_error_carries_cudas_name_and_number():
+    error = sk.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999)
+    assert (error.call, error.name, error.code) == ("cuInit", "CUDA_ERROR_UNKNOWN", 999)
+
+
+def test_a_missing_library_is_named_as_import_errors_name_it():
+    assert errors.not_installed("lib", "extra", "why").name == "lib"
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_an_error_holds_text_and_numbers_only(error):
+    held = [*error.args, *vars(error).values()]
+    assert all(isinstance(value, (str, int)) for value in held)
+
+
+def test_a_raised_error_keeps_no_stream_alive(stream):
+    stream.close()
+    with pytest.raises(sk.StreamClosedError) as raised:
+        stream.record()
+    error = raised.value.with_traceback(None)
+    held = [*error.args, *vars(error).values(), error.__cause__]
+    assert not any(isinstance(value, sk.Stream) for value in held)
+
+
+def test_a_foreign_object_is_named_by_its_type():
+    assert "Foreign object at" in errors.describe(Foreign())
+
+
+def test_a_foreign_object_inside_a_tuple_is_named_by_its_type():
+    assert "Foreign object at" in errors.describe((0, Foreign()))
+
+
+def test_a_long_object_is_cut():
+    assert len(errors.describe("x" * 10_000)) < 200
+
+
+def test_a_class_without_a_module_can_be_named():
+    nameless = type("Nameless", (), {"__module__": None})
+    assert "Nameless" in errors.describe(nameless())
+
+
+def test_every_install_line_is_one_pip_understands():
+    from streamkit import _registry
+
+    for row in _registry._ROWS:
+        message = str(errors.not_installed(row.name, row.extra, "why"))
+        lines = re.findall(r"pip install '([^']*)'", message)
+        assert lines
+        for line in lines:
+            assert re.fullmatch(r"streamkit-cuda\[[a-z0-9]+(,[a-z0-9]+)*\]", line), line
+
+
+def test_every_install_line_names_an_extra_of_this_package():
+    from streamkit import _registry
+
+    try:
+        known = importlib.metadata.metadata("streamkit-cuda").get_all("Provides-Extra")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("streamkit is not installed here, only on the path")
+    for row in _registry._ROWS:
+        message = str(errors.not_installed(row.name, row.extra, "why"))
+        for extras in re.findall(r"\[([^\]]*)\]", message):
+            assert set(extras.split(",")) <= set(known)

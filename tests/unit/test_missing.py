@@ -1,0 +1,243 @@
+"""Without a library, without a driver: the rest works, and the error says what to install."""
+
+from __future__ import annotations
+
+import pytest
+import streamkit as sk
+from streamkit import _registry
+
+from _programs import python
+
+BLOCKED = {
+    "torch": ["torch"],
+    "cupy": ["cupy"],
+    "warp": ["warp"],
+    "numba": ["numba", "numba_cuda"],
+    "cuda.core": ["cuda.core"],
+    "cuda.bindings": ["cuda.bindings"],
+}
+EXTRAS = {
+    "torch": "torch",
+    "cupy": "cupy",
+    "warp": "warp",
+    "numba": "numba",
+    "cuda.core": "cuda12",
+    "cuda.bindings": "cuda12",
+}
+LOOK = """
+import sys
+import streamkit as sk
+from streamkit import _registry
+"""
+
+
+@pytest.mark.parametrize("library", BLOCKED)
+def test_a_missing_library_is_named_with_its_extra(library):
+    python(
+        LOOK
+        + f"""
+try:
+    _registry.adapter({library!r})
+except sk.BackendNotInstalledError as error:
+    assert isinstance(error, ImportError)
+    assert error.name == {library!r}, error.name
+    assert {library!r} in str(error), error
+    assert "pip install 'streamkit-cuda[{EXTRAS[library]}" in str(error), error
+else:
+    raise AssertionError("no error")
+""",
+        blocked=BLOCKED[library],
+    )
+
+
+@pytest.mark.parametrize("library", BLOCKED)
+def test_without_one_library_the_host_stream_works(library):
+    python(
+        LOOK
+        + """
+s, seen = sk.new_stream("cpu"), []
+s.submit(seen.append, 1)
+with sk.use(s, ordered=True):
+    seen.append(2)
+    assert sk.current_stream() is s
+s.sync()
+assert seen == [1, 2], seen
+""",
+        blocked=BLOCKED[library],
+    )
+
+
+@pytest.mark.parametrize("library", BLOCKED)
+@pytest.mark.parametrize("how", ["blocked", "None"])
+def test_without_one_library_recognition_works(library, how):
+    block = "".join(f"sys.modules[{name!r}] = None\n" for name in BLOCKED[library])
+    python(
+        LOOK
+        + (block if how == "None" else "")
+        + f"""
+imitation = type("Imitation", (), {{"__module__": {library + ".sub"!r}}})
+try:
+    _registry.extract(imitation())
+except sk.UnsupportedStreamError:
+    pass
+else:
+    raise AssertionError("no error")
+assert list(_registry.with_current_stream()) == []
+""",
+        blocked=BLOCKED[library] if how == "blocked" else (),
+    )
+
+
+def test_a_class_that_pretends_to_be_of_a_library_imports_none():
+    python(
+        LOOK
+        + """
+for root in ("torch", "cupy", "warp", "numba", "cuda"):
+    imitation = type("Stream", (), {"__module__": root + ".streams"})
+    try:
+        sk.wrap(imitation())
+    except TypeError:
+        pass
+    assert root not in sys.modules, root
+"""
+    )
+
+
+def test_asking_for_the_known_names_imports_no_library():
+    python(
+        LOOK
+        + """
+assert set(_registry.known()) >= {"torch", "cupy", "warp", "numba", "cuda.core", "cuda.bindings"}
+assert not {"torch", "cupy", "warp", "numba", "cuda"} & set(sys.modules)
+"""
+    )
+
+
+def test_naming_a_library_that_is_not_loaded_in_a_scope_does_not_import_it(stream):
+    python(
+        LOOK
+        + """
+with sk.use(sk.new_stream("cpu"), libraries=["torch", "warp"]):
+    pass
+assert not {"torch", "warp"} & set(sys.modules)
+"""
+    )
+
+
+@pytest.mark.parametrize("alias", ["numba-cuda", "numba.cuda", "numba"])
+def test_numba_has_its_other_names(alias):
+    python(
+        LOOK
+        + f"""
+try:
+    _registry.adapter({alias!r})
+except sk.BackendNotInstalledError as error:
+    assert error.name == "numba"
+""",
+        blocked=["numba", "numba_cuda"],
+    )
+
+
+def test_a_failed_import_is_tried_again_the_next_time():
+    python(
+        LOOK
+        + """
+import types
+for _ in range(2):
+    try:
+        _registry.adapter("cupy")
+    except sk.BackendNotInstalledError:
+        pass
+sys.meta_path.pop(0)
+import importlib.util
+if importlib.util.find_spec("cupy"):
+    assert _registry.adapter("cupy").name == "cupy"
+""",
+        blocked=["cupy"],
+    )
+
+
+# -- without a driver -------------------------------------------------------------------------
+
+
+def test_a_new_stream_is_on_the_host(no_driver):
+    stream = sk.new_stream()
+    assert isinstance(stream, sk.HostStream)
+    assert stream.device == "cpu"
+
+
+def test_a_new_event_is_on_the_host(no_driver):
+    assert isinstance(sk.new_event(), sk.HostEvent)
+
+
+def test_the_default_streams_are_on_the_host(no_driver):
+    assert sk.default_stream() is sk.default_stream("cpu")
+    assert sk.per_thread_stream() is sk.per_thread_stream("cpu")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:7", 0, 7])
+@pytest.mark.parametrize(
+    "function",
+    [sk.new_stream, sk.default_stream, sk.per_thread_stream, lambda d: sk.new_event(device=d)],
+)
+def test_a_cuda_device_is_never_replaced_by_the_host(function, device, no_driver):
+    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+        function(device)
+
+
+def test_no_library_stands_anywhere(no_driver):
+    assert sk.current_streams() == {}
+
+
+def test_no_libraries_are_on_one_queue(no_driver):
+    sk.assert_one_queue()
+
+
+def test_the_current_stream_is_the_hosts_default_one(no_driver):
+    assert sk.current_stream() is sk.default_stream()
+
+
+def test_without_driver_and_bindings_a_cuda_device_is_missing_not_the_bindings(no_driver):
+    python(
+        LOOK
+        + """
+assert sk.new_stream().device == "cpu"
+try:
+    sk.new_stream("cuda:0")
+except sk.NoDeviceError as error:
+    assert "driver" in str(error), error
+else:
+    raise AssertionError("no error")
+""",
+        blocked=["cuda"],
+    )
+
+
+def test_with_a_driver_and_without_bindings_the_bindings_are_missing():
+    python(
+        LOOK
+        + """
+from streamkit import _driver
+_driver._has_driver_library = lambda: True
+for device in (None, "cuda:0"):
+    try:
+        sk.new_stream(device)
+    except sk.BackendNotInstalledError as error:
+        assert "streamkit-cuda[cuda1" in str(error), error
+    else:
+        raise AssertionError("no error")
+assert sk.new_stream("cpu").device == "cpu"
+""",
+        blocked=["cuda"],
+    )
+
+
+def test_the_driver_is_asked_again_after_it_was_missing(no_driver):
+    for _ in range(2):
+        with pytest.raises(sk.NoDeviceError):
+            sk.new_stream("cuda:0")
+
+
+def test_the_rows_have_distinct_names():
+    names = [name for row in _registry._ROWS for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names))
