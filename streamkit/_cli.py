@@ -4,6 +4,7 @@ Its annotations are evaluated, for typer reads them where typer itself is a loca
 """
 
 import contextlib
+import importlib
 import io
 import json
 import sys
@@ -39,11 +40,11 @@ def main() -> None:
 
 
 def _app() -> Any:
-    import numpy  # noqa: F401, ICN001 - only to miss it here, before anything has run
-    import rich  # noqa: F401 - the same
+    for name in _EXTRA:  # what is missing is missed here, before anything has run
+        importlib.import_module(name)
     import typer
 
-    app = typer.Typer(no_args_is_help=True, add_completion=False)
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
     @app.callback()
     def streamkit_(
@@ -99,6 +100,8 @@ def _show(result: "Result") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from streamkit._demo_stages import LABELS
+
     # Notes hold lines to copy, so the terminal may wrap them, but rich must not break them.
     console = Console(highlight=False, soft_wrap=True)
     height, width = result.image.shape
@@ -106,7 +109,7 @@ def _show(result: "Result") -> None:
     table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
     table.add_column("ms", justify="right")
     for stage in result.stages:
-        library = f"{stage.library} {stage.version}"
+        library = f"{LABELS[stage.library]} {stage.version}"
         table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
     console.print(table)
     for note in result.notes:

@@ -139,17 +139,17 @@ def load(name: str, device: str) -> _NumPy | _Warp:
     on_gpu = device != "cpu"
     if name == "torch":
         if on_gpu and not library.cuda.is_available():
-            raise UnusableError(f"torch {library.__version__} finds no GPU")
+            raise UnusableError(f"{library.__version__} finds no GPU")
         return _Torch(library, device)
     if name == "cupy":
         if not on_gpu:
             raise UnusableError("needs a GPU")
         if not library.cuda.is_available():
-            raise UnusableError(f"CuPy {library.__version__} finds no GPU")
+            raise UnusableError(f"{library.__version__} finds no GPU")
         return _CuPy(library, device)
     if name == "warp":
         library.init()
         if on_gpu and not library.is_cuda_available():
-            raise UnusableError(f"Warp {library.__version__} finds no GPU")
+            raise UnusableError(f"{library.__version__} finds no GPU")
         return _Warp(library, device, importlib.import_module("streamkit._demo_kernels"))
     return _NumPy(library, device)

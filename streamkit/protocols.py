@@ -283,7 +283,11 @@ class CurrentStream(Protocol):
 
 @runtime_checkable
 class Events(Protocol):
-    """Capability: the library's events can be read and built."""
+    """Capability: the library's events can be read and built.
+
+    Optional beside these: ``event_device(event)``, its CUDA ordinal or None; ``record_event(event,
+    stream)``, where the library must record its events itself.
+    """
 
     @abstractmethod
     def event_handle(self, event: Any) -> int:

@@ -56,3 +56,24 @@ def eventually(condition, *, seconds=LONG):
             return False
         time.sleep(0.001)
     return True
+
+
+def together(count, work):
+    """Run work(number) in this many threads at once; raise the first error."""
+    start, failures = threading.Barrier(count), []
+
+    def run(number):
+        start.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(6 * LONG)
+        assert not thread.is_alive(), "hanging"
+    if failures:
+        raise failures[0]

@@ -55,6 +55,11 @@ def event_handle(event: Any) -> int:
     return int(event.handle)
 
 
+def event_device(event: Any) -> int | None:
+    """Return the device it was made on."""
+    return int(event.device.device_id)
+
+
 def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
     """Refuse: cuda.core has no way to wrap an event."""
     raise errors.library_cannot_take(

@@ -30,7 +30,7 @@ def extract(obj: Any) -> Queue:
             "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
         )
     handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
-    attributes = obj.__dict__
+    attributes = getattr(obj, "__dict__", {})  # the generic class has none up to torch 2.11
     if "_streamkit_queue" in attributes:
         queue: Queue = attributes["_streamkit_queue"]
         return queue
@@ -95,6 +95,12 @@ def event_handle(event: Any) -> int:
             return int(event.event_id)
         raise errors.not_a_stream(event)
     return int(event.cuda_event)
+
+
+def event_device(event: Any) -> int | None:
+    """Return the device of the first record; None before it."""
+    device = event.device
+    return None if device is None else device.index
 
 
 def record_event(event: Any, stream: Any) -> None:

@@ -109,6 +109,11 @@ def event_handle(event: Any) -> int:
     return int(event.cuda_event)
 
 
+def event_device(event: Any) -> int | None:
+    """Return the device it was made on."""
+    return int(event.device.ordinal)
+
+
 def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Build a ``wp.Event`` that does not own the event."""
     event = warp.Event(_device(device), cuda_event=handle)

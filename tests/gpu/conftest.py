@@ -40,8 +40,8 @@ def gate():
 
 
 @pytest.fixture
-def cells():
-    """Make device floats that live as long as the test."""
+def cells(gate):
+    """Make device floats that live as long as the test; before a queue is held, for this waits."""
     from _raw import Cell, check, driver
 
     made = []
@@ -51,6 +51,7 @@ def cells():
         return made[-1]
 
     yield make
+    gate.open()
     check(driver.cuCtxSynchronize())
     for cell in made:
         cell.free()

@@ -33,22 +33,14 @@ def stand(three):
     }
 
 
-def chain(three, cells):
-    """Queue three dependent kernels without naming a stream; return the last result's cell."""
-    line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    for name, (src, dst) in zip(WITH_CURRENT, itertools.pairwise(line), strict=True):
-        three[name].add_one_current(src.pointer, dst.pointer)
-    return line[-1]
-
-
 @pytest.mark.parametrize("nonblocking", [False, True])
 def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(
     three, gate, cells, nonblocking
 ):
     stream = sk.new_stream(nonblocking=nonblocking)
+    line = [cells_pair(cells) for _ in WITH_CURRENT]
     with stream:
         gate.hold(stream.handle)
-        line = [cells_pair(cells) for _ in WITH_CURRENT]
         for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
             three[name].add_one_current(src.pointer, dst.pointer)
         assert busy(stream.handle)
@@ -207,11 +199,11 @@ def test_ordered_waits_for_the_previous_stream_and_it_for_the_scope(three, gate,
     player = three[library]
     before = stand(three)
     previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
+    src, dst = cells_pair(cells)
     player.make_current(previous)
     try:
         gate.hold(player.handle_of(previous))
         with sk.use(scope, ordered=True):
-            src, dst = cells_pair(cells)
             player.add_one_current(src.pointer, dst.pointer)
             assert busy(scope.handle), "the scope's work ran ahead of what came before"
         player.add_one_current(dst.pointer, src.pointer)

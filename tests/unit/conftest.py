@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-import streamkit as sk
 
+import streamkit as sk
 from _queues import Gate
 
 

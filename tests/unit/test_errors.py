@@ -7,6 +7,7 @@ import pickle
 import re
 
 import pytest
+
 import streamkit as sk
 from streamkit import errors
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 import pytest
-import streamkit as sk
 
+import streamkit as sk
 from _programs import python
 
 PUBLIC = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
+
 import streamkit as sk
 from streamkit import protocols
 

@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
 import streamkit
 
 ROOT = Path(streamkit.__file__).parent
@@ -92,9 +93,7 @@ def names_of_libraries(source):
 def test_imports_go_upward_only(path):
     name = layered(path)
     assert name in LEVEL, f"{path.name} has no layer: give it one"
-    below = {
-        module for module in modules_imported(path.read_text()) if LEVEL[module] > LEVEL[name]
-    }
+    below = {module for module in modules_imported(path.read_text()) if LEVEL[module] > LEVEL[name]}
     assert not below
 
 

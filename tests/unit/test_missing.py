@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import streamkit as sk
-from streamkit import _registry
 
+import streamkit as sk
 from _programs import python
+from streamkit import _registry
 
 BLOCKED = {
     "torch": ["torch"],

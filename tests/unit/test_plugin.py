@@ -222,23 +222,6 @@ for obj in (stream, object(), 5):
 """)
 
 
-def test_a_half_imported_library_is_recognised_once_it_is_whole(program):
-    program("""
-import types
-half = sys.modules["toylib"] = types.ModuleType("toylib")
-half.Array = type("Array", (), {"__module__": "toylib"})
-try:
-    sk.wrap(half.Array())
-except TypeError:
-    pass
-del sys.modules["toylib"], sys.modules["streamkit_toylib"]
-import toylib
-_registry._load_entry.cache_clear()
-queue, adapter = _registry.extract(toylib.Stream(64))
-assert (adapter.name, queue.handle) == ("toylib", 64)
-""")
-
-
 def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     (tmp_path / "empty_adapter.py").write_text("name = 'empty'\napi = 1\n")
     about = tmp_path / "empty_adapter-1.dist-info"

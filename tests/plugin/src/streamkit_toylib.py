@@ -11,7 +11,7 @@ api = 1
 
 def extract(obj):
     """Read the queue of a toylib stream, which owns it."""
-    if not isinstance(obj, toylib.Stream):
+    if not isinstance(obj, getattr(toylib, "Stream", ())):  # () while toylib is being imported
         raise UnsupportedStreamError(f"{obj!r} is no toylib stream")
     return Queue(obj.number, None, obj)
 
@@ -21,7 +21,7 @@ def borrow(queue):
     return toylib.Stream(queue.handle, keeps=queue)
 
 
-def current(device):  # noqa: ARG001 - toylib has one device
+def current(device):
     """Return toylib's current stream in this thread."""
     return toylib.current_stream()
 

@@ -1,0 +1,50 @@
+"""A function of a library that takes anybody's stream, and uses the caller's if it gets none."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+import streamkit as sk
+
+s = sk.new_stream()
+if s.device == "cpu":
+    xp, library = np, None
+else:
+    import cupy as xp
+
+    library = "cupy"  # what this library computes with
+
+
+def smooth(x: Any, *, stream: sk.StreamLike | None = None) -> Any:
+    """Return the mean of each element and its two neighbours, computed on `stream`.
+
+    `stream` is a stream of any library. None means the one that is current in CuPy, as a CuPy
+    function would do. The caller orders it after whatever made `x`.
+    """
+    if stream is None:
+        stream = sk.current_stream(library)
+    with sk.use(stream):
+        return (xp.roll(x, 1) + x + xp.roll(x, -1)) / 3
+
+
+with s:
+    x = xp.arange(9.0)
+    inside = smooth(x)  # on s: it is current here
+
+given = smooth(x, stream=s)
+
+results = [inside, given]
+if s.device != "cpu":
+    import torch
+
+    theirs = torch.cuda.Stream()  # a stream of a library that `smooth` has never heard of
+    sk.wrap(theirs).wait(s)
+    results.append(smooth(x, stream=theirs))
+    s.wait(theirs)
+s.sync()
+
+expected = [3, 1, 2, 3, 4, 5, 6, 7, 5]
+right = [np.allclose(y if xp is np else y.get(), expected) for y in results]
+print(f"smooth on {s}: {right.count(True)} of {len(right)} calls right")
+sys.exit(not all(right))

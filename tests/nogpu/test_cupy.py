@@ -1,0 +1,166 @@
+"""CuPy, the real one, without a driver."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+
+import pytest
+
+import streamkit as sk
+from _libraries import need
+from _programs import python
+from streamkit import _registry
+from streamkit.protocols import CurrentStream, Queue
+
+cupy = need("cupy")
+
+
+class Handle:
+    def __init__(self, handle):
+        self._handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self._handle
+
+
+class MyStream(cupy.cuda.ExternalStream):
+    pass
+
+
+def external(handle, device=-1, kind=cupy.cuda.ExternalStream):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # and still what many people hold
+        return kind(handle, device)
+
+
+def read(obj):
+    queue, adapter = _registry.extract(obj)
+    return queue.handle, queue.device, queue.owner is obj, adapter.name
+
+
+@pytest.mark.parametrize(("handle", "owned"), [(0, False), (1, False), (2, False), (64, True)])
+def test_a_stream_made_from_another(handle, owned):
+    assert read(cupy.cuda.Stream.from_external(Handle(handle))) == (handle, None, owned, "cupy")
+
+
+@pytest.mark.parametrize(("handle", "owned"), [(0, False), (1, False), (2, False), (64, True)])
+@pytest.mark.parametrize(("device", "said"), [(-1, None), (0, 0), (3, 3)])
+def test_an_external_stream(handle, owned, device, said):
+    assert read(external(handle, device)) == (handle, said, owned, "cupy")
+
+
+def test_the_null_stream():
+    assert read(cupy.cuda.Stream.null) == (0, None, False, "cupy")
+
+
+def test_the_per_thread_default_stream():
+    assert read(cupy.cuda.Stream.ptds) == (2, None, False, "cupy")
+
+
+def test_with_per_thread_streams_switched_on_the_null_stream_is_the_per_thread_one():
+    python(
+        """
+import os
+os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "1"
+import cupy
+from streamkit import _registry
+from streamkit.protocols import Queue
+class Handle:
+    def __cuda_stream__(self):
+        return 0, 1
+assert _registry.extract(cupy.cuda.Stream.null)[0].handle == 2
+assert _registry.extract(cupy.cuda.Stream.from_external(Handle()))[0].handle == 1
+borrow = _registry.adapter("cupy").borrow
+assert borrow(Queue(1, 0)).ptr == 1
+assert borrow(Queue(2, 0)).ptr == 2
+"""
+    )
+
+
+def test_a_subclass_is_recognised():
+    assert read(external(64, 0, MyStream)) == (64, 0, True, "cupy")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cupy.cuda.Stream.from_external(Handle(123)),
+        lambda: external(123),
+        lambda: external(123, 0, MyStream),
+        lambda: cupy.cuda.Stream.null,
+        lambda: cupy.cuda.Stream.ptds,
+    ],
+)
+def test_a_stream_wants_a_device_only(make):
+    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+        sk.wrap(make())
+
+
+def test_a_host_stream_does_not_wait_for_it():
+    with pytest.raises(sk.DeviceMismatchError):
+        sk.new_stream("cpu").wait(external(123))
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        cupy.cuda.Stream,
+        cupy.cuda.ExternalStream,
+        cupy.cuda.Event,
+        cupy.cuda.Device(0),
+        cupy.cuda.MemoryPool(),
+        cupy.ndarray,
+        cupy.float32,
+        cupy.dtype("float32"),
+        cupy,
+        cupy.cuda,
+    ],
+    ids=repr,
+)
+def test_what_is_no_stream_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(obj)
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap_event(obj)
+
+
+@pytest.mark.parametrize(("handle", "default"), [(1, "null"), (2, "ptds")])
+def test_a_default_stream_is_the_librarys_own(handle, default):
+    built = _registry.adapter("cupy").borrow(Queue(handle, 0))
+    assert built is getattr(cupy.cuda.Stream, default)
+
+
+def test_a_stream_is_built_with_its_device():
+    built = _registry.adapter("cupy").borrow(Queue(64, 3))
+    assert type(built) is cupy.cuda.Stream
+    assert (built.ptr, built.device_id) == (64, 3)
+
+
+def test_what_is_built_keeps_the_queue_alive():
+    queue = Queue(64, 0)
+    built = _registry.adapter("cupy").borrow(queue)
+    alive = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert alive() is not None
+    del built
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_stands_for_an_event_has_its_handle_and_its_owner():
+    owner = object()
+    event = _registry.adapter("cupy").borrow_event(64, 0, owner)
+    assert event.ptr == 64
+    assert owner in vars(event).values()
+
+
+def test_it_has_a_current_stream():
+    assert isinstance(_registry.adapter("cupy"), CurrentStream)
+
+
+def test_its_current_stream_wants_a_device():
+    with pytest.raises(sk.NoDeviceError):
+        sk.current_stream("cupy")

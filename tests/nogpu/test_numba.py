@@ -1,0 +1,116 @@
+"""numba-cuda, the real one, without a driver."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+import streamkit as sk
+from _libraries import need
+from streamkit import _registry
+from streamkit.protocols import CurrentStream, Queue
+
+need("numba")
+
+from cuda.bindings.driver import CUevent, CUstream  # noqa: E402 - numba-cuda's own handles
+from numba import cuda  # noqa: E402 - only once it is known to be there
+from numba.cuda.cudadrv.driver import Event, Stream  # noqa: E402 - the same
+
+
+class MyStream(Stream):
+    pass
+
+
+def stream(handle, kind=Stream):
+    return kind(CUstream(handle), external=True)
+
+
+def read(obj):
+    queue, adapter = _registry.extract(obj)
+    return queue.handle, queue.device, queue.owner is obj, adapter.name
+
+
+@pytest.mark.parametrize(("handle", "owned"), [(0, False), (1, False), (2, False), (64, True)])
+@pytest.mark.parametrize("kind", [Stream, MyStream])
+def test_a_stream_is_read(handle, owned, kind):
+    assert read(stream(handle, kind)) == (handle, None, owned, "numba")
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2, 123])
+def test_a_stream_wants_a_device_only(handle):
+    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+        sk.wrap(stream(handle))
+
+
+def test_an_event_is_read():
+    adapter, events = _registry.event_adapter(Event(CUevent(64)))
+    assert adapter.name == "numba"
+    assert events.event_handle(Event(CUevent(64))) == 64
+
+
+def test_an_event_wants_a_device_only():
+    with pytest.raises(sk.NoDeviceError):
+        sk.wrap_event(Event(CUevent(64)))
+
+
+@pytest.mark.parametrize(
+    "obj", [Stream, Event, Event(CUevent(64)), cuda, cuda.jit, cuda.jit(lambda: None)], ids=repr
+)
+def test_what_is_no_stream_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(obj)
+
+
+def test_a_stream_is_no_event():
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap_event(stream(64))
+
+
+def test_a_host_stream_does_not_wait_for_it():
+    with pytest.raises(sk.DeviceMismatchError):
+        sk.new_stream("cpu").wait(stream(64))
+
+
+@pytest.mark.parametrize("handle", [1, 2, 64])
+def test_a_stream_is_built(handle):
+    built = _registry.adapter("numba").borrow(Queue(handle, 0))
+    assert type(built) is Stream
+    assert int(built.handle) == handle
+    assert built.external
+
+
+def test_what_is_built_keeps_the_queue_alive():
+    queue = Queue(64, 0)
+    built = _registry.adapter("numba").borrow(queue)
+    alive = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert alive() is not None
+    del built
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_event_is_built_which_keeps_its_owner():
+    class Owner:
+        pass
+
+    owner = Owner()
+    built = _registry.adapter("numba").borrow_event(64, 0, owner)
+    assert type(built) is Event
+    assert int(built.handle) == 64
+    alive = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert alive() is not None
+
+
+@pytest.mark.parametrize("name", ["numba", "numba-cuda", "numba.cuda"])
+def test_it_has_no_current_stream(name):
+    assert not isinstance(_registry.adapter(name), CurrentStream)
+    with pytest.raises(sk.UnsupportedStreamError, match=r"s\.to"):
+        sk.current_stream(name)
+    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+        sk.use(sk.new_stream("cpu"), libraries=[name])

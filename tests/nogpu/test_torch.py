@@ -1,0 +1,158 @@
+"""PyTorch, the real one, without a driver: a build for the CPU, or one for CUDA that finds none."""
+
+from __future__ import annotations
+
+import pytest
+
+import streamkit as sk
+from _libraries import need
+from streamkit import _registry
+from streamkit.protocols import CurrentStream, Queue
+
+torch = need("torch")
+
+
+class MyStream(torch.Stream):
+    pass
+
+
+@pytest.mark.parametrize("kind", [torch.Stream, MyStream])
+def test_a_stream_of_the_cpu_is_refused_with_its_device(kind):
+    with pytest.raises(sk.UnsupportedStreamError, match=r"torch stream.*cpu.*CUDA"):
+        sk.wrap(kind("cpu"))
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        torch.Stream,
+        torch.cuda.Stream,
+        torch.cuda.ExternalStream,
+        torch.Event("cpu"),
+        torch.zeros(3),
+        torch.tensor(5),
+        torch.nn.Parameter(torch.zeros(3)),
+        torch.device("cpu"),
+        torch.device("cuda:0"),
+        torch.float32,
+        torch.Generator(),
+        torch.nn.Linear(1, 1),
+        torch.cuda,
+        torch,
+    ],
+    ids=lambda obj: type(obj).__name__,
+)
+def test_what_is_no_stream_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap(obj)
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        torch.Event,
+        torch.Event("cpu"),
+        torch.cuda.Event,
+        torch.zeros(3),
+        torch.Stream("cpu"),
+        torch.device("cpu"),
+    ],
+    ids=lambda obj: type(obj).__name__,
+)
+def test_what_is_no_event_is_refused(obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap_event(obj)
+
+
+def test_a_tensor_that_speaks_the_protocol_is_a_stream_of_the_protocol():
+    class Speaks(torch.Tensor):
+        def __cuda_stream__(self):
+            return 0, 64
+
+    queue, adapter = _registry.extract(Speaks())
+    assert (adapter.name, queue.handle) == ("protocol", 64)
+
+
+@pytest.mark.parametrize("handle", [torch.tensor(0.5), torch.tensor([1, 2]), torch.tensor(True)])
+def test_a_tensor_is_no_handle(handle):
+    class Protocol:
+        def __cuda_stream__(self):
+            return 0, handle
+
+    with pytest.raises(sk.UnsupportedStreamError, match="__cuda_stream__"):
+        sk.wrap(Protocol())
+    with pytest.raises(sk.UnsupportedStreamError, match="a stream handle is an int"):
+        sk.from_handle(handle)
+
+
+def test_a_host_stream_does_not_wait_for_a_stream_of_the_cpu():
+    with pytest.raises((sk.UnsupportedStreamError, sk.DeviceMismatchError)):
+        sk.new_stream("cpu").wait(torch.Stream("cpu"))
+
+
+def test_its_device_is_read():
+    assert sk.new_stream(torch.device("cpu")).device == "cpu"
+    for device in ("cuda", "cuda:0", "cuda:7"):
+        with pytest.raises(sk.NoDeviceError):
+            sk.new_stream(torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "xpu:0"])
+def test_its_device_of_another_kind_is_refused(device):
+    with pytest.raises(ValueError, match="is no device"):
+        sk.new_stream(torch.device(device))
+
+
+@pytest.mark.parametrize("device", [torch.zeros(2), torch.tensor(0), torch.float32])
+def test_what_is_no_device_of_its_is_refused(device):
+    with pytest.raises(ValueError, match="is no device"):
+        sk.new_stream(device)
+
+
+@pytest.mark.parametrize("handle", [1, 64])
+def test_a_stream_cannot_be_built_without_a_device(handle):
+    with pytest.raises(sk.NoDeviceError, match="torch"):
+        _registry.adapter("torch").borrow(Queue(handle, 0))
+
+
+def test_the_per_thread_default_stream_is_refused_with_what_to_do():
+    with pytest.raises(sk.UnsupportedStreamError, match="new_stream"):
+        _registry.adapter("torch").borrow(Queue(2, 0))
+
+
+def test_it_cannot_wrap_an_event_and_says_what_to_do():
+    with pytest.raises(sk.UnsupportedStreamError, match=r"s\.wait\(event\)"):
+        _registry.adapter("torch").borrow_event(64, 0, None)
+
+
+def test_a_build_without_cuda_has_no_current_stream():
+    adapter = _registry.adapter("torch")
+    assert isinstance(adapter, CurrentStream)
+    with pytest.raises(sk.NoDeviceError, match="torch"):
+        adapter.current(0)
+    with pytest.raises(sk.NoDeviceError):
+        sk.current_stream("torch")
+
+
+def test_it_stands_nowhere():
+    assert sk.current_streams() == {}
+    sk.assert_one_queue(libraries=["torch"])
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"libraries": "torch"}])
+def test_a_scope_on_the_host_leaves_it_alone(options):
+    before = torch.get_default_device(), torch.get_num_threads(), torch.cuda.is_initialized()
+    stream = sk.new_stream("cpu")
+    with sk.use(stream, **options):
+        inside = torch.get_default_device(), torch.get_num_threads(), torch.cuda.is_initialized()
+        total = torch.arange(10, device=stream.device).sum()
+    assert inside == before
+    assert total == 45
+
+
+def test_submitted_work_of_torch_is_ordered():
+    stream, x = sk.new_stream("cpu"), torch.zeros(1000)
+    for _ in range(20):
+        stream.submit(x.add_, 1)
+    stream.sync()
+    assert (x == 20).all()

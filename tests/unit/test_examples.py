@@ -1,0 +1,103 @@
+"""Each example runs on a machine with NumPy alone, checks itself, and says what it found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamkit
+from _programs import BLOCKER
+
+pytest.importorskip("numpy")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
+
+
+def run(path, source):
+    """Run an example's source under its own path, without a GPU and with NumPy alone."""
+    code = BLOCKER.format(blocked=LIBRARIES) + f"exec(compile({source!r}, {str(path)!r}, 'exec'))"
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", code],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
+            "CUDA_VISIBLE_DEVICES": "-1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_the_examples_are_found_and_the_mix_comes_first():
+    assert len(EXAMPLES) >= 4
+    assert EXAMPLES[0].name == "01_torch_cupy.py"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_without_a_gpu(path, no_driver):
+    done = run(path, path.read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("01_torch_cupy.py", "linspace(0, 1,", "linspace(0, 2,"),
+        ("02_order_two_streams.py", "reader.wait(writer)  # a torch", "# a torch"),
+        ("03_library_author.py", "+ x +", "- x +"),
+        ("04_without_a_gpu.py", "out=result", "out=batch"),
+    ],
+)
+def test_an_example_that_goes_wrong_fails(name, right, wrong, no_driver):
+    path = ROOT / "examples" / name
+    source = path.read_text()
+    assert source.count(right) == 1
+    done = run(path, source.replace(right, wrong))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_and_documented(path):
+    source = path.read_text()
+    assert len(source.splitlines()) < 60
+    assert re.match(r'"""[A-Z0-9a-z]', source)
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_names_only_what_there_is():
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        compile(block, "README.md", "exec")
+    names = set(re.findall(r"\bsk\.([A-Za-z_]\w*)", README))
+    table = "".join(line.split("|")[1] for line in README.splitlines() if line.startswith("| `"))
+    names |= set(re.findall(r"`([a-z_]+)\(", table))
+    assert len(names) > 10
+    assert not {name for name in names if not hasattr(streamkit, name)}
+    members = set(re.findall(r"`s\.([a-z_]+)", README))
+    assert members >= {"to", "wait", "record", "sync", "submit"}
+    assert not {name for name in members if not hasattr(streamkit.CudaStream, name)}
+
+
+def test_the_readme_installs_nothing_under_the_name_of_another_project():
+    installs = re.findall(r"pip install +('[^']*'|\S+)", README)
+    assert "'.[cli]'" in installs
+    assert all(what == "tox" or what.startswith("'.[") for what in installs)
+
+
+def test_the_readme_links_to_files_that_exist():
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#]+)\)", prose)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]

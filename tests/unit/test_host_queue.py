@@ -1,0 +1,680 @@
+"""The host stream is a queue: first in, first out, and ordered with others only where asked.
+
+The tests of order hold a queue with a gate. Each has a control arm: without the order, the same
+program gives the other result.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+
+import streamkit as sk
+from _queues import LONG, eventually, together, within
+
+
+def test_work_runs_in_the_order_of_submission(stream, hold):
+    gate, seen = hold(stream), []
+    for number in range(100):
+        stream.submit(seen.append, number)
+    gate.open()
+    stream.sync()
+    assert seen == list(range(100))
+
+
+def test_submit_returns_before_the_work_has_run(stream, hold):
+    gate, seen = hold(stream), []
+    assert stream.submit(seen.append, 1) is None
+    assert seen == []
+    gate.open()
+    stream.sync()
+    assert seen == [1]
+
+
+def test_submit_passes_arguments_and_keywords(stream):
+    seen = []
+    stream.submit(lambda *args, **kwargs: seen.append((args, kwargs)), 1, 2, key=4)
+    stream.sync()
+    assert seen == [((1, 2), {"key": 4})]
+
+
+def test_submit_takes_no_keyword_for_itself(stream):
+    seen = []
+    stream.submit(lambda **kwargs: seen.append(kwargs), fn=1, self=2)
+    stream.sync()
+    assert seen == [{"fn": 1, "self": 2}]
+
+
+def test_two_streams_are_not_ordered(stream, other, hold):
+    hold(stream)
+    seen = []
+    stream.submit(seen.append, "held")
+    other.submit(seen.append, "free")
+    within(other.sync)
+    assert seen == ["free"]
+
+
+def test_one_streams_items_never_overlap(stream):
+    inside, overlaps = [], []
+
+    def work():
+        if inside:
+            overlaps.append(1)
+        inside.append(1)
+        time.sleep(0.0005)
+        inside.pop()
+
+    together(2, lambda _: [stream.submit(work) for _ in range(25)])
+    stream.sync()
+    assert not overlaps
+
+
+# -- waiting for streams and events -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_wait_holds_later_work_until_the_other_stream_has_run(stream, other, hold, ordered):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "first")
+    if ordered:
+        other.wait(stream)
+    other.submit(seen.append, "second")
+    if not ordered:
+        within(other.sync)
+    assert eventually(lambda: len(seen) == (0 if ordered else 1), seconds=1)
+    if ordered:
+        time.sleep(0.02)
+    gate.open()
+    stream.sync()
+    other.sync()
+    assert seen == (["first", "second"] if ordered else ["second", "first"])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_wait_holds_later_work_until_the_event(stream, other, hold, ordered):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "first")
+    event = stream.record()
+    if ordered:
+        other.wait(event)
+    other.submit(seen.append, "second")
+    if ordered:
+        time.sleep(0.02)
+    else:
+        within(other.sync)
+    gate.open()
+    stream.sync()
+    other.sync()
+    assert seen == (["first", "second"] if ordered else ["second", "first"])
+
+
+def test_wait_covers_what_was_submitted_before_it_only(stream, other, hold):
+    other.wait(stream)
+    hold(stream)
+    seen = []
+    other.submit(seen.append, 1)
+    within(other.sync)
+    assert seen == [1]
+
+
+def test_an_event_covers_what_was_submitted_before_it_only(stream, other, hold):
+    event = stream.record()
+    hold(stream)
+    other.wait(event)
+    within(other.sync)
+
+
+def test_wait_does_not_hold_earlier_work(stream, other, hold):
+    hold(stream)
+    seen = []
+    other.submit(seen.append, 1)
+    event = other.record()
+    other.wait(stream)
+    within(event.sync)
+    assert seen == [1]
+
+
+def test_wait_does_not_block_the_host(stream, other, hold):
+    hold(stream)
+    within(lambda: other.wait(stream))
+    assert not other.done
+
+
+def test_waiting_for_itself_is_nothing(stream, hold):
+    gate = hold(stream)
+    within(lambda: stream.wait(stream))
+    gate.open()
+    within(stream.sync)
+
+
+def test_waiting_for_an_event_of_its_own_is_nothing(stream):
+    stream.wait(stream.record())
+    within(stream.sync)
+
+
+def test_order_is_transitive(stream, other, hold):
+    third, gate, seen = sk.new_stream("cpu"), hold(stream), []
+    stream.submit(seen.append, 1)
+    other.wait(stream)
+    third.wait(other)
+    third.submit(seen.append, 2)
+    gate.open()
+    third.sync()
+    assert seen == [1, 2]
+
+
+def test_two_streams_that_wait_for_each_other_go_on(stream, other):
+    other.wait(stream)
+    stream.wait(other)
+    within(stream.sync)
+    within(other.sync)
+
+
+def test_many_streams_may_wait_for_one_event(stream, hold):
+    gate, event, seen = hold(stream), stream.record(), []
+    others = [sk.new_stream("cpu") for _ in range(20)]
+    for other in others:
+        other.wait(event)
+        other.submit(seen.append, other.id)
+    assert seen == []
+    gate.open()
+    for other in others:
+        other.sync()
+    assert sorted(seen) == [other.id for other in others]
+
+
+def test_waiting_for_an_event_that_was_never_recorded_is_nothing(stream):
+    stream.wait(sk.new_event(device="cpu"))
+    within(stream.sync)
+
+
+def test_wait_captures_the_record_of_its_own_moment(stream, other, hold):
+    event = stream.record()
+    other.wait(event)
+    hold(stream)
+    stream.record(event)
+    within(other.sync)
+    assert not event.done
+
+
+def test_wait_after_a_new_record_waits_for_the_new_one(stream, other, hold):
+    event = stream.record()
+    gate = hold(stream)
+    stream.record(event)
+    other.wait(event)
+    seen = []
+    other.submit(seen.append, 1)
+    time.sleep(0.02)
+    assert seen == []
+    gate.open()
+    other.sync()
+    assert seen == [1]
+
+
+def test_an_event_can_be_recorded_again_on_another_stream(stream, other, hold):
+    hold(stream)
+    event = stream.record()
+    assert other.record(event) is event
+    within(event.sync)
+
+
+def test_record_does_not_block_the_host(stream, hold):
+    hold(stream)
+    assert not within(stream.record).done
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def test_an_event_that_was_never_recorded_is_done():
+    event = sk.new_event(device="cpu")
+    assert event.done
+    within(event.sync)
+
+
+def test_an_event_is_done_when_what_came_before_has_run(stream, hold):
+    gate = hold(stream)
+    event = stream.record()
+    assert not event.done
+    gate.open()
+    event.sync()
+    assert event.done
+
+
+def test_the_sync_of_an_event_times_out_and_the_work_goes_on(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, 1)
+    event = stream.record()
+    with pytest.raises(TimeoutError, match="HostEvent"):
+        event.sync(timeout=0.01)
+    gate.open()
+    event.sync(timeout=LONG)
+    assert seen == [1]
+
+
+def test_two_timed_events_measure_the_milliseconds_between(stream):
+    start = stream.record(timing=True)
+    stream.submit(time.sleep, 0.05)
+    end = stream.record(timing=True)
+    end.sync()
+    assert 49 <= end - start < 1000 * LONG
+    assert start - end == -(end - start)
+
+
+def test_timed_events_measure_the_queue_and_not_the_host(stream, hold):
+    gate = hold(stream)
+    start = stream.record(timing=True)
+    end = stream.record(timing=True)
+    time.sleep(0.3)
+    gate.open()
+    end.sync()
+    assert end - start < 300
+
+
+def test_an_event_without_timing_measures_nothing(stream):
+    timed, plain = stream.record(timing=True), stream.record()
+    plain.sync()
+    for end, start in ((timed, plain), (plain, timed)):
+        with pytest.raises(ValueError, match="timing=True"):
+            end - start
+
+
+def test_an_event_that_was_not_reached_measures_nothing(stream, hold):
+    start = stream.record(timing=True)
+    hold(stream)
+    end = stream.record(timing=True)
+    with pytest.raises(ValueError, match="not reached"):
+        end - start
+    with pytest.raises(ValueError, match="not reached"):
+        sk.new_event(device="cpu", timing=True) - start
+
+
+def test_an_event_minus_something_else_is_a_type_error(stream):
+    with pytest.raises(TypeError):
+        stream.record(timing=True) - 1.0
+
+
+def test_timing_belongs_to_a_new_event_only(stream):
+    with pytest.raises(ValueError, match="timing"):
+        stream.record(sk.new_event(device="cpu", timing=True), timing=True)
+
+
+def test_a_fresh_timed_event_can_be_recorded(stream):
+    start, end = (sk.new_event(device="cpu", timing=True) for _ in range(2))
+    stream.record(start)
+    stream.record(end)
+    end.sync()
+    assert end - start >= 0
+
+
+def test_a_closed_event_is_refused_everywhere(stream):
+    event = stream.record(timing=True)
+    event.sync()
+    event.close()
+    assert event.closed
+    for use in (
+        lambda: event.done,
+        event.sync,
+        lambda: stream.wait(event),
+        lambda: stream.record(event),
+        lambda: event - event,
+    ):
+        with pytest.raises(sk.StreamClosedError, match="HostEvent closed"):
+            use()
+
+
+def test_a_wait_that_is_queued_survives_the_close_of_its_event(stream, other, hold):
+    gate = hold(stream)
+    event = stream.record()
+    other.wait(event)
+    event.close()
+    assert not other.done
+    gate.open()
+    within(other.sync)
+
+
+def test_the_repr_of_an_event_tells_its_state(stream, hold):
+    assert "unrecorded" in repr(sk.new_event(device="cpu"))
+    gate = hold(stream)
+    event = stream.record(timing=True)
+    assert "pending" in repr(event)
+    assert "timing" in repr(event)
+    gate.open()
+    event.sync()
+    assert "done" in repr(event)
+    event.close()
+    assert "closed" in repr(event)
+
+
+# -- done and sync ----------------------------------------------------------------------------
+
+
+def test_a_new_stream_is_done(stream):
+    assert stream.done
+
+
+def test_a_stream_is_done_when_its_work_has_run(stream, hold):
+    gate = hold(stream)
+    assert not stream.done
+    gate.open()
+    stream.sync()
+    assert stream.done
+
+
+def test_a_stream_is_done_as_soon_as_sync_returns(stream, slow_workers):
+    for _ in range(5):
+        stream.submit(int)
+        stream.sync()
+        assert stream.done
+
+
+def test_a_stream_is_done_as_soon_as_its_last_event_is(stream, slow_workers):
+    stream.submit(int)
+    stream.record().sync()
+    assert stream.done
+
+
+def test_sync_of_an_idle_stream_needs_no_time(stream, slow_workers):
+    stream.sync(timeout=0)
+
+
+def test_sync_waits_for_work_submitted_before_it_only(stream, hold):
+    second = []
+    gate = hold(stream)
+    syncing = threading.Thread(target=stream.sync, daemon=True)
+    syncing.start()
+    time.sleep(0.05)
+    late = hold(stream)
+    stream.submit(second.append, 1)
+    gate.open()
+    syncing.join(LONG)
+    assert not syncing.is_alive()
+    assert second == []
+    late.open()
+
+
+def test_sync_times_out_naming_the_stream_and_the_work_goes_on(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, 1)
+    with pytest.raises(TimeoutError, match=r"'s'.*0\.01 s.*goes on"):
+        stream.sync(timeout=0.01)
+    gate.open()
+    stream.sync(timeout=LONG)
+    assert seen == [1]
+
+
+def test_sync_releases_the_interpreter(stream, hold):
+    gate = hold(stream)
+    threading.Timer(0.05, gate.open).start()
+    within(stream.sync)
+
+
+# -- errors of submitted functions ------------------------------------------------------------
+
+
+def fail(text):
+    raise RuntimeError(text)
+
+
+def test_sync_raises_the_first_error(stream):
+    stream.submit(fail, "first")
+    stream.submit(fail, "second")
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_sync_raises_an_error_once(stream):
+    stream.submit(fail, "first")
+    with pytest.raises(RuntimeError):
+        stream.sync()
+    stream.sync()
+
+
+def test_work_after_an_error_still_runs(stream):
+    seen = []
+    stream.submit(fail, "first")
+    stream.submit(seen.append, 1)
+    with pytest.raises(RuntimeError):
+        stream.sync()
+    assert seen == [1]
+
+
+def test_submit_itself_never_raises_the_error(stream):
+    for _ in range(10):
+        stream.submit(fail, "first")
+    with pytest.raises(RuntimeError):
+        stream.sync()
+
+
+def test_done_raises_the_error(stream):
+    stream.submit(fail, "first")
+    stream.record().sync()
+
+    def is_done():
+        assert eventually(lambda: stream.done)
+
+    with pytest.raises(RuntimeError, match="first"):
+        is_done()
+
+
+def test_an_event_does_not_take_the_streams_error(stream):
+    stream.submit(fail, "first")
+    stream.record().sync()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_the_error_stays_with_its_own_stream(stream, other):
+    stream.submit(fail, "first")
+    other.wait(stream)
+    other.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_a_sync_that_times_out_does_not_lose_the_error(stream, hold):
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    with pytest.raises(TimeoutError):
+        stream.sync(timeout=0.01)
+    gate.open()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_whatever_a_function_raises_the_queue_goes_on(stream, error):
+    def work():
+        raise error
+
+    seen = []
+    stream.submit(work)
+    stream.submit(seen.append, 1)
+    with pytest.raises(error):
+        stream.sync()
+    assert seen == [1]
+
+
+def test_a_timeout_error_of_the_work_is_the_works(stream):
+    def work():
+        raise TimeoutError("mine")
+
+    stream.submit(work)
+    with pytest.raises(TimeoutError, match="mine"):
+        stream.sync(timeout=LONG)
+
+
+# -- a submitted function uses its own stream, as on CUDA --------------------------------------
+
+
+def test_inside_a_submitted_function_the_stream_is_current(stream):
+    seen = []
+    stream.submit(lambda: seen.append(sk.current_stream(device="cpu")))
+    stream.sync()
+    assert seen == [stream]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s: s.sync(timeout=LONG / 5),
+        lambda s: s.record().sync(timeout=LONG / 5),
+        lambda s: s.wait(s.record()),
+        lambda s: s.done,
+        lambda s: s.submit(int),
+        lambda s: s.__enter__() and s.__exit__(None, None, None),
+    ],
+    ids=["sync", "record", "wait", "done", "submit", "with"],
+)
+def test_a_submitted_function_may_use_its_own_stream(stream, use):
+    stream.submit(use, stream)
+    within(stream.sync, seconds=LONG / 2)
+
+
+def test_a_submitted_function_may_use_another_stream(stream, other):
+    seen = []
+
+    def work():
+        other.submit(seen.append, 1)
+        other.sync()
+        with other:
+            seen.append(2)
+
+    stream.submit(work)
+    within(stream.sync)
+    assert seen == [1, 2]
+
+
+# -- many threads -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eager_switching():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_many_threads_lose_and_double_nothing(stream, eager_switching):
+    seen = []
+
+    def work(number):
+        for step in range(300):
+            stream.submit(seen.append, (number, step))
+
+    together(8, work)
+    stream.sync()
+    assert len(seen) == 8 * 300
+    for number in range(8):
+        assert [step for who, step in seen if who == number] == list(range(300))
+
+
+def test_many_threads_increment_without_a_lock(stream, eager_switching):
+    count = [0]
+
+    def increment():
+        value = count[0]
+        time.sleep(0)
+        count[0] = value + 1
+
+    together(8, lambda _: [stream.submit(increment) for _ in range(200)])
+    stream.sync()
+    assert count[0] == 8 * 200
+
+
+def test_the_control_of_the_increments_loses_some_without_the_queue(eager_switching):
+    count = [0]
+
+    def increment():
+        value = count[0]
+        time.sleep(0)
+        count[0] = value + 1
+
+    together(8, lambda _: [increment() for _ in range(200)])
+    assert count[0] < 8 * 200
+
+
+def test_many_threads_submit_sync_record_and_enter(stream, eager_switching):
+    count = [0]
+
+    def increment():
+        count[0] += 1
+
+    def work(number):
+        for step in range(40):
+            stream.submit(increment)
+            if (number + step) % 3 == 0:
+                stream.sync()
+            elif (number + step) % 3 == 1:
+                stream.record().sync()
+            else:
+                with stream:
+                    increment()
+
+    together(6, work)
+    stream.sync()
+    assert count[0] == 6 * 40 + sum((n + s) % 3 == 2 for n in range(6) for s in range(40))
+
+
+def test_many_threads_wait_across_many_streams(eager_switching):
+    streams = [sk.new_stream("cpu") for _ in range(4)]
+
+    def work(number):
+        for step in range(60):
+            one, two = streams[(number + step) % 4], streams[(number + 3 * step + 1) % 4]
+            one.submit(int)
+            two.wait(one)
+            two.wait(one.record())
+
+    together(6, work)
+    for stream in streams:
+        within(stream.sync, seconds=2 * LONG)
+
+
+def test_each_of_many_errors_is_raised_at_most_once(stream, eager_switching):
+    raised = []
+
+    def work(number):
+        for step in range(50):
+            stream.submit(fail, f"{number}.{step}")
+            try:
+                stream.sync()
+            except RuntimeError as error:
+                raised.append(str(error))
+
+    together(4, work)
+    assert len(raised) == len(set(raised))
+    assert raised
+
+
+def test_no_thread_is_left_when_the_work_is_done():
+    before = set(threading.enumerate())
+    streams = [sk.new_stream("cpu") for _ in range(10)]
+    for stream in streams:
+        stream.submit(int)
+        with stream:
+            pass
+    for stream in streams:
+        stream.sync()
+    assert eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_an_idle_stream_has_no_thread():
+    before = set(threading.enumerate())
+    streams = [sk.new_stream("cpu") for _ in range(10)]
+    assert set(threading.enumerate()) == before
+    assert all(stream.done for stream in streams)
+
+
+def test_a_dropped_stream_still_runs_its_work(hold):
+    seen = []
+    stream = sk.new_stream("cpu")
+    gate = hold(stream)
+    stream.submit(seen.append, 1)
+    del stream
+    gate.open()
+    assert eventually(lambda: seen == [1])

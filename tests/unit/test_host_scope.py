@@ -1,0 +1,438 @@
+"""``with s:`` on a host stream: the body is the queue's next item, run inline."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+import streamkit as sk
+from _queues import LONG, eventually, within
+
+
+def test_the_body_runs_after_what_was_queued_before(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "queued")
+    threading.Timer(0.02, gate.open).start()
+    with stream:
+        seen.append("body")
+    assert seen == ["queued", "body"]
+
+
+def test_the_control_without_the_scope_runs_before_what_was_queued(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "queued")
+    seen.append("body")
+    gate.open()
+    stream.sync()
+    assert seen == ["body", "queued"]
+
+
+@pytest.mark.parametrize("scoped", [True, False])
+def test_what_other_threads_submit_meanwhile_follows_the_body(stream, scoped):
+    seen, inside = [], threading.Event()
+
+    def submit():
+        inside.wait()
+        stream.submit(seen.append, "later")
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+
+    def body():
+        inside.set()
+        thread.join()
+        time.sleep(0.05)
+        seen.append("body")
+
+    if scoped:
+        with stream:
+            body()
+    else:
+        body()
+    stream.sync()
+    assert seen == (["body", "later"] if scoped else ["later", "body"])
+
+
+def test_the_body_runs_in_the_thread_that_entered(stream):
+    here, seen = threading.get_ident(), []
+    with stream as entered:
+        assert entered is stream
+        stream.submit(lambda: seen.append(threading.get_ident()))
+    stream.submit(lambda: seen.append(threading.get_ident()))
+    stream.sync()
+    assert seen[0] == here
+    assert seen[1] != here
+
+
+def test_what_the_body_submits_runs_at_once(stream):
+    seen = []
+    with stream:
+        seen.append(1)
+        stream.submit(seen.append, 2)
+        seen.append(3)
+    assert seen == [1, 2, 3]
+
+
+def test_an_error_of_what_the_body_submits_is_raised_by_sync(stream):
+    def fail():
+        raise RuntimeError("first")
+
+    with stream:
+        stream.submit(fail)
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s: s.sync(),
+        lambda s: s.sync(timeout=0),
+        lambda s: s.record().sync(),
+        lambda s: s.wait(s),
+        lambda s: s.wait(s.record()),
+        lambda s: s.submit(int),
+        lambda s: s.submit(s.sync),
+        lambda s: s.submit(s.submit, int),
+        lambda s: s.close(),
+    ],
+    ids=[
+        "sync", "sync at once", "record", "wait stream", "wait event", "submit", "submit sync",
+        "submit submit", "close",
+    ],
+)  # fmt: skip
+def test_the_body_may_use_its_own_stream(stream, use):
+    def body():
+        with stream:
+            use(stream)
+
+    within(body)
+
+
+def test_the_stream_is_done_in_its_own_body(stream):
+    with stream:
+        assert stream.done
+
+
+def test_the_stream_is_done_as_soon_as_its_body_is_left(stream, slow_workers):
+    for _ in range(3):
+        with stream:
+            pass
+        assert stream.done
+
+
+def test_the_stream_is_busy_for_other_threads(stream):
+    with stream:
+        assert not within(lambda: stream.done)
+        with pytest.raises(TimeoutError):
+            within(lambda: stream.sync(timeout=0.01))
+
+
+def test_waiting_in_a_body_waits_on_the_host(stream, other, hold):
+    gate, seen = hold(other), []
+    other.submit(seen.append, 1)
+    with stream:
+        threading.Timer(0.02, gate.open).start()
+        stream.wait(other)
+        assert seen == [1]
+
+
+def test_another_stream_waits_for_the_body(stream, other):
+    seen = []
+    with stream:
+        within(lambda: other.wait(stream))
+        other.submit(seen.append, "after")
+        time.sleep(0.02)
+        seen.append("body")
+    other.sync()
+    assert seen == ["body", "after"]
+
+
+def test_the_other_stream_does_not_wait_without_being_told(stream, other):
+    seen = []
+    with stream:
+        other.submit(seen.append, "unordered")
+        other.sync()
+        seen.append("body")
+    assert seen == ["unordered", "body"]
+
+
+def test_scopes_of_one_stream_nest(stream):
+    seen = []
+    with stream:
+        with stream:
+            seen.append(1)
+        assert not within(lambda: stream.done)
+        seen.append(2)
+    assert within(lambda: stream.sync() or stream.done)
+    assert seen == [1, 2]
+
+
+def test_scopes_of_several_streams_nest(stream, other):
+    with stream:
+        with other:
+            with stream:
+                assert sk.current_stream() is stream
+            assert sk.current_stream() is other
+        assert sk.current_stream() is stream
+        within(other.sync)
+    within(stream.sync)
+
+
+def test_one_use_object_may_be_entered_again_and_inside_itself(stream):
+    scope = sk.use(stream)
+    for _ in range(2):
+        with scope, scope:
+            assert sk.current_stream() is stream
+    within(stream.sync)
+
+
+def test_one_use_object_serves_several_threads(stream):
+    scope, seen = sk.use(stream), []
+
+    def work():
+        for _ in range(50):
+            with scope:
+                seen.append(1)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert len(seen) == 200
+    within(stream.sync)
+
+
+def test_use_gives_the_stream(stream):
+    with sk.use(stream) as current:
+        assert current is stream
+
+
+@pytest.mark.parametrize("options", [{"ordered": True}, {"libraries": []}, {"libraries": "torch"}])
+def test_the_options_of_use_are_taken_on_the_host_too(stream, options):
+    with sk.use(stream, **options):
+        assert sk.current_stream() is stream
+
+
+def test_the_current_stream_is_the_innermost_scopes(stream, other):
+    with stream:
+        assert sk.current_stream() is stream
+        with sk.use(other):
+            assert sk.current_stream() is other
+        assert sk.current_stream() is stream
+
+
+def test_outside_a_scope_the_current_stream_is_the_default_one(stream, no_driver):
+    assert sk.current_stream() is sk.default_stream()
+    with stream:
+        pass
+    assert sk.current_stream() is sk.default_stream()
+
+
+def test_the_current_stream_of_the_host_can_be_asked_for(stream):
+    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
+    with stream:
+        assert sk.current_stream(device="cpu") is stream
+
+
+def test_a_scope_is_of_its_own_thread_only(stream):
+    with stream:
+        assert within(lambda: sk.current_stream(device="cpu")) is sk.default_stream("cpu")
+
+
+# -- how a scope ends -------------------------------------------------------------------------
+
+
+def test_an_exception_leaves_the_scope(stream):
+    with pytest.raises(KeyError, match="mine"), stream:
+        raise KeyError("mine")
+    assert sk.current_stream(device="cpu") is not stream
+    within(stream.sync)
+
+
+def test_an_exception_of_a_body_is_not_raised_again_by_sync(stream):
+    with pytest.raises(KeyError), stream:
+        raise KeyError("mine")
+    stream.sync()
+
+
+def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
+    stream.__enter__()
+    other.__enter__()
+    with pytest.raises(sk.ScopeError, match="'other'"):
+        stream.__exit__(None, None, None)
+    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
+    within(stream.sync)
+    within(other.sync)
+
+
+def test_the_scope_that_was_ended_with_an_outer_one_cannot_be_left_again(stream, other):
+    stream.__enter__()
+    other.__enter__()
+    with pytest.raises(sk.ScopeError):
+        stream.__exit__(None, None, None)
+    with pytest.raises(sk.ScopeError, match="not open in this thread"):
+        other.__exit__(None, None, None)
+
+
+def test_leaving_what_was_not_entered_raises(stream):
+    with pytest.raises(sk.ScopeError, match="'s'"):
+        stream.__exit__(None, None, None)
+
+
+def test_leaving_twice_raises(stream):
+    with stream:
+        pass
+    with pytest.raises(sk.ScopeError):
+        stream.__exit__(None, None, None)
+
+
+def test_leaving_in_another_thread_raises_and_the_scope_can_still_be_left(stream):
+    stream.__enter__()
+    with pytest.raises(sk.ScopeError, match="thread"):
+        within(lambda: stream.__exit__(None, None, None))
+    assert sk.current_stream() is stream
+    stream.__exit__(None, None, None)
+    within(stream.sync)
+
+
+def test_a_thread_that_ends_inside_a_scope_does_not_hold_the_queue_for_ever(stream):
+    within(stream.__enter__)
+    stream.sync(timeout=LONG / 5)
+
+
+def test_a_new_thread_is_not_taken_for_one_that_ended_inside_a_scope(stream):
+    within(stream.__enter__)
+    ran_in = []
+    for _ in range(20):  # the identifiers of threads are used again
+
+        def submit():
+            here = threading.current_thread()
+            stream.submit(lambda: ran_in.append(threading.current_thread() is here))
+
+        within(submit)
+    assert True not in ran_in
+
+
+def test_a_generator_that_is_left_elsewhere_raises(stream):
+    def items():
+        with stream:
+            yield 1
+
+    generator = items()
+    next(generator)
+    with pytest.raises(sk.ScopeError):
+        within(generator.close)
+    stream.__exit__(None, None, None)
+    within(stream.sync)
+
+
+def test_tasks_that_interleave_scopes_raise_and_leave_everything_whole(stream, other):
+    outcome = {}
+
+    async def task(name, own, first, second):
+        try:
+            with own:
+                first.set()
+                await second.wait()
+        except sk.ScopeError as error:
+            outcome[name] = error
+
+    async def main():
+        entered, never = asyncio.Event(), asyncio.Event()
+
+        async def outer():
+            await task("outer", stream, entered, never)
+
+        async def inner():
+            await entered.wait()
+            never.set()  # the outer scope ends while this one is open
+            await task("inner", other, asyncio.Event(), done)
+
+        done = asyncio.Event()
+        tasks = [asyncio.create_task(outer()), asyncio.create_task(inner())]
+        await tasks[0]
+        done.set()
+        await tasks[1]
+
+    asyncio.run(main())
+    assert set(outcome) == {"outer", "inner"}
+    assert "await" in str(outcome["outer"])
+    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
+    within(stream.sync)
+    within(other.sync)
+
+
+def test_tasks_that_hold_no_scope_across_an_await_do_not_raise(stream, other):
+    seen = []
+
+    async def task(own):
+        for _ in range(3):
+            with own:
+                seen.append(own)
+            await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.gather(task(stream), task(other))
+
+    asyncio.run(main())
+    assert seen == [stream, other] * 3
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="sends itself a signal")
+def test_an_interrupt_while_waiting_for_the_turn_does_not_hold_the_queue(stream, hold):
+    gate, seen = hold(stream), []
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(number, frame):
+        raise InterruptError
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InterruptError), stream:
+            seen.append("entered")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert seen == []
+    assert sk.current_stream(device="cpu") is not stream
+    gate.open()
+    within(stream.sync)
+
+
+def test_a_closed_stream_cannot_be_entered(stream):
+    stream.close()
+    with pytest.raises(sk.StreamClosedError), stream:
+        pass
+    with pytest.raises(sk.StreamClosedError):
+        sk.use(stream)
+
+
+def test_a_stream_closed_after_use_was_made_cannot_be_entered(stream):
+    scope = sk.use(stream)
+    stream.close()
+    with pytest.raises(sk.StreamClosedError):
+        scope.__enter__()
+    assert sk.current_stream(device="cpu") is not stream
+
+
+def test_a_stream_closed_in_its_body_is_left(stream):
+    with stream:
+        stream.close()
+    assert sk.current_stream(device="cpu") is not stream
+
+
+def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, 1)
+    within(stream.close)
+    gate.open()
+    assert eventually(lambda: seen == [1])

@@ -1,0 +1,268 @@
+"""What a host stream says of itself, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import pytest
+
+import streamkit as sk
+from _queues import within
+
+
+class Cuda:
+    """A stream of the protocol."""
+
+    def __cuda_stream__(self):
+        return 0, 64
+
+
+class CudaByAttribute:
+    def __init__(self):
+        self.__cuda_stream__ = lambda: (0, 64)
+
+
+def test_it_lives_on_the_cpu(stream):
+    assert stream.device == "cpu"
+    assert stream.device_id is None
+
+
+def test_its_properties(stream):
+    assert stream.native is None
+    assert stream.owned is True
+    assert stream.is_default is False
+    assert stream.is_capturing is False
+    assert stream.closed is False
+    assert stream.priority == 0
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_it_is_as_nonblocking_as_asked(nonblocking):
+    assert sk.new_stream("cpu", nonblocking=nonblocking).is_nonblocking is nonblocking
+
+
+@pytest.mark.parametrize("priority", [None, 0, "high", "low"])
+def test_every_priority_is_zero(priority):
+    assert sk.new_stream("cpu", priority=priority).priority == 0
+
+
+@pytest.mark.parametrize("name", [None, "worker", ""])
+def test_it_keeps_its_name(name):
+    assert sk.new_stream("cpu", name=name).name == name
+
+
+def test_its_repr_names_it(stream):
+    assert repr(stream) == f"<streamkit.HostStream 's' cpu id={stream.id}>"
+
+
+def test_the_repr_tells_that_it_is_closed(stream):
+    stream.close()
+    assert "closed" in repr(stream)
+
+
+def test_ids_are_never_used_twice():
+    ids = [sk.new_stream("cpu").id for _ in range(100)]
+    assert len(set(ids)) == 100
+
+
+def test_it_equals_itself_only(stream, other):
+    assert stream == stream  # noqa: PLR0124 - that is the test
+    assert stream != other
+    assert stream != stream.id
+    assert hash(stream) != hash(other)
+    assert {stream: 1, other: 2}[stream] == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda s: s.handle,
+        int,
+        lambda s: s.context,
+        lambda s: s.to("torch"),
+        lambda s: s.to("cupy"),
+        lambda s: s.to("no such library"),
+        lambda s: s.record().handle,
+        lambda s: s.record().to("warp"),
+    ],
+)
+def test_it_has_nothing_of_cuda(stream, ask):
+    with pytest.raises(sk.UnsupportedStreamError, match="host"):
+        ask(stream)
+
+
+def test_it_is_no_stream_of_the_protocol(stream):
+    assert not hasattr(stream, "__cuda_stream__")
+    assert not hasattr(sk.HostStream, "__cuda_stream__")
+
+
+def test_it_is_not_taken_for_an_index(stream):
+    with pytest.raises(TypeError):
+        [][stream]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied(stream, copied):
+    with pytest.raises(TypeError):
+        copied(stream)
+
+
+# -- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Cuda, CudaByAttribute])
+def test_it_does_not_wait_for_cuda(stream, kind):
+    with pytest.raises(sk.DeviceMismatchError, match="'s'"):
+        stream.wait(kind())
+
+
+def test_it_does_not_record_an_event_of_cuda(stream):
+    with pytest.raises(sk.DeviceMismatchError):
+        stream.record(Cuda())
+
+
+@pytest.mark.parametrize(
+    "obj", [None, 5, True, "x", object(), Cuda, sk.HostStream, sk.HostEvent, (0, 64)]
+)
+def test_it_does_not_wait_for_what_is_no_stream(stream, obj):
+    with pytest.raises(sk.UnsupportedStreamError):
+        stream.wait(obj)
+
+
+@pytest.mark.parametrize("obj", [5, True, "x", object(), sk.HostEvent, sk.new_stream("cpu")])
+def test_it_does_not_record_what_is_no_event(stream, obj):
+    with pytest.raises((sk.UnsupportedStreamError, sk.DeviceMismatchError)):
+        stream.record(obj)
+
+
+def test_a_refused_wait_queues_nothing(stream):
+    with pytest.raises(sk.UnsupportedStreamError):
+        stream.wait(5)
+    assert stream.done
+
+
+@pytest.mark.parametrize("method", ["record", "wait"])
+def test_it_has_no_graphs(stream, other, method):
+    argument = {"record": None, "wait": other}[method]
+    with pytest.raises(sk.UnsupportedStreamError, match="external"):
+        getattr(stream, method)(argument, external=True)
+
+
+# -- close ------------------------------------------------------------------------------------
+
+
+def test_close_makes_it_unusable(stream, other):
+    event = stream.record()
+    stream.close()
+    assert stream.closed
+    for use in (
+        stream.record,
+        stream.sync,
+        stream.__enter__,
+        lambda: stream.done,
+        lambda: stream.submit(int),
+        lambda: stream.wait(other),
+        lambda: stream.wait(event),
+        lambda: other.wait(stream),
+        lambda: sk.wrap(stream),
+        lambda: sk.use(stream),
+    ):
+        with pytest.raises(sk.StreamClosedError, match="'s'"):
+            use()
+
+
+def test_identity_outlives_close(stream):
+    before = stream.id, stream.name, hash(stream), stream.device
+    stream.close()
+    assert (stream.id, stream.name, hash(stream), stream.device) == before
+
+
+def test_closing_twice_is_nothing(stream):
+    stream.close()
+    stream.close()
+    assert stream.closed
+
+
+def test_close_returns_while_the_queue_is_held(stream, hold):
+    hold(stream)
+    within(stream.close, seconds=1)
+
+
+def test_events_outlive_close(stream, hold):
+    gate = hold(stream)
+    event = stream.record()
+    stream.close()
+    assert not event.done
+    gate.open()
+    event.sync()
+
+
+# -- the default queues -----------------------------------------------------------------------
+
+
+def test_the_default_stream_is_one_for_the_process():
+    assert sk.default_stream("cpu") is sk.default_stream("cpu")
+    assert within(lambda: sk.default_stream("cpu")) is sk.default_stream("cpu")
+
+
+def test_the_per_thread_stream_is_one_for_each_thread():
+    mine = sk.per_thread_stream("cpu")
+    assert sk.per_thread_stream("cpu") is mine
+    theirs = [within(lambda: sk.per_thread_stream("cpu")) for _ in range(3)]
+    assert len({mine, *theirs}) == 4
+
+
+@pytest.mark.parametrize("function", [sk.default_stream, sk.per_thread_stream])
+def test_a_default_stream_is_not_owned_and_says_so(function):
+    stream = function("cpu")
+    assert stream.is_default
+    assert not stream.owned
+    assert "default" in repr(stream) or "per-thread" in repr(stream)
+
+
+@pytest.mark.parametrize("function", [sk.default_stream, sk.per_thread_stream])
+def test_closing_a_default_stream_is_nothing(function):
+    stream = function("cpu")
+    stream.close()
+    assert not stream.closed
+    stream.sync()
+
+
+@pytest.mark.parametrize("function", [sk.default_stream, sk.per_thread_stream])
+def test_a_default_stream_is_a_queue(function, other, hold):
+    stream, seen = function("cpu"), []
+    gate = hold(other)
+    stream.wait(other)
+    stream.submit(seen.append, 1)
+    assert seen == []
+    gate.open()
+    stream.sync()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s: s.record(),
+        lambda s: s.sync(),
+        lambda s: s.submit(int),
+        lambda s: s.done,
+        lambda s: s.__enter__(),
+        lambda s: sk.new_stream("cpu").wait(s),
+    ],
+    ids=["record", "sync", "submit", "done", "with", "wait"],
+)
+def test_a_per_thread_stream_belongs_to_its_thread(use):
+    mine, here = sk.per_thread_stream("cpu"), threading.get_ident()
+    with pytest.raises(sk.ScopeError, match=str(here)):
+        within(lambda: use(mine))
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_a_new_event_is_on_the_host(device):
+    event = sk.new_event(device=device)
+    assert isinstance(event, sk.HostEvent)
+    assert event.device == "cpu"
+    assert not event.closed
