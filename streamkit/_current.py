@@ -10,11 +10,11 @@ from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from streamkit._stream import CudaStream
-    from streamkit.protocols import CurrentStream, StreamLike
+    from streamkit.protocols import StreamLike
 
 
 def current_stream(
@@ -28,7 +28,7 @@ def current_stream(
     """
     if library is not None:
         adapter = _registry.adapter(library)
-        return _current(_registry.current_of(adapter), _device_or_current(device))
+        return _current(_registry.current_of(adapter).current, _device_or_current(device))
     scope = _scope.innermost()
     if scope is not None and (
         device is None or _device.parse(device) in (scope.device_id, scope.device)
@@ -51,11 +51,8 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
         return {}
     ordinal = _device_or_current(device)
     streams = {}
-    for name, adapter in _registry.with_current_stream():
-        try:
-            streams[name] = _current(adapter, ordinal)
-        except errors.NoDeviceError:
-            continue
+    for mover in _registry.movers():
+        streams[mover.name] = _current(mover.current, ordinal)
     return streams
 
 
@@ -64,9 +61,13 @@ def _device_or_current(device: object) -> int:
     return _driver.current_device() if ordinal is None else ordinal
 
 
-def _current(adapter: CurrentStream, ordinal: int) -> CudaStream[Any]:
-    with _driver.in_context(_driver.primary_context(ordinal)):
-        native: object = adapter.current(ordinal)
+def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+    context = _driver.primary_context(ordinal)
+    if _driver.current_context() == context:
+        native: object = current(ordinal)
+    else:
+        with _driver.in_context(context):
+            native = current(ordinal)
     return wrap(native, device=ordinal)
 
 

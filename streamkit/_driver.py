@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _NO_DEVICE = 100
 _NOT_READY = 600
@@ -27,6 +27,8 @@ _NONBLOCKING_FLAG = 1
 _EVENT_TIMING, _EVENT_NO_TIMING = 0, 2
 _EXTERNAL = 1
 _RELAXED = 2
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 _lock = threading.RLock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
@@ -50,8 +52,24 @@ class _Forked:
 cu: Any = _NotLoaded()
 
 
+def _load_first(name: str) -> Callable[..., int]:
+    def call(*arguments: object) -> int:
+        _load()
+        code: int = globals()[name](*arguments)
+        return code
+
+    return call
+
+
+# These two are most of what an ordering edge costs, so they skip the bindings (half the time) for
+# the driver's C functions, through ctypes, which releases the GIL as the bindings do.
+_record: Callable[..., int] = _load_first("_record")
+_wait: Callable[..., int] = _load_first("_wait")
+_pointer: Callable[[int], Any] = int
+
+
 def _load() -> Any:
-    global cu  # noqa: PLW0603 - one driver per process
+    global cu, _record, _wait, _pointer  # noqa: PLW0603 - one driver per process
     with _lock:
         if isinstance(cu, _NotLoaded):
             bindings = _import_bindings()
@@ -64,6 +82,11 @@ def _load() -> Any:
             if code:
                 raise _error("cuInit", code, bindings)
             os.register_at_fork(after_in_child=_forbid)
+            import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+            library = ctypes.CDLL(_LIBRARY)
+            _record, _wait = library.cuEventRecord, library.cuStreamWaitEvent
+            _pointer = ctypes.c_void_p
             cu = bindings
         return cu
 
@@ -74,23 +97,27 @@ def _import_bindings() -> Any:
     except ImportError as error:
         if not _has_driver_library():
             raise errors.no_device("there is no CUDA driver library") from error
-        raise errors.not_installed("cuda.bindings", "cuda12 or cuda13", error) from error
+        raise errors.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
 
 
 def _has_driver_library() -> bool:
-    import ctypes  # noqa: PLC0415 - slow to import, and only needed where the bindings are missing
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        ctypes.CDLL(name)
+        ctypes.CDLL(_LIBRARY)
     except OSError:
         return False
     return True
 
 
 def _forbid() -> None:
-    global cu  # noqa: PLW0603 - see above
+    global cu, _record, _wait  # noqa: PLW0603 - see above
     cu = _Forked()
+    _record = _wait = _refuse
+
+
+def _refuse(*_: object) -> int:
+    raise errors.forked()
 
 
 def is_usable() -> bool:
@@ -129,7 +156,10 @@ def device_count() -> int:
 
 def current_context() -> int:
     """Return this thread's current context, 0 if it has none."""
-    return int(_ask("cuCtxGetCurrent"))
+    code, context = cu.cuCtxGetCurrent()
+    if code:
+        raise _error("cuCtxGetCurrent", code)
+    return int(context)
 
 
 def set_context(context: int) -> None:
@@ -291,9 +321,14 @@ def destroy_event(event: int) -> None:
     _ask("cuEventDestroy", event)
 
 
-def record_event(event: int, stream: int) -> None:
+def pointer(handle: int) -> Any:
+    """Return a stream's or an event's handle as ``record_event`` and ``wait_event`` take it."""
+    return _pointer(handle)
+
+
+def record_event(event: Any, stream: Any) -> None:
     """Mark the present end of the stream."""
-    (code,) = cu.cuEventRecord(event, stream)
+    code = _record(event, stream)
     if code:
         raise _error("cuEventRecord", code)
 
@@ -303,9 +338,9 @@ def record_external(event: int, stream: int) -> None:
     _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
 
 
-def wait_event(stream: int, event: int, *, external: bool = False) -> None:
+def wait_event(stream: Any, event: Any, *, external: bool = False) -> None:
     """Hold later work of the stream until the event's last record was reached."""
-    (code,) = cu.cuStreamWaitEvent(stream, event, _EXTERNAL if external else 0)
+    code = _wait(stream, event, _EXTERNAL if external else 0)
     if code:
         raise _error("cuStreamWaitEvent", code)
 

@@ -50,6 +50,11 @@ class CudaEvent(Event):
         self._timing = timing
 
     @property
+    def owned(self) -> OwnedEvent | None:
+        """The event StreamKit owns; None if it is borrowed or closed."""
+        return self._owned
+
+    @property
     def native(self) -> Any:
         """The wrapped event object, identical; None if StreamKit owns the event."""
         return self._native

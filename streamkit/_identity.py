@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import Adapter
 
 _known: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
+_permanent: list[Queue] = []  # those that live as long as the process
 _lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
 
 
@@ -29,22 +30,15 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
     """
     if found.context:
         return found
+    owner = found.owner
     if found.handle <= PER_THREAD:
         queue = _identify_default(found)
     else:
         capture = _driver.capture_id(found.handle)
         queue = _identify_created(found) if capture is None else _identify_capturing(found, capture)
-    if found.device is not None and found.device != queue.device:
-        raise errors.device_mismatch(
-            f"the named device cuda:{found.device}",
-            f"cuda:{queue.device}",
-            "the driver says to which device this stream belongs. Leave the device out.",
-        )
     if adapter is not None:
-        queue = _with_owner(queue, found.owner, adapter, native)
-    elif found.owner is not None:
-        queue = _kept(queue, found.owner)
-    return queue
+        return _with_owner(queue, owner, adapter, native)
+    return queue if owner is None else _kept(queue, owner)
 
 
 def _identify_default(found: Queue) -> Queue:
@@ -55,21 +49,21 @@ def _identify_default(found: Queue) -> Queue:
     else:
         device = found.device or 0
         context, primary = _driver.primary_context(device), True
-    thread = threading.get_ident() if found.handle == PER_THREAD else None
     handle = PER_THREAD if found.handle == PER_THREAD else LEGACY
+    number: int | None = None
     with _driver.in_context(context):
-        if thread is None:
-            number: int | None = _driver.legacy_id(context)
-        else:
-            number = _driver.stream_id(handle) if _driver.capture_id(handle) is None else None
+        if handle == LEGACY:
+            number = _driver.legacy_id(context)
+        elif _driver.capture_id(handle) is None:
+            number = _driver.stream_id(handle)
     with _lock:
         queue = None if number is None else _known.get(number)
         if queue is None:
-            queue = Queue(handle, device)
-            queue.context, queue.primary = context, primary
-            queue.id, queue.nonblocking, queue.thread = number, False, thread
-            if number is not None:
-                _known[number] = queue
+            queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
+            queue.permanent = handle == LEGACY and primary
+            queue.thread = threading.get_ident() if handle == PER_THREAD else None
+            queue.nonblocking = False
+            _complete(queue, context, device, primary=primary, number=number)
     return queue
 
 
@@ -77,16 +71,16 @@ def _identify_created(found: Queue) -> Queue:
     number = _driver.stream_id(found.handle)
     queue = _known.get(number)
     if queue is not None:
+        _check_device(found, queue.device)
         return queue
     context, device, primary = _driver.stream_context(found.handle)
+    _check_device(found, device)
     nonblocking = _driver.stream_is_nonblocking(found.handle)
     with _lock:
         queue = _known.get(number)
         if queue is None:
-            queue = Queue(found.handle, device)
-            queue.context, queue.primary = context, primary
-            queue.id, queue.nonblocking = number, nonblocking
-            _known[number] = queue
+            found.nonblocking = nonblocking
+            queue = _complete(found, context, device, primary=primary, number=number)
     return queue
 
 
@@ -94,12 +88,35 @@ def _identify_capturing(found: Queue, capture: int) -> Queue:
     with _lock:
         for queue in _known.values():
             # a handle cannot have been reused while what destroys it is alive
-            if queue.handle == found.handle and (queue.owner is not None or queue.is_owned):
+            owned = queue.owner is not None or queue.is_owned or queue.permanent
+            if owned and queue.handle == found.handle:
                 return queue
-    queue = Queue(found.handle)
-    queue.context, queue.device, queue.primary = _driver.stream_context(found.handle)
-    queue.capture = capture
+    context, device, primary = _driver.stream_context(found.handle)
+    _check_device(found, device)
+    found.capture = capture
+    return _complete(found, context, device, primary=primary, number=None)
+
+
+def _complete(
+    queue: Queue, context: int, device: int, *, primary: bool, number: int | None
+) -> Queue:
+    queue.device, queue.primary, queue.id = device, primary, number
+    queue.pointer = _driver.pointer(queue.handle)
+    queue.context = context  # last: it says that the record is complete
+    if number is not None:
+        _known[number] = queue
+        if queue.permanent:
+            _permanent.append(queue)
     return queue
+
+
+def _check_device(found: Queue, device: int | None) -> None:
+    if found.device is not None and found.device != device:
+        raise errors.device_mismatch(
+            f"the named device cuda:{found.device}",
+            f"cuda:{device}",
+            "the driver says to which device this stream belongs. Leave the device out.",
+        )
 
 
 def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
@@ -117,7 +134,7 @@ def _kept(queue: Queue, owner: object) -> Queue:
     """Return a record of this queue that keeps ``owner`` alive."""
     if queue.is_default or queue.owner is owner:
         return queue
-    if queue.owner is None and not queue.is_owned:
+    if queue.owner is None and not (queue.is_owned or queue.permanent):
         queue.owner = owner
         return queue
     return younger(queue, owner)
@@ -132,31 +149,34 @@ def younger(queue: Queue, owner: object) -> Queue:
     second = Queue(queue.handle, queue.device, owner)
     second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
     second.id, second.nonblocking = queue.id, queue.nonblocking
-    second.capture, second.also = queue.capture, queue
+    second.capture, second.also, second.pointer = queue.capture, queue, queue.pointer
     return second
 
 
 def remember(queue: Queue, adapter: Adapter, native: object) -> None:
     """Note that library's object on this queue, for as long as it lives.
 
-    Where the library's streams are values that hold and destroy nothing, for as long as the queue
-    is known: torch's (2.11) do not tell their weak references when they die.
+    For as long as the queue is known where the queue is permanent, and where the library's streams
+    are values that hold and destroy nothing: torch's (2.11) do not tell their weak references
+    when they die.
     """
     if getattr(adapter, "streams_are_values", False):
         if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
             queue.views[adapter.name] = lambda: native
-        return
-    # cuda.bindings' handles take no weak reference; they are cheap to make
-    with contextlib.suppress(TypeError):
-        queue.views[adapter.name] = weakref.ref(native)
+    elif queue.permanent:
+        queue.views[adapter.name] = lambda: native
+    else:
+        # cuda.bindings' handles take no weak reference; they are cheap to make
+        with contextlib.suppress(TypeError):
+            queue.views[adapter.name] = weakref.ref(native)
 
 
 def register(queue: Queue) -> None:
     """Complete the record of a stream that was just created here."""
-    queue.context = _driver.primary_context(queue.device or 0)
-    queue.id = _driver.stream_id(queue.handle)
+    device = queue.device or 0
+    number = _driver.stream_id(queue.handle)
     with _lock:
-        _known[queue.id] = queue
+        _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
 
 
 def settle(queue: Queue) -> bool:

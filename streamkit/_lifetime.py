@@ -75,12 +75,13 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
 
-    __slots__ = ("__weakref__", "context", "handle")
+    __slots__ = ("__weakref__", "context", "handle", "pointer")
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
         self.handle = 0
         self.context = context
         self.handle = _driver.create_event(context, timing=timing)
+        self.pointer = _driver.pointer(self.handle)
 
     def __del__(self) -> None:
         if self.handle and _driver.is_usable():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedEvent
+from streamkit._queue import PER_THREAD
 
 if TYPE_CHECKING:
     from streamkit._queue import Queue
@@ -36,14 +37,14 @@ def record(event: int, queue: Queue, *, external: bool = False) -> None:
         if external:
             _driver.record_external(event, queue.handle)
         else:
-            _driver.record_event(event, queue.handle)
+            _driver.record_event(_driver.pointer(event), queue.pointer)
 
 
 def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
     if event:
         with on(queue):
-            _driver.wait_event(queue.handle, event, external=external)
+            _driver.wait_event(queue.pointer, _driver.pointer(event), external=external)
 
 
 def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
@@ -53,11 +54,18 @@ def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
     another thread between these two calls only makes the wait cover more of ``other``, never
     less, and never work that is issued after the wait.
     """
-    if _identity.same(queue, other):
+    if queue.handle == other.handle and _identity.same(queue, other):
         return
     event = other.wait_event
     if event is None:
         event = other.wait_event = OwnedEvent(other.context)
-    assert isinstance(event, OwnedEvent)  # noqa: S101 - for the type checker; nobody else sets it
-    record(event.handle, other)
-    wait_event(queue, event.handle, external=external)
+    if other.handle > PER_THREAD:  # as ``on``, without what it costs
+        _driver.record_event(event.pointer, other.pointer)
+    else:
+        with _driver.in_context(other.context):
+            _driver.record_event(event.pointer, other.pointer)
+    if queue.handle > PER_THREAD:
+        _driver.wait_event(queue.pointer, event.pointer, external=external)
+    else:
+        with _driver.in_context(queue.context):
+            _driver.wait_event(queue.pointer, event.pointer, external=external)

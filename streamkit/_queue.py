@@ -29,6 +29,8 @@ class Queue:
         "id",  # cuStreamGetId; None while unknown because the stream captures
         "nonblocking",  # without the implicit order with the legacy stream; None while unknown
         "owner",  # kept alive, because the handle dies with it
+        "permanent",  # whether it lives as long as the process, as torch's pool streams do
+        "pointer",  # the handle as the driver's C functions take it
         "primary",  # whether the context is the device's primary one
         "thread",  # the thread a per-thread default stream belongs to
         "views",  # library -> a reference to its object on this queue, called to get it
@@ -42,10 +44,12 @@ class Queue:
         self.thread: int | None = None
         self.capture: int | None = None
         self.context = 0
+        self.permanent = False
+        self.pointer: Any = None
         self.primary = True
         self.also: Queue | None = None
         self.views: dict[str, Callable[[], Any]] = {}
-        self.wait_event: object = None
+        self.wait_event: Any = None
 
     @property
     def is_default(self) -> bool:

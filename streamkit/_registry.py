@@ -11,15 +11,16 @@ import functools
 import importlib
 import importlib.metadata
 import sys
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedQueue
-from streamkit.protocols import API, Adapter, CurrentStream, Events
+from streamkit.protocols import API, Adapter, CurrentStream, Events, NestedCurrent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from streamkit._queue import Queue
 
@@ -32,17 +33,18 @@ class _Row:
     root: str  # the root package of the library's types
     module: str  # what must be loaded for an object of it to exist
     adapter: str
-    extra: str
+    extras: tuple[str, ...]  # one of them installs it
     aliases: tuple[str, ...] = ()
+    has_current: bool = False
 
 
 _ROWS = (
-    _Row("torch", "torch", "torch", "_torch", "torch"),
-    _Row("cupy", "cupy", "cupy", "_cupy", "cupy12 or cupy13"),
-    _Row("warp", "warp", "warp", "_warp", "warp"),
-    _Row("numba", "numba", "numba.cuda", "_numba", "numba", ("numba-cuda", "numba.cuda")),
-    _Row("cuda.core", "cuda", "cuda.core", "_cuda", "cuda12 or cuda13", ("cuda",)),
-    _Row("cuda.bindings", "cuda", "cuda.bindings", "_bindings", "cuda12 or cuda13"),
+    _Row("torch", "torch", "torch", "_torch", ("torch",), has_current=True),
+    _Row("cupy", "cupy", "cupy", "_cupy", ("cupy12", "cupy13"), has_current=True),
+    _Row("warp", "warp", "warp", "_warp", ("warp",), has_current=True),
+    _Row("numba", "numba", "numba.cuda", "_numba", ("numba",), ("numba-cuda", "numba.cuda")),
+    _Row("cuda.core", "cuda", "cuda.core", "_cuda", ("cuda12", "cuda13"), ("cuda",)),
+    _Row("cuda.bindings", "cuda", "cuda.bindings", "_bindings", ("cuda12", "cuda13")),
 )
 _BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _PROTOCOL = "streamkit.backends._protocol"
@@ -78,7 +80,7 @@ def _load_row(row: _Row) -> Adapter:
     try:
         module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}")
     except ImportError as error:
-        raise errors.not_installed(row.name, row.extra, error) from error
+        raise errors.not_installed(row.name, row.extras, error) from error
     adapter: Adapter = module
     return adapter
 
@@ -172,18 +174,77 @@ def _candidates(kind: type) -> Iterator[Adapter]:
 # -- with a current stream --------------------------------------------------------------------
 
 
-def with_current_stream() -> Iterator[tuple[str, CurrentStream]]:
-    """Yield (name, adapter) of each loaded library that has a current stream, in table order."""
+class Mover(NamedTuple):
+    """What a scope needs of one library, looked up once."""
+
+    name: str
+    current: Callable[[int], Any]
+    enter: Callable[[Any], Any]
+    leave: Callable[[Any], None]
+    nested: NestedCurrent | None
+
+
+_movers: tuple[Mover, ...] = ()
+_lock = threading.RLock()
+
+
+def movers() -> tuple[Mover, ...]:
+    """Return the loaded libraries that have a current stream, in table order.
+
+    A library whose build or driver has no CUDA has none to move. Asking initialises a library
+    that is imported but has not touched CUDA.
+    """
+    for module in tuple(_watch()):
+        if module in sys.modules:
+            _look_again()
+            break
+    return _movers
+
+
+@functools.cache
+def _watch() -> dict[str, Callable[[], Adapter]]:
+    """Return the modules that are not loaded yet, each with what loads its adapter."""
+    loaders: dict[str, Callable[[], Adapter]] = {}
     for row in _ROWS:
-        if row.module in sys.modules:
-            adapter = _load_row(row)
-            if isinstance(adapter, CurrentStream):
-                yield row.name, adapter
+        if row.has_current:
+            loaders[row.module] = functools.partial(_load_row, row)
     for entry in _entry_points():
-        if entry.name in sys.modules:
-            adapter = _load_entry(entry)
-            if isinstance(adapter, CurrentStream):
-                yield adapter.name, adapter
+        loaders[entry.name] = functools.partial(_load_entry, entry)
+    return loaders
+
+
+def _look_again() -> None:
+    global _movers  # noqa: PLW0603 - one table for the process
+    with _lock:
+        watched = _watch()
+        for module in [module for module in watched if module in sys.modules]:
+            adapter = watched[module]()
+            name = adapter.name
+            if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
+                mover = Mover(
+                    name,
+                    adapter.current,
+                    adapter.enter,
+                    adapter.leave,
+                    adapter if isinstance(adapter, NestedCurrent) else None,
+                )
+                _movers = tuple(sorted((*_movers, mover), key=_rank))
+            del watched[module]
+
+
+def _has_cuda(adapter: CurrentStream) -> bool:
+    device = _driver.current_device()
+    try:
+        with _driver.in_context(_driver.primary_context(device)):
+            adapter.current(device)
+    except errors.NoDeviceError:
+        return False
+    return True
+
+
+def _rank(mover: Mover) -> int:
+    names = [row.name for row in _ROWS]
+    return names.index(mover.name) if mover.name in names else len(names)
 
 
 def view(queue: Queue, native: object, library: str) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from streamkit._queue import Queue
-    from streamkit.protocols import CurrentStream
+    from streamkit._registry import Mover
 
 
 class OpenScope(Protocol):
@@ -36,6 +36,12 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
+
+
+def inside(stream: Any) -> bool:
+    """Whether this thread's innermost scope is of this very stream object."""
+    scopes = _stack.scopes
+    return bool(scopes) and scopes[-1].stream is stream
 
 
 def innermost() -> Any:
@@ -82,29 +88,33 @@ class CudaScope:
     def __init__(self, stream: Any, queue: Queue, key: object) -> None:
         self.stream, self.key, self._queue = stream, key, queue
         self._context = queue.context
-        self._previous_context = 0
-        self._entered: list[tuple[str, CurrentStream, Any]] = []
-        self._ordered: list[Queue] = []
+        self._entered: list[tuple[Mover, Any]] = []
+        self._ordered: list[Queue] | None = None
 
     def enter(
-        self, to: Callable[[str], Any], libraries: Collection[str] | None, *, ordered: bool
+        self,
+        views: dict[str, Any],
+        to: Callable[[str], Any],
+        libraries: Collection[str] | None,
+        *,
+        ordered: bool,
     ) -> None:
         """Move the libraries; if one refuses, put everything back and raise."""
-        self._previous_context = _driver.current_context()
-        if self._previous_context != self._context:
+        movers = _registry.movers()
+        previous = self._previous_context = _driver.current_context()
+        if previous != self._context:
             _driver.set_context(self._context)
+        entered = self._entered
         try:
-            for name, adapter in _registry.with_current_stream():
-                if libraries is not None and name not in libraries:
+            for mover in movers:
+                if libraries is not None and mover.name not in libraries:
                     continue
-                try:
-                    previous = adapter.current(self._queue.device or 0)
-                except errors.NoDeviceError:
-                    continue  # a build of the library without CUDA has no stream to move
-                view = to(name)
+                view = views.get(mover.name)
+                if view is None:
+                    view = to(mover.name)
                 if ordered:
-                    self._order_after(previous)
-                self._entered.append((name, adapter, adapter.enter(view)))
+                    self._order_after(mover.current(self._queue.device or 0))
+                entered.append((mover, mover.enter(view)))
         except BaseException:
             self.leave()
             raise
@@ -112,25 +122,60 @@ class CudaScope:
     def _order_after(self, native: object) -> None:
         found, adapter = _registry.extract(native)
         previous = _identity.identify(found, adapter, native)
-        if not any(_identity.same(previous, queue) for queue in (self._queue, *self._ordered)):
+        before = self._ordered = self._ordered or []
+        if not any(_identity.same(previous, queue) for queue in (self._queue, *before)):
             _order.wait_queue(self._queue, previous)
-            self._ordered.append(previous)
+            before.append(previous)
 
     def leave(self) -> list[str]:
         """Put the libraries, then the context, back, in reverse order."""
         lost: list[str] = []
-        if _driver.current_context() != self._context:
+        current = _driver.current_context()
+        if current != self._context:
             _driver.set_context(self._context)  # the body may have changed the device
-        for name, adapter, token in reversed(self._entered):
+        for mover, token in reversed(self._entered):
             try:
-                adapter.leave(token)
+                mover.leave(token)
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
-                lost.append(f"{name} ({type(error).__name__}: {error})")
-        for previous in reversed(self._ordered):
+                lost.append(f"{mover.name} ({type(error).__name__}: {error})")
+        for previous in self._ordered or ():
             try:
                 _order.wait_queue(previous, self._queue)
             except errors.StreamKitError as error:
                 lost.append(f"the order after {errors.describe(self.stream)} ({error})")
-        if _driver.current_context() != self._previous_context:
+        if self._previous_context != self._context:
             _driver.set_context(self._previous_context)
+        return lost
+
+
+class NestedScope:
+    """A scope inside one of the same queue: everything stands there already."""
+
+    __slots__ = ("_context", "_movers", "_views", "key", "stream")
+
+    def __init__(self, stream: Any, key: object, context: int, views: dict[str, Any]) -> None:
+        self.stream, self.key = stream, key
+        self._context, self._views, self._movers = context, views, _registry.movers()
+
+    def stands(self) -> bool:
+        """Whether every library, and the context, is where an entered scope would put it."""
+        views = self._views
+        for mover in self._movers:
+            view = views.get(mover.name)
+            if view is None or mover.nested is None or not mover.nested.is_current(view):
+                return False
+        return _driver.current_context() == self._context
+
+    def leave(self) -> list[str]:
+        """Put back what the body moved: to this very stream, where the outer scope has it."""
+        if self.stands():
+            return []
+        _driver.set_context(self._context)
+        lost: list[str] = []
+        for mover in self._movers:
+            assert mover.nested is not None  # noqa: S101 - for the type checker: it stood
+            try:
+                mover.nested.set_current(self._views[mover.name])
+            except Exception as error:  # noqa: BLE001 - the others must be restored all the same
+                lost.append(f"{mover.name} ({type(error).__name__}: {error})")
         return lost

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from streamkit import _driver, _event, _identity, _order, _registry, _scope, errors
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent, OwnedQueue
+from streamkit._queue import PER_THREAD
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
@@ -28,23 +29,27 @@ class CudaStream(Stream, Generic[NativeT]):
     per-thread default stream belongs to its own thread.
     """
 
+    # the usual values, so that wrapping sets only what differs
+    _name: str | None = None
+    _owned = False
+    _last_id: int | tuple[int, int, int] | None = None  # once closed
+    _kept: Queue | None = None
+
     def __init__(
         self, queue: Queue, native: NativeT, *, handle: int | None = None, name: str | None = None
     ) -> None:
-        self._queue: Queue | None = queue
+        self._queue: Queue | None = queue  # None once closed
         self._native = native
         self._handle = queue.handle if handle is None else handle  # as it was spelled
-        self._name = name
-        self._owned = native is None and isinstance(queue, OwnedQueue)
         self._views: dict[str, Any] = {}
-        self._device_id = queue.device or 0
-        self._hash = hash((queue.device, queue.handle))
-        self._last_id: int | tuple[int, int, int] | None = None  # once closed
-        self._exported = False
+        self._device_id: int = queue.device or 0
+        if native is None:
+            self._name = name
+            self._owned = queue.is_owned
 
     def _live(self) -> Queue:
         queue = self._queue
-        if queue is None or self._last_id is not None:
+        if queue is None:
             raise errors.closed(self)
         if queue.thread is not None:
             _order.check_thread(queue, self)
@@ -70,7 +75,7 @@ class CudaStream(Stream, Generic[NativeT]):
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
         queue = self._live()
-        self._exported = True
+        self._kept = queue  # also beyond close: whoever asks will hold this object, not the queue
         if isinstance(queue, OwnedQueue):
             queue.remembered = True
         return 0, self._handle
@@ -91,9 +96,8 @@ class CudaStream(Stream, Generic[NativeT]):
 
         A stream first seen while it captured has (device, handle, capture id) until that ends.
         """
-        if self._last_id is not None or self._queue is None:
-            return self._last_id or 0
-        return _id(self._queue)
+        queue = self._queue
+        return self._last_id or 0 if queue is None else _id(queue)
 
     @property
     def name(self) -> str | None:
@@ -108,7 +112,7 @@ class CudaStream(Stream, Generic[NativeT]):
     @property
     def closed(self) -> bool:
         """Whether ``close`` has made this object unusable."""
-        return self._last_id is not None
+        return self._queue is None
 
     @property
     def is_default(self) -> bool:
@@ -154,6 +158,11 @@ class CudaStream(Stream, Generic[NativeT]):
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         queue = self._live()
+        if type(event) is CudaEvent and not (timing or external) and queue.handle > PER_THREAD:
+            owned = event.owned
+            if owned is not None and event.device_id == self._device_id:
+                _driver.record_event(owned.pointer, queue.pointer)
+                return event
         if event is None:
             owned = OwnedEvent(queue.context, timing=timing)
             _order.record(owned.handle, queue, external=external)
@@ -174,7 +183,9 @@ class CudaStream(Stream, Generic[NativeT]):
         """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
         queue = self._live()
         if isinstance(other, CudaStream):
-            source = other._live()  # noqa: SLF001 - another of this class
+            source = other._queue  # noqa: SLF001 - another of this class
+            if source is None or source.thread is not None:
+                source = other._live()  # noqa: SLF001 - another of this class
             _order.wait_queue(queue, source, external=external)
         elif isinstance(other, (CudaEvent, Event)) or _registry.event_adapter(other) is not None:
             _order.wait_event(queue, self._as_event(other).handle, external=external)
@@ -231,10 +242,12 @@ class CudaStream(Stream, Generic[NativeT]):
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
-        queue = self._live()
         view = self._views.get(library)
         if view is None:
-            view = self._views[library] = _registry.view(queue, self._native, library)
+            queue = self._live()
+            view = _registry.view(queue, self._native, library)
+            if queue.thread is None:  # else every use is checked for its thread
+                self._views[library] = view
         return view
 
     def submit(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -268,12 +281,12 @@ class CudaStream(Stream, Generic[NativeT]):
         library's allocator may remember is kept for the next ``new_stream`` of the same kind.
         """
         queue = self._queue
-        if not self._owned or queue is None or self._last_id is not None:
+        if not self._owned or queue is None:
             return
         self._last_id = _id(queue)
+        self._hash = hash(self)
         self._views.clear()
-        if not self._exported:  # else somebody may hold this object for its handle
-            self._queue = None
+        self._queue = None
 
     def __eq__(self, other: object) -> bool:
         """Whether both are one queue; a closed stream equals only itself."""
@@ -282,18 +295,17 @@ class CudaStream(Stream, Generic[NativeT]):
         if not isinstance(other, CudaStream):
             return NotImplemented
         one, two = self._queue, other._queue
-        if one is None or two is None or self.closed or other.closed:
-            return False
-        return _identity.same(one, two)
+        return one is not None and two is not None and _identity.same(one, two)
 
     def __hash__(self) -> int:
         """Return a hash that all streams of one queue share."""
-        return self._hash
+        queue = self._queue
+        return self._hash if queue is None else hash((queue.device, queue.handle))
 
     def __repr__(self) -> str:
         queue = self._queue
         name = f" {self._name!r}" if self._name else ""
-        if self.closed or queue is None:
+        if queue is None:
             return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
         kind = {True: " nonblocking", False: " blocking", None: ""}[queue.nonblocking]
         origin = "owned" if self._owned else _origin(self._native)
@@ -319,6 +331,12 @@ def enter(
     stream: CudaStream[Any], key: object, libraries: frozenset[str] | None, *, ordered: bool
 ) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
-    scope = _scope.CudaScope(stream, stream._live(), key)  # noqa: SLF001 - one module's business
-    scope.enter(stream.to, libraries, ordered=ordered)
+    queue, views = stream._live(), stream._views  # noqa: SLF001 - one module's business
+    if libraries is None and _scope.inside(stream):
+        nested = _scope.NestedScope(stream, key, queue.context, views)
+        if nested.stands():
+            _scope.push(nested)
+            return
+    scope = _scope.CudaScope(stream, queue, key)
+    scope.enter(views, stream.to, libraries, ordered=ordered)
     _scope.push(scope)

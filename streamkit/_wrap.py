@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, TypeVar, overload
 
 from streamkit import _device, _driver, _event, _host, _identity, _lifetime, _registry, errors
@@ -41,19 +42,44 @@ def wrap(obj: Any, *, device: object = None) -> Any:
     StreamClosedError for a closed stream, DeviceMismatchError if the driver disagrees with
     ``device``, NoDeviceError without CUDA. Safe from any thread.
     """
+    seen = _wrapped.get(id(obj))
+    if seen is not None and device is None:
+        stream = seen()
+        if stream is not None and stream.native is obj:
+            return stream
     if isinstance(obj, (CudaStream, HostStream)):
         if obj.closed:
             raise errors.closed(obj)
         _check_device(obj, device)
         return obj
     found, adapter = _registry.extract(obj)
-    spelled = found.handle
-    ordinal = None if device is None else _device.ordinal_of(device)
-    if found.device is None and ordinal is not None:
-        found.device = ordinal
-    stream = CudaStream(_identity.identify(found, adapter, obj), obj, handle=spelled)
+    spelled, names_device = found.handle, found.device is not None
+    if device is not None and not found.context and found.device is None:
+        found.device = _device.ordinal_of(device)
+    queue = _identity.identify(found, adapter, obj)
+    stream = CudaStream(queue, obj, handle=spelled)
     _check_device(stream, device)
+    if getattr(adapter, "streams_are_fixed", False) and (names_device or not queue.is_default):
+        _note(obj, stream, queue)
     return stream
+
+
+# id of a library's stream -> its StreamKit stream, which holds it: while that lives the id is its
+_wrapped: dict[int, weakref.ref[CudaStream[Any]]] = {}
+_sweep_at = 1_000
+
+
+def _note(obj: object, stream: CudaStream[Any], queue: Queue) -> None:
+    """Let the next ``wrap`` of the same object find this, if it will mean the same queue then."""
+    global _sweep_at  # noqa: PLW0603 - with the table above
+    if queue.id is None or queue.thread is not None:
+        return
+    _wrapped[id(obj)] = weakref.ref(stream)
+    if len(_wrapped) > _sweep_at:
+        for key, seen in list(_wrapped.items()):
+            if seen() is None:
+                _wrapped.pop(key, None)
+        _sweep_at = 2 * len(_wrapped) + 1_000
 
 
 def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:

@@ -6,6 +6,7 @@ never streams, so an error kept in a log or sent to another process keeps nothin
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -167,12 +168,11 @@ def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStr
 # -- what is missing --------------------------------------------------------------------------
 
 
-def not_installed(library: str, extra: str, cause: object) -> BackendNotInstalledError:
-    """Word a library that cannot be imported."""
+def not_installed(library: str, extras: Iterable[str], cause: object) -> BackendNotInstalledError:
+    """Word a library that cannot be imported; of several extras the CUDA version decides."""
+    lines = " or ".join(f"pip install '{DISTRIBUTION}[{extra}]'" for extra in extras)
     return BackendNotInstalledError(
-        f"{library} cannot be imported ({cause}). Install it with: "
-        f"pip install '{DISTRIBUTION}[{extra}]'",
-        name=library,
+        f"{library} cannot be imported ({cause}). Install it with: {lines}", name=library
     )
 
 
@@ -233,6 +233,16 @@ def wrong_thread(what: object, home: int, here: int) -> ScopeError:
         f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
         "another one. Call streamkit.per_thread_stream() in the thread that uses it, or share a "
         "streamkit.new_stream()."
+    )
+
+
+def warp_elsewhere(library: str, here: object, there: object, thread: str) -> ScopeError:
+    """Word a process-wide current stream that another thread's scope has moved elsewhere."""
+    return ScopeError(
+        f"{library} has one current stream for the whole process, and thread {thread} holds it on "
+        f"{describe(there)}; thread {threading.current_thread().name} asks for {describe(here)}. "
+        f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and pass it "
+        "the stream with each call (wp.launch(..., stream=s.to('warp'))), or share one stream."
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "CurrentStream",
     "Event",
     "Events",
+    "NestedCurrent",
     "Queue",
     "Stream",
     "StreamLike",
@@ -279,6 +280,19 @@ class CurrentStream(Protocol):
     @abstractmethod
     def leave(self, token: Any) -> None:
         """Restore exactly what was current before the ``enter`` that returned ``token``."""
+
+
+@runtime_checkable
+class NestedCurrent(Protocol):
+    """Capability beside ``CurrentStream``: nesting scopes of one stream costs only a look."""
+
+    @abstractmethod
+    def is_current(self, stream: Any) -> bool:
+        """Whether an ``enter`` of this thread has ``stream``, this object, current now."""
+
+    @abstractmethod
+    def set_current(self, stream: Any) -> None:
+        """Make ``stream`` current again inside such an ``enter``, remembering nothing."""
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from streamkit.protocols import Queue
 
 name = "cuda.bindings"
 api = 1
+streams_are_fixed = True
 any_context = True
 remembers_handles = False  # it remembers nothing
 

@@ -16,6 +16,9 @@ from streamkit.protocols import Queue
 
 name = "cupy"
 api = 1
+streams_are_fixed = True
+
+_get = cupy.cuda.get_current_stream
 
 # As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
@@ -59,12 +62,15 @@ def borrow(queue: Queue) -> Any:
 
 def current(device: int) -> Any:
     """Return ``cupy.cuda.get_current_stream``."""
-    return cupy.cuda.get_current_stream(device)
+    try:
+        return cupy.cuda.get_current_stream(device)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise errors.no_device(f"CuPy {cupy.__version__} cannot use CUDA here: {error}") from error
 
 
 def enter(stream: Any) -> Any:
     """Push the stream and remember what was current, which the push may hide."""
-    previous = cupy.cuda.get_current_stream()
+    previous = _get()
     stream.__enter__()
     return stream, previous
 
@@ -77,8 +83,18 @@ def leave(token: Any) -> None:
     """
     stream, previous = token
     stream.__exit__(None, None, None)
-    if cupy.cuda.get_current_stream() is not previous:
+    if _get() is not previous:
         previous.use()
+
+
+def is_current(stream: Any) -> bool:
+    """Whether the stream is current in this thread."""
+    return _get() is stream
+
+
+def set_current(stream: Any) -> None:
+    """Set the stream without a push: an outer scope has pushed it."""
+    stream.use()
 
 
 # -- events -----------------------------------------------------------------------------------

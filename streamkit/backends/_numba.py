@@ -11,6 +11,7 @@ from streamkit.protocols import Queue
 
 name = "numba"
 api = 1
+streams_are_fixed = True
 remembers_handles = False  # its memory is not bound to streams
 
 

@@ -74,7 +74,10 @@ for name, extra in {extras!r}.items():
         raise AssertionError(f"{{name}} was not missed")
 for name in {others!r}:
     assert _registry.adapter(name).name == name
-list(_registry.with_current_stream())
+try:
+    _registry.movers()
+except sk.NoDeviceError:
+    pass  # it asks the driver whether the loaded ones can use CUDA
 s, seen = sk.new_stream("cpu"), []
 with s:
     s.submit(seen.append, 1)
@@ -158,7 +161,9 @@ class Look:
             wrong.append((name, repr(error)))
         try:
             assert _registry.extract(speaks)[0].handle == 64
-            list(_registry.with_current_stream())
+            _registry.movers()
+        except sk.NoDeviceError:
+            pass
         except BaseException as error:
             wrong.append((name, repr(error)))
         sys.meta_path.insert(0, self)

@@ -55,7 +55,7 @@ WORDED = [
     (errors.unknown_library("jax", ["b", "a"]), "Known: a, b"),
     (errors.unknown_library("jax", []), "streamkit.backends"),
     (errors.no_current_stream("lib"), "s.to('lib')"),
-    (errors.not_installed("lib", "warp", "why"), "pip install 'streamkit-cuda[warp]'"),
+    (errors.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
     (errors.no_device("why"), "new_stream(device='cpu')"),
     (errors.no_such_device(7, 2), "cuda:7"),
     (errors.no_such_device(7, 2), "2 CUDA"),
@@ -108,7 +108,7 @@ def test_a_driver_error_carries_cudas_name_and_number():
 
 
 def test_a_missing_library_is_named_as_import_errors_name_it():
-    assert errors.not_installed("lib", "extra", "why").name == "lib"
+    assert errors.not_installed("lib", ["extra"], "why").name == "lib"
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
@@ -147,7 +147,7 @@ def test_every_install_line_is_one_pip_understands():
     from streamkit import _registry
 
     for row in _registry._ROWS:
-        message = str(errors.not_installed(row.name, row.extra, "why"))
+        message = str(errors.not_installed(row.name, row.extras, "why"))
         lines = re.findall(r"pip install '([^']*)'", message)
         assert lines
         for line in lines:
@@ -162,6 +162,6 @@ def test_every_install_line_names_an_extra_of_this_package():
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("streamkit is not installed here, only on the path")
     for row in _registry._ROWS:
-        message = str(errors.not_installed(row.name, row.extra, "why"))
+        message = str(errors.not_installed(row.name, row.extras, "why"))
         for extras in re.findall(r"\[([^\]]*)\]", message):
             assert set(extras.split(",")) <= set(known)

@@ -82,7 +82,7 @@ except sk.UnsupportedStreamError:
     pass
 else:
     raise AssertionError("no error")
-assert list(_registry.with_current_stream()) == []
+assert _registry.movers() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
     )
