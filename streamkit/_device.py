@@ -11,12 +11,11 @@ _CUDA_DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 def parse(device: object) -> int | str | None:
     """Return the ordinal, "cpu", or None for the current device; ValueError for anything else."""
-    if device is None or device == "cuda":
+    if device is None:
         return None
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return device
-    if device == "cpu":
-        return "cpu"
+    # compared as text: warp's "==" asks CUDA, an array's answers with an array
     text = device if isinstance(device, str) else str(device) if _names_device(device) else ""
     match = _CUDA_DEVICE.fullmatch(text)
     if text == "cpu":
@@ -43,5 +42,5 @@ def ordinal_of(device: object) -> int | None:
     """Return the CUDA ordinal, None for the current device; ValueError for the host."""
     parsed = parse(device)
     if parsed == "cpu":
-        raise errors.bad_device(device)
+        raise errors.host_device()
     return parsed if isinstance(parsed, int) else None

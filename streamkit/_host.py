@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _scope, errors
+from streamkit import _registry, _scope, errors
 from streamkit._host_event import HostEvent, Mark, no_cuda
 from streamkit.protocols import Event, Stream
 
@@ -38,19 +38,19 @@ class HostStream(Stream):
         name: str | None = None,
         nonblocking: bool = False,
         owned: bool = True,
+        thread: int | None = None,
     ) -> None:
         self._name = name
         self._id = next(_ids)
         self._nonblocking = nonblocking
         self._owned = owned
+        self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._items: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
-        self._working = False
+        self._working = False  # whether there is a worker
+        self._pending = 0  # items that have not ended
         self._error: BaseException | None = None
-        self._holder: int | None = None  # the thread whose ``with s:`` body is running
-        self._depth = 0
-        self._release: threading.Event | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -132,18 +132,32 @@ class HostStream(Stream):
     def _check_open(self) -> None:
         if self._closed:
             raise errors.closed(self)
+        if (
+            self._thread is not None
+            and _per_thread.stream is not self
+            and not _scope.holds(self)  # the worker runs this thread's functions
+        ):
+            raise errors.wrong_thread(self, self._thread, threading.get_ident())
 
     def _put(self, item: Callable[[], None]) -> None:
         """Queue an item, or run it at once if this thread's body is the running item."""
-        if self._holder == threading.get_ident():
+        if _scope.holds(self):
             item()
             return
         with self._lock:
+            self._pending += 1
             self._items.append(item)
             if self._working:
                 return
             self._working = True
-        threading.Thread(target=self._work, name=f"streamkit-{self._id}", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name=f"streamkit-{self._id}", daemon=True).start()
+        except RuntimeError:  # no thread to be had: take the item back, or it would never run
+            with self._lock:
+                self._working = False
+                self._pending -= 1
+                self._items.remove(item)
+            raise
 
     def _work(self) -> None:
         while True:
@@ -152,9 +166,20 @@ class HostStream(Stream):
                     self._working = False
                     return
                 item = self._items.popleft()
-            item()
+            if isinstance(item, Mark):
+                self._end_item()  # before anybody can see that the mark is reached
+                item.reach()
+            elif isinstance(item, _Turn):
+                item.hand_over()
+            else:
+                item()
+                self._end_item()
 
-    def submit(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _end_item(self) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue ``fn(*args, **kwargs)``; its first error is raised by the next ``sync``.
 
         It returns no value: results travel in arrays.
@@ -162,8 +187,13 @@ class HostStream(Stream):
         self._check_open()
 
         def call() -> None:
+            key = object()
+            _scope.push(_HostScope(self, key))
             try:
-                fn(*args, **kwargs)
+                try:
+                    fn(*args, **kwargs)
+                finally:
+                    _scope.leave(key)
             except BaseException as error:  # noqa: BLE001 - raised where the user waits
                 if self._error is None:
                     self._error = error
@@ -186,7 +216,7 @@ class HostStream(Stream):
         else:
             raise self._foreign(event)
         target.mark = mark = Mark()
-        self._put(mark.reach)
+        self._put(mark)
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:
@@ -208,7 +238,7 @@ class HostStream(Stream):
             self._put(mark.wait)
 
     def _foreign(self, other: object) -> Exception:
-        if isinstance(other, (Stream, Event)) or hasattr(type(other), "__cuda_stream__"):
+        if isinstance(other, (Stream, Event)) or _registry.speaks_protocol(other):
             return errors.device_mismatch(
                 self, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
             )
@@ -226,11 +256,7 @@ class HostStream(Stream):
     def done(self) -> bool:
         """Whether all work submitted so far has run. Raises the first error of a function."""
         self._check_open()
-        if self._holder == threading.get_ident():
-            idle = True
-        else:
-            with self._lock:
-                idle = not self._working
+        idle = not self._pending or _scope.holds(self)
         if idle:
             self._raise_error()
         return idle
@@ -240,7 +266,8 @@ class HostStream(Stream):
 
         Raises the first error of a submitted function, once. TimeoutError names the stream.
         """
-        self._check_open()
+        if self.done:
+            return
         mark = self.record().mark
         if mark is not None and not mark.reached.wait(timeout) and timeout is not None:
             errors.raise_timeout(self, timeout)
@@ -267,31 +294,22 @@ class HostStream(Stream):
         """End the item; what other threads submitted meanwhile follows."""
         _scope.leave(self)
 
-    def _take_turn(self) -> None:
+    def _take_turn(self) -> _Turn | None:
         self._check_open()
-        if self._holder == threading.get_ident():
-            self._depth += 1
-            return
-        turn, release = threading.Event(), threading.Event()
-
-        def hand_over() -> None:
-            turn.set()
-            release.wait()
-
-        self._put(hand_over)
+        if _scope.holds(self):
+            return None
+        turn = _Turn(self._end_item)
+        self._put(turn)
         try:
-            turn.wait()
+            turn.begun.wait()
         except BaseException:  # an interrupted wait must not leave the queue held for ever
-            release.set()
+            turn.end()
             raise
-        self._holder, self._depth, self._release = threading.get_ident(), 1, release
+        return turn
 
-    def _end_turn(self) -> None:
-        self._depth -= 1
-        release = self._release
-        if self._depth == 0 and release is not None:
-            self._holder = self._release = None
-            release.set()
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a queue is not copied and not sent to another process."""
+        raise TypeError(f"{self!r} cannot be copied or pickled")
 
     # -- its end ------------------------------------------------------------------------------
 
@@ -306,21 +324,44 @@ class HostStream(Stream):
         return f"<streamkit.HostStream{name} cpu id={self._id}{state}>"
 
 
-class _HostScope:
-    __slots__ = ("key", "stream")
+class _Turn:
+    """An item of the queue that another thread runs."""
 
-    def __init__(self, stream: HostStream, key: object) -> None:
-        self.stream, self.key = stream, key
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self.begun, self._release, self._ended = threading.Event(), threading.Event(), ended
+
+    def __call__(self) -> None:
+        """Never called: it is handed over."""
+
+    def hand_over(self) -> None:
+        self.begun.set()
+        self._release.wait()
+
+    def end(self) -> None:
+        if not self._release.is_set():
+            self._ended()
+            self._release.set()
+
+
+class _HostScope:
+    __slots__ = ("_turn", "key", "stream")
+
+    def __init__(self, stream: HostStream, key: object, turn: _Turn | None = None) -> None:
+        self.stream, self.key, self._turn = stream, key, turn
 
     def leave(self) -> list[str]:
-        self.stream._end_turn()  # noqa: SLF001 - one module's business
+        if self._turn is not None:
+            self._turn.end()
         return []
+
+    def __del__(self) -> None:
+        self.leave()  # the thread ended inside it
 
 
 def enter(stream: HostStream, key: object) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
-    stream._take_turn()  # noqa: SLF001 - one module's business
-    _scope.push(_HostScope(stream, key))
+    turn = stream._take_turn()  # noqa: SLF001 - one module's business
+    _scope.push(_HostScope(stream, key, turn))
 
 
 # -- the default queues -----------------------------------------------------------------------
@@ -330,7 +371,7 @@ _default = HostStream(owned=False, name="default")
 
 class _PerThread(threading.local):
     def __init__(self) -> None:
-        self.stream = HostStream(owned=False, name="per-thread")
+        self.stream = HostStream(owned=False, name="per-thread", thread=threading.get_ident())
 
 
 _per_thread = _PerThread()

@@ -30,6 +30,8 @@ class Mark:
         self.time_ns = time.perf_counter_ns()
         self.reached.set()
 
+    __call__ = reach  # as an item of a queue
+
     def wait(self) -> None:
         self.reached.wait()
 

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from streamkit import _driver, errors
-from streamkit._queue import LEGACY, PER_THREAD, Queue
+from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 
 if TYPE_CHECKING:
     from streamkit.protocols import Adapter
@@ -61,7 +61,7 @@ def _identify_default(found: Queue) -> Queue:
         if queue is None:
             queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
             queue.permanent = handle == LEGACY and primary
-            queue.thread = threading.get_ident() if handle == PER_THREAD else None
+            queue.thread = this_thread() if handle == PER_THREAD else None
             queue.nonblocking = False
             _complete(queue, context, device, primary=primary, number=number)
     return queue
@@ -200,4 +200,4 @@ def same(one: Queue, other: Queue) -> bool:
         return False
     if settle(one) and settle(other):
         return one.id == other.id
-    return one.thread == other.thread
+    return one.thread is other.thread

@@ -6,13 +6,12 @@ current; every other handle knows its context.
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedEvent
-from streamkit._queue import PER_THREAD
+from streamkit._queue import PER_THREAD, this_thread
 
 if TYPE_CHECKING:
     from streamkit._queue import Queue
@@ -27,8 +26,8 @@ def on(queue: Queue) -> AbstractContextManager[None]:
 
 def check_thread(queue: Queue, what: object) -> None:
     """Raise ScopeError if this is another thread's per-thread default stream."""
-    if queue.thread is not None and queue.thread != threading.get_ident():
-        raise errors.wrong_thread(what, queue.thread, threading.get_ident())
+    if queue.thread is not None and queue.thread is not this_thread():
+        raise errors.wrong_thread(what, queue.thread, this_thread())
 
 
 def record(event: int, queue: Queue, *, external: bool = False) -> None:

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LEGACY, PER_THREAD = 1, 2
+
+
+class _Here(threading.local):
+    """A token for each thread: a thread's ident is given again when it has ended."""
+
+    def __init__(self) -> None:
+        self.token = ThreadToken()
+
+
+class ThreadToken:
+    """One thread, for as long as anybody asks."""
+
+    def __init__(self) -> None:
+        self._text = f"{threading.current_thread().name} ({threading.get_ident()})"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+_here = _Here()
+
+
+def this_thread() -> ThreadToken:
+    """Return the token of the calling thread."""
+    return _here.token
 
 
 class Queue:
@@ -41,7 +67,7 @@ class Queue:
         self.handle, self.device, self.owner = handle, device, owner
         self.id: int | None = None
         self.nonblocking: bool | None = None
-        self.thread: int | None = None
+        self.thread: ThreadToken | None = None
         self.capture: int | None = None
         self.context = 0
         self.permanent = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import inspect
 import sys
 import threading
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from streamkit._queue import Queue
 
 ENTRY_POINTS = "streamkit.backends"
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
         else:
             _stream_types[kind] = candidate
             return queue, candidate
-    if hasattr(kind, "__cuda_stream__") or "__cuda_stream__" in getattr(obj, "__dict__", ()):
+    if speaks_protocol(obj):
         protocol: Any = importlib.import_module(_PROTOCOL)
         return protocol.extract(obj), protocol
     raise refusal or errors.not_a_stream(obj)
@@ -161,10 +163,25 @@ def event_adapter(obj: object) -> tuple[Adapter, Events] | None:
     return adapter, adapter
 
 
+def speaks_protocol(obj: object) -> bool:
+    """Whether an object has ``__cuda_stream__``, without reading it; a class is none."""
+    found = inspect.getattr_static(obj, "__cuda_stream__", _ABSENT)
+    return found is not _ABSENT and not isinstance(obj, type)
+
+
+def _is_loaded(module: str) -> bool:
+    """Whether a module is there and whole: one that is being imported has nobody's streams yet."""
+    found = sys.modules.get(module)  # None is how an import is forbidden
+    if found is None or getattr(found.__spec__, "_initializing", False):
+        return False
+    parent, _, child = module.rpartition(".")
+    return not parent or hasattr(sys.modules.get(parent), child)  # bound when it is complete
+
+
 def _candidates(kind: type) -> Iterator[Adapter]:
-    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
     for row in _ROWS:
-        if row.root in roots and row.module in sys.modules:
+        if row.root in roots and _is_loaded(row.module):
             yield _load_row(row)
     for entry in _entry_points():
         if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
@@ -195,7 +212,7 @@ def movers() -> tuple[Mover, ...]:
     that is imported but has not touched CUDA.
     """
     for module in tuple(_watch()):
-        if module in sys.modules:
+        if module in sys.modules and _is_loaded(module):
             _look_again()
             break
     return _movers
@@ -217,7 +234,7 @@ def _look_again() -> None:
     global _movers  # noqa: PLW0603 - one table for the process
     with _lock:
         watched = _watch()
-        for module in [module for module in watched if module in sys.modules]:
+        for module in [module for module in watched if _is_loaded(module)]:
             adapter = watched[module]()
             name = adapter.name
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):

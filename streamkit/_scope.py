@@ -49,6 +49,11 @@ def innermost() -> Any:
     return _stack.scopes[-1].stream if _stack.scopes else None
 
 
+def holds(stream: object) -> bool:
+    """Whether this thread has a scope of the stream open."""
+    return any(scope.stream is stream for scope in _stack.scopes)
+
+
 def push(scope: OpenScope) -> None:
     """Note an entered scope as this thread's innermost."""
     _stack.scopes.append(scope)

@@ -86,6 +86,8 @@ def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:
     if device is None:
         return
     wanted = _device.parse(device)
+    if wanted is None and stream.device_id is None:
+        wanted = "cuda"
     if wanted is not None and wanted not in (stream.device_id, stream.device):
         raise errors.device_mismatch(
             stream, f"device={device!r}", "leave the device out: the stream knows its own."

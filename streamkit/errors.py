@@ -75,13 +75,20 @@ def describe(obj: object) -> str:
     Foreign objects are named by their type: the ``repr`` of a CUDA array waits for the device.
     """
     kind = type(obj)
-    if kind in _PLAIN or kind.__module__.partition(".")[0] == __package__:
+    if isinstance(obj, type):
+        text = f"the class {obj.__module__}.{obj.__qualname__}"
+    elif isinstance(obj, (tuple, list)) and kind in _PAIRS:
+        text = _PAIRS[kind].format(", ".join(describe(item) for item in obj[:_ITEMS]))
+    elif kind in _PLAIN or str(kind.__module__).partition(".")[0] == __package__:
         text = repr(obj)
-        return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
-    return f"<{kind.__module__}.{kind.__qualname__} object at {id(obj):#x}>"
+    else:
+        return f"<{kind.__module__}.{kind.__qualname__} object at {id(obj):#x}>"
+    return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
 
 
-_PLAIN = (str, bytes, int, float, bool, type(None), tuple, list)
+_PLAIN = (str, bytes, int, float, bool, type(None))
+_PAIRS: dict[type, str] = {tuple: "({})", list: "[{}]"}
+_ITEMS = 4
 _LINE = 120
 
 
@@ -135,6 +142,11 @@ def bad_handle(handle: object) -> UnsupportedStreamError | ValueError:
             "go to streamkit.wrap(obj)."
         )
     return ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
+
+
+def host_device() -> ValueError:
+    """Word the host named as the device of a CUDA stream."""
+    return ValueError("device='cpu' has no CUDA stream: use None, 'cuda', 'cuda:N' or an ordinal.")
 
 
 def bad_device(device: object) -> ValueError:
@@ -227,7 +239,7 @@ def device_mismatch(first: object, second: object, instead: str) -> DeviceMismat
     return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
 
 
-def wrong_thread(what: object, home: int, here: int) -> ScopeError:
+def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     """Word a per-thread default stream used from another thread."""
     return ScopeError(
         f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
@@ -236,13 +248,13 @@ def wrong_thread(what: object, home: int, here: int) -> ScopeError:
     )
 
 
-def warp_elsewhere(library: str, here: object, there: object, thread: str) -> ScopeError:
+def process_wide(library: str, here: object, there: object, thread: str, way: str) -> ScopeError:
     """Word a process-wide current stream that another thread's scope has moved elsewhere."""
     return ScopeError(
         f"{library} has one current stream for the whole process, and thread {thread} holds it on "
         f"{describe(there)}; thread {threading.current_thread().name} asks for {describe(here)}. "
-        f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and pass it "
-        "the stream with each call (wp.launch(..., stream=s.to('warp'))), or share one stream."
+        f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and {way}, "
+        "or share one stream."
     )
 
 

@@ -35,6 +35,7 @@ def extract(obj: Any) -> Queue:
         _, handle = obj.__cuda_stream__()
     except RuntimeError as error:
         raise errors.closed(obj) from error
+    handle %= 2**64  # it reads the handle as signed
     return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
 
 

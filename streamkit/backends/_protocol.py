@@ -7,6 +7,7 @@ itself is taken for the second.
 from __future__ import annotations
 
 import inspect
+import numbers
 from typing import Any
 
 from streamkit import errors
@@ -33,19 +34,19 @@ def extract(obj: Any) -> Queue:
 
 
 def _handle(obj: Any, answer: object) -> int:
-    said = f"returned {errors.describe(answer)}"
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:  # noqa: PLR2004 - a pair
-        raise errors.bad_protocol(obj, said)
-    version, handle = answer
-    if _is_int(version) and version != 0:
-        raise errors.bad_protocol(obj, f"{said}, of protocol version {version}, not 0")
-    if not _is_int(version) or not _is_int(handle) or not 0 <= handle < _MAX_HANDLE:
-        raise errors.bad_protocol(obj, said)
-    return int(handle)
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:  # noqa: PLR2004 - a pair
+        version, handle = answer
+        if _is_int(version) and _is_int(handle) and version == 0 and 0 <= handle < _MAX_HANDLE:
+            return int(handle)
+        if _is_int(version) and version != 0:
+            said = f"returned {errors.describe(answer)}, of protocol version {version}, not 0"
+            raise errors.bad_protocol(obj, said)
+    raise errors.bad_protocol(obj, f"returned {errors.describe(answer)}")
 
 
 def _is_int(value: object) -> bool:
-    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+    # NumPy's scalars are such; arrays and tensors, which have __index__ too, are not
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def borrow(queue: Queue) -> Any:

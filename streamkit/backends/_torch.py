@@ -148,6 +148,10 @@ def event_handle(event: Any) -> int:
     """Read a ``torch.cuda.Event``; 0 until its first record creates it."""
     if not isinstance(event, torch.cuda.Event):
         if isinstance(event, torch.Event):
+            if event.device is not None and event.device.type != "cuda":
+                raise errors.library_cannot_take(
+                    "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
+                )
             return int(event.event_id)
         raise errors.not_a_stream(event)
     return int(event.cuda_event)

@@ -133,8 +133,12 @@ def _check_alone(thread: int, stream: Any) -> None:
     for level in _levels:
         for other in level.threads:
             if other != thread:
-                raise errors.warp_elsewhere(
-                    name, _text(stream), _text(level.stream), _thread_name(other)
+                raise errors.process_wide(
+                    name,
+                    _text(stream),
+                    _text(level.stream),
+                    _thread_name(other),
+                    "name it at each launch: wp.launch(..., stream=s.to('warp'))",
                 )
 
 
