@@ -119,35 +119,74 @@ def leave_by_generator_close(stream):
     generator.close()
 
 
+def torch_states(player, keep):
+    torch = player.torch
+    foreign = sk.new_stream()
+    keep.append(foreign)
+    return {
+        "default": torch.cuda.default_stream(),
+        "pool": torch.cuda.Stream(),
+        "external": torch.cuda.get_stream_from_external(foreign.handle, 0),
+    }
+
+
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
-@pytest.mark.parametrize("prior", ["default", "use", "pushed"])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_prior_states_are_restored_however_the_block_ends(three, leave, prior, ordered):
+@pytest.mark.parametrize("warp_state", ["own", "other", "null"])
+@pytest.mark.parametrize("cupy_state", ["default", "use", "pushed"])
+@pytest.mark.parametrize("torch_state", ["default", "pool", "external"])
+def test_prior_states_are_restored_however_the_block_ends(
+    three, leave, torch_state, cupy_state, warp_state
+):
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
     before_all = stand(three)
-    a, b = cupy.new_stream(), cupy.new_stream()
-    try:
-        if prior == "pushed":
-            a.__enter__()
-        if prior != "default":
-            torch.make_current(torch.new_stream())
-            warp.make_current(warp.new_stream())
-            cupy.make_current(b)
+    keep = []
+    pushed, used = cupy.new_stream(), cupy.new_stream()
+    with contextlib.ExitStack() as undo:
+        undo.callback(torch.make_current, before_all["torch"])
+        undo.callback(warp.make_current, before_all["warp"])
+        torch.make_current(torch_states(torch, keep)[torch_state])
+        if cupy_state == "pushed":
+            undo.enter_context(pushed)
+        if cupy_state != "default":
+            undo.callback(cupy.make_current, cupy.current())
+            cupy.make_current(used)
+        if warp_state != "own":
+            warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
         before = stand(three)
-        leave(sk.new_stream())
+        stream = sk.new_stream()
+
+        leave(stream)
         assert stand(three) == before
-        with sk.use(sk.new_stream(), ordered=ordered):
+
+        with stream:  # what the body sets does not survive it, nor a nested scope of the same
+            with stream:
+                torch.make_current(torch.new_stream())
+                warp.make_current(warp.new_stream())
+                cupy.make_current(pushed)
+            sk.assert_one_queue()
+            assert sk.current_stream("torch") == stream
             torch.make_current(torch.new_stream())
             warp.make_current(warp.new_stream())
-            cupy.make_current(a)
-        assert stand(three) == before, "what the body set has survived the scope"
-    finally:
-        if prior == "pushed":
-            a.__exit__(None, None, None)
-        torch.make_current(before_all["torch"])
-        warp.make_current(before_all["warp"])
-        cupy.make_current(before_all["cupy"])
+            cupy.make_current(pushed)
+            leave(sk.new_stream())
+        assert stand(three) == before
     assert stand(three) == before_all
+
+
+def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
+    import streamkit._driver as seam
+
+    stream, other = sk.wrap(three["torch"].new_stream()), sk.new_stream()
+    with stream, other:  # builds the views
+        pass
+
+    def refuse(*_, **__):
+        raise AssertionError("a driver call")
+
+    for name in ("create_event", "record_event", "wait_event", "sync_stream", "sync_event"):
+        monkeypatch.setattr(seam, name, refuse)
+    with stream, other, stream, stream, sk.use(stream, ordered=True):
+        pass
 
 
 def test_a_library_that_refuses_leaves_the_others_where_they_were(three):

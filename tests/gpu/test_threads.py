@@ -1,0 +1,211 @@
+"""Scopes in several threads: torch and CuPy are each thread's own, Warp is the process's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import streamkit as sk
+
+SECONDS = float(os.environ.get("STREAMKIT_STRESS_SECONDS", "30"))
+
+
+@pytest.fixture(autouse=True)
+def all_three(players):
+    for name in ("torch", "cupy", "warp"):
+        players(name)
+
+
+class Elsewhere:
+    """A thread that enters a scope and holds it until told to leave."""
+
+    def __init__(self, stream, **options):
+        self.entered, self.may_leave = threading.Event(), threading.Event()
+        self.error = None
+        self.thread = threading.Thread(
+            target=self.run, args=(stream, options), name="holder", daemon=True
+        )
+        self.thread.start()
+        assert self.entered.wait(10)
+
+    def run(self, stream, options):
+        try:
+            with sk.use(stream, **options):
+                self.entered.set()
+                self.may_leave.wait(10)
+        except sk.ScopeError as error:
+            self.error = error
+            self.entered.set()
+
+    def leave(self):
+        self.may_leave.set()
+        self.thread.join()
+
+
+def test_another_queue_in_another_thread_is_refused_for_warp(players):
+    warp = players("warp")
+    before = warp.current(), players("torch").current(), players("cupy").current()
+    holder = Elsewhere(sk.new_stream(name="theirs"))
+    mine = sk.new_stream(name="mine")
+    with pytest.raises(sk.ScopeError) as caught, mine:
+        pass
+    text = str(caught.value)
+    assert "holder" in text
+    assert "MainThread" in text
+    assert "libraries=" in text
+    assert "wp.launch" in text
+    assert (players("torch").current(), players("cupy").current()) == before[1:]
+    with sk.use(mine, libraries=["torch", "cupy"]):
+        assert sk.current_stream("torch") == mine == sk.current_stream("cupy")
+    holder.leave()
+    assert warp.current() is before[0]
+    with mine:
+        assert sk.current_stream("warp") == mine
+
+
+def test_the_same_queue_is_joined_and_the_last_one_out_restores(players):
+    warp = players("warp")
+    before = warp.current()
+    shared = sk.new_stream()
+    holder = Elsewhere(shared)
+    with shared:
+        assert sk.current_stream("warp") == shared
+        sk.assert_one_queue()
+        holder.leave()
+        assert holder.error is None
+        assert sk.current_stream("warp") == shared, "the first one out restored"
+    assert warp.current() is before
+
+
+def test_a_nested_scope_may_not_pull_warp_away_from_another_thread():
+    shared = sk.new_stream()
+    holder = Elsewhere(shared)
+    with shared:
+        with pytest.raises(sk.ScopeError, match="holder"), sk.new_stream():
+            pass
+        assert sk.current_stream("warp") == shared
+        sk.assert_one_queue()
+    holder.leave()
+
+
+def test_joining_above_a_scope_of_another_queue_is_refused():
+    """When the one below ended, it would come back under the thread that joined."""
+    outer, inner = sk.new_stream(), sk.new_stream()
+    with outer, inner:
+        guest = Elsewhere(inner)
+        assert isinstance(guest.error, sk.ScopeError)
+        guest.leave()
+
+
+def test_leaving_in_another_thread_raises_and_leaves_both_whole(players):
+    before = players("torch").current()
+    scope = sk.use(sk.new_stream())
+    scope.__enter__()
+    caught = []
+
+    def leave():
+        try:
+            scope.__exit__(None, None, None)
+        except sk.ScopeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert "not open in this thread" in str(caught[0])
+    scope.__exit__(None, None, None)
+    assert players("torch").current() == before
+
+
+def test_two_tasks_that_hold_scopes_across_an_await_are_told(players):
+    before = players("torch").current(), players("warp").current()
+
+    async def hold(stream, mine, other):
+        with sk.use(stream):
+            mine.set()
+            await other.wait()
+
+    async def both():
+        a, b = asyncio.Event(), asyncio.Event()
+        return await asyncio.gather(
+            hold(sk.new_stream(), a, b), hold(sk.new_stream(), b, a), return_exceptions=True
+        )
+
+    results = asyncio.run(both())
+    assert any(isinstance(result, sk.ScopeError) for result in results)
+    assert (players("torch").current(), players("warp").current()) == before
+
+
+def run_on(stream, fn, *args):
+    """Run one function of a thread pool on a stream: the recipe."""
+    with sk.use(stream, libraries=["torch", "cupy"]):
+        return fn(*args)
+
+
+def test_the_recipe_for_thread_pools(players):
+    torch, cupy = players("torch").torch, players("cupy").cupy
+
+    def work(value):
+        x = torch.full((1000,), value, device="cuda", dtype=torch.float64)
+        return float(cupy.from_dlpack(x).sum())
+
+    streams = [sk.new_stream() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        sums = [pool.submit(run_on, streams[i % 4], work, i) for i in range(64)]
+        assert [future.result() for future in sums] == [1000.0 * i for i in range(64)]
+
+
+@pytest.mark.timeout(SECONDS + 90)
+def test_eight_threads_of_random_scopes_and_sums(players):
+    """Every sum is exact; Warp takes part in one thread, torch and CuPy in all."""
+    torch, cupy, warp = (players(name) for name in ("torch", "cupy", "warp"))
+    before = torch.current(), cupy.current(), warp.current()
+    end = time.monotonic() + SECONDS
+    rounds, failures = [0] * 8, []
+
+    def compute(kind, value, use, streams, chance):
+        first, second = chance.choice(streams), chance.choice(streams)
+        with use(first, ordered=chance.random() < 0.3):
+            x = torch.torch.full((257,), value, device="cuda", dtype=torch.torch.float32)
+            with use(second):
+                second.wait(first)
+                y = cupy.cupy.from_dlpack(x) * 2
+                if kind == "warp":
+                    z = warp.warp.from_dlpack(y)
+                    warp.warp.launch(warp.kernel, dim=1, inputs=[z, z])  # y[0] += 1
+                total = int(y.sum())
+            first.wait(second)  # x and y go back to their pools behind what used them
+        return total - (257 * 2 * value + (kind == "warp"))
+
+    def run(index):
+        chance = random.Random(index)  # noqa: S311 - a test's dice
+        libraries = None if index == 0 else ["torch", "cupy"]
+        streams = [sk.new_stream(), sk.new_stream(), sk.wrap(cupy.new_stream())]
+
+        def use(stream, **options):
+            return sk.use(stream, libraries=libraries, **options)
+
+        try:
+            while time.monotonic() < end:
+                wrong = compute("warp" if index == 0 else "", chance.randrange(100), use, streams,
+                                chance)  # fmt: skip
+                if wrong:
+                    failures.append((index, rounds[index], wrong))
+                rounds[index] += 1
+        except Exception as error:  # noqa: BLE001 - reported below
+            failures.append((index, rounds[index], repr(error)))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:5]
+    assert min(rounds) > 50
+    assert (torch.current(), cupy.current(), warp.current()) == before
