@@ -16,6 +16,9 @@ import streamkit
 from streamkit.errors import DISTRIBUTION, StreamKitError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from streamkit._bench import Report
     from streamkit._demo import Result
 
 _EXTRA = ("numpy", "rich", "typer")
@@ -69,6 +72,20 @@ def _app() -> Any:
         """
         raise typer.Exit(_demo(output, as_json=as_json))
 
+    @app.command()
+    def bench(
+        *,
+        output: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write the numbers, as JSON.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Time StreamKit's operations against the libraries' own calls, in this process.
+
+        Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 only if it cannot run.
+        """
+        raise typer.Exit(_bench(output, as_json=as_json))
+
     return app
 
 
@@ -119,6 +136,95 @@ def _show(result: "Result") -> None:
         f"{verdict}: off by {result.max_error:.1e} at most from NumPy in float64 "
         f"({result.tolerance:.0e} allowed)"
     )
+
+
+def _bench(output: Path | None, *, as_json: bool) -> int:
+    from streamkit import _bench
+
+    try:
+        with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
+            report = _bench.run(progress=progress)
+        text = json.dumps(_bench.as_data(report), indent=2)
+        if output is not None:
+            output.write_text(text + "\n", encoding="utf-8")
+    except _bench.CannotRunError as error:
+        _complain(str(error))
+        return 1
+    except (StreamKitError, OSError) as error:
+        _complain(f"{type(error).__name__}: {error}")
+        return 1
+    if as_json:
+        _say(text)
+    else:
+        _show_bench(report)
+        if output is not None:
+            _say(f"Written: {output}")
+    return 0
+
+
+@contextlib.contextmanager
+def _progress() -> "Generator[Callable[[str, int, int], None]]":
+    """Show a bar on stderr while it is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # Not refreshed by a thread of rich's, which would take the GIL from what is timed; nor may rich
+    # take stdout, where the libraries talk.
+    with Progress(
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("")
+
+        def progress(what: str, done: int, steps: int) -> None:
+            bar.update(task, description=what, completed=done, total=steps, refresh=True)
+
+        yield progress
+
+
+def _show_bench(report: "Report") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)  # not soft_wrap: the table must fit
+    libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    console.print(f"{report.device}, CUDA {report.cuda}; {libraries}", markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("row", overflow="fold")
+    for heading in ("ours ns", "theirs ns", "ratio (spread)", "at most", "aim", "met?"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in report.rows:
+        verdict = ("aim", "green") if row.ratio <= row.aim else ("yes", "green")
+        table.add_row(
+            Text(row.name),
+            f"{row.ours_ns:.0f}",
+            f"{row.theirs_ns:.0f}",
+            f"{row.ratio:.2f} ({row.ratio_low:.2f}-{row.ratio_high:.2f})",
+            f"{row.at_most:.2f}",
+            f"{row.aim:.2f}",
+            Text.assemble(verdict if row.met else ("no", "red")),
+        )
+    console.print(table)
+    count, imported = report.count, report.imported
+    found = ", ".join(f"{kind} {number:g}" for kind, number in count.found.items())
+    spread = f"{imported.ms_low:.1f} to {imported.ms_high:.1f}"
+    # Only the terminal may break these lines, so that they can be copied.
+    for line in (
+        f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}"),
+        f"{imported.name}: {imported.ms:.1f} ms ({spread}), aim {imported.aim_ms:g}",
+        f"Medians of {report.repeats} repeats of {report.iterations} calls, the two sides in turn",
+        "",
+        *(
+            f"{row.name}: against {row.against}" + (f"; {row.note}" if row.note else "")
+            for row in report.rows
+        ),
+    ):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _device, _driver, _host, _registry, _scope, errors
+from streamkit import _device, _driver, _host, _movers, _registry, _scope, errors
 from streamkit import _stream as _cuda
 from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
@@ -51,7 +51,7 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
         return {}
     ordinal = _device_or_current(device)
     streams = {}
-    for mover in _registry.movers():
+    for mover in _movers.movers():
         streams[mover.name] = _current(mover.current, ordinal)
     return streams
 

@@ -8,19 +8,17 @@ never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM changes.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
-import sys
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
+from streamkit._library import Library
 from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
-_NO_DEVICE = 100
 _NOT_READY = 600
 _CAPTURE_IMPLICIT = 906
 _NONBLOCKING_FLAG = 1
@@ -28,103 +26,18 @@ _EVENT_TIMING, _EVENT_NO_TIMING = 0, 2
 _EXTERNAL = 1
 _RELAXED = 2
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-
 _lock = threading.RLock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
 _legacy_ids: dict[int, int] = {}  # context -> id of its legacy stream
-
-
-class _NotLoaded:
-    """Stands for the bindings until the first call, which loads them."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_load(), name)
-
-
-class _Forked:
-    """Stands for the bindings in a forked child."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise errors.forked()
-
-
-cu: Any = _NotLoaded()
-
-
-def _load_first(name: str) -> Callable[..., int]:
-    def call(*arguments: object) -> int:
-        _load()
-        code: int = globals()[name](*arguments)
-        return code
-
-    return call
-
-
-# These two are most of what an ordering edge costs, so they skip the bindings (half the time) for
-# the driver's C functions, through ctypes, which releases the GIL as the bindings do.
-_record: Callable[..., int] = _load_first("_record")
-_wait: Callable[..., int] = _load_first("_wait")
-_pointer: Callable[[int], Any] = int
-
-
-def _load() -> Any:
-    global cu, _record, _wait, _pointer  # noqa: PLW0603 - one driver per process
-    with _lock:
-        if isinstance(cu, _NotLoaded):
-            bindings = _import_bindings()
-            try:
-                (code,) = bindings.cuInit(0)
-            except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
-                raise errors.no_device("the CUDA driver library cannot be loaded") from error
-            if code == _NO_DEVICE:
-                raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
-            if code:
-                raise _error("cuInit", code, bindings)
-            os.register_at_fork(after_in_child=_forbid)
-            import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-            library = ctypes.CDLL(_LIBRARY)
-            _record, _wait = library.cuEventRecord, library.cuStreamWaitEvent
-            _pointer = ctypes.c_void_p
-            cu = bindings
-        return cu
-
-
-def _import_bindings() -> Any:
-    try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        if not _has_driver_library():
-            raise errors.no_device("there is no CUDA driver library") from error
-        raise errors.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
-
-
-def _has_driver_library() -> bool:
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-def _forbid() -> None:
-    global cu, _record, _wait  # noqa: PLW0603 - see above
-    cu = _Forked()
-    _record = _wait = _refuse
-
-
-def _refuse(*_: object) -> int:
-    raise errors.forked()
+cu = Library()
 
 
 def is_usable() -> bool:
-    """Whether the driver may still be called: loaded, not in a forked child, not at exit."""
-    return type(cu) not in (_NotLoaded, _Forked) and not sys.is_finalizing()
+    """Whether the driver may be called by a destructor: loaded, and not in a forked child."""
+    return cu.is_loaded
 
 
+@functools.cache
 def is_present() -> bool:
     """Whether this machine has a driver and a device; any failure but their absence raises."""
     try:
@@ -133,8 +46,8 @@ def is_present() -> bool:
         return False
 
 
-def _error(call: str, code: int, bindings: Any = None) -> errors.DriverError:
-    _, name = (bindings or cu).cuGetErrorName(code)
+def _error(call: str, code: int) -> errors.DriverError:
+    _, name = cu.cuGetErrorName(code)
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
@@ -323,12 +236,12 @@ def destroy_event(event: int) -> None:
 
 def pointer(handle: int) -> Any:
     """Return a stream's or an event's handle as ``record_event`` and ``wait_event`` take it."""
-    return _pointer(handle)
+    return cu.pointer(handle)
 
 
 def record_event(event: Any, stream: Any) -> None:
     """Mark the present end of the stream."""
-    code = _record(event, stream)
+    code = cu.record(event, stream)
     if code:
         raise _error("cuEventRecord", code)
 
@@ -340,7 +253,7 @@ def record_external(event: int, stream: int) -> None:
 
 def wait_event(stream: Any, event: Any, *, external: bool = False) -> None:
     """Hold later work of the stream until the event's last record was reached."""
-    code = _wait(stream, event, _EXTERNAL if external else 0)
+    code = cu.wait(stream, event, _EXTERNAL if external else 0)
     if code:
         raise _error("cuStreamWaitEvent", code)
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _registry, errors
-from streamkit.protocols import Event, Events
+from streamkit.protocols import Event, Events, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +154,20 @@ def borrowed(obj: Any) -> CudaEvent | None:
     read_device = getattr(adapter, "event_device", None)
     device = read_device(obj) if read_device is not None else None
     return CudaEvent(_driver.current_device() if device is None else device, None, obj, adapter)
+
+
+def any_event(obj: object, stream: object) -> CudaEvent:
+    """Return anybody's event for an operation of ``stream``; its refusals name both."""
+    refuse_host(obj, stream)
+    found = obj if isinstance(obj, CudaEvent) else borrowed(obj)
+    if found is None:
+        raise errors.not_an_event(obj)
+    return found
+
+
+def refuse_host(other: object, stream: object) -> None:
+    """Raise DeviceMismatchError if ``other`` is a host stream or event."""
+    if isinstance(other, (Stream, Event)) and other.device == "cpu":
+        raise errors.device_mismatch(
+            stream, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
+        )

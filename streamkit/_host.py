@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 from streamkit import _registry, _scope, errors
 from streamkit._host_event import HostEvent, Mark, no_cuda
+from streamkit._host_queue import WorkQueue
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import ParamSpec, Self
+
+    from streamkit._host_queue import Turn
 
     P = ParamSpec("P")
 
@@ -46,10 +48,7 @@ class HostStream(Stream):
         self._owned = owned
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
-        self._items: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
-        self._working = False  # whether there is a worker
-        self._pending = 0  # items that have not ended
+        self._queue = WorkQueue(f"streamkit-{self._id}")
         self._error: BaseException | None = None
 
     # -- what it is ---------------------------------------------------------------------------
@@ -143,41 +142,8 @@ class HostStream(Stream):
         """Queue an item, or run it at once if this thread's body is the running item."""
         if _scope.holds(self):
             item()
-            return
-        with self._lock:
-            self._pending += 1
-            self._items.append(item)
-            if self._working:
-                return
-            self._working = True
-        try:
-            threading.Thread(target=self._work, name=f"streamkit-{self._id}", daemon=True).start()
-        except RuntimeError:  # no thread to be had: take the item back, or it would never run
-            with self._lock:
-                self._working = False
-                self._pending -= 1
-                self._items.remove(item)
-            raise
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._items:
-                    self._working = False
-                    return
-                item = self._items.popleft()
-            if isinstance(item, Mark):
-                self._end_item()  # before anybody can see that the mark is reached
-                item.reach()
-            elif isinstance(item, _Turn):
-                item.hand_over()
-            else:
-                item()
-                self._end_item()
-
-    def _end_item(self) -> None:
-        with self._lock:
-            self._pending -= 1
+        else:
+            self._queue.put(item)
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue ``fn(*args, **kwargs)``; its first error is raised by the next ``sync``.
@@ -256,7 +222,7 @@ class HostStream(Stream):
     def done(self) -> bool:
         """Whether all work submitted so far has run. Raises the first error of a function."""
         self._check_open()
-        idle = not self._pending or _scope.holds(self)
+        idle = self._queue.idle or _scope.holds(self)
         if idle:
             self._raise_error()
         return idle
@@ -294,19 +260,6 @@ class HostStream(Stream):
         """End the item; what other threads submitted meanwhile follows."""
         _scope.leave(self)
 
-    def _take_turn(self) -> _Turn | None:
-        self._check_open()
-        if _scope.holds(self):
-            return None
-        turn = _Turn(self._end_item)
-        self._put(turn)
-        try:
-            turn.begun.wait()
-        except BaseException:  # an interrupted wait must not leave the queue held for ever
-            turn.end()
-            raise
-        return turn
-
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
         raise TypeError(f"{self!r} cannot be copied or pickled")
@@ -324,29 +277,10 @@ class HostStream(Stream):
         return f"<streamkit.HostStream{name} cpu id={self._id}{state}>"
 
 
-class _Turn:
-    """An item of the queue that another thread runs."""
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self.begun, self._release, self._ended = threading.Event(), threading.Event(), ended
-
-    def __call__(self) -> None:
-        """Never called: it is handed over."""
-
-    def hand_over(self) -> None:
-        self.begun.set()
-        self._release.wait()
-
-    def end(self) -> None:
-        if not self._release.is_set():
-            self._ended()
-            self._release.set()
-
-
 class _HostScope:
     __slots__ = ("_turn", "key", "stream")
 
-    def __init__(self, stream: HostStream, key: object, turn: _Turn | None = None) -> None:
+    def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
 
     def leave(self) -> list[str]:
@@ -360,7 +294,8 @@ class _HostScope:
 
 def enter(stream: HostStream, key: object) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
-    turn = stream._take_turn()  # noqa: SLF001 - one module's business
+    stream._check_open()  # noqa: SLF001 - one module's business
+    turn = None if _scope.holds(stream) else stream._queue.turn()  # noqa: SLF001 - the same
     _scope.push(_HostScope(stream, key, turn))
 
 

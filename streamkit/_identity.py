@@ -201,3 +201,10 @@ def same(one: Queue, other: Queue) -> bool:
     if settle(one) and settle(other):
         return one.id == other.id
     return one.thread is other.thread
+
+
+def public_id(queue: Queue) -> int | tuple[int, int, int]:
+    """Return the driver's id, or (device, handle, capture id) while that cannot be asked."""
+    if queue.id is None and not settle(queue):
+        return queue.device or 0, queue.handle, queue.capture or 0
+    return queue.id or 0

@@ -9,10 +9,15 @@ would take the two for one.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import defaultdict, deque
+from typing import TYPE_CHECKING
 
 from streamkit import _driver, errors
 from streamkit._queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 
@@ -32,8 +37,8 @@ class OwnedQueue(Queue):
         """True."""
         return True
 
-    def __del__(self) -> None:
-        if not _driver.is_usable():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing() or not _driver.is_usable():  # bound above: the module may be gone
             return
         if self.remembered:
             # a deque, because its append needs no lock: this can run inside any other code
@@ -46,11 +51,14 @@ class OwnedQueue(Queue):
 
 def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
     """Return the queue of a parked stream of these properties that is idle, or of a new one."""
-    handle = _unpark(device, nonblocking=nonblocking, priority=priority)
-    if handle is None:
+    parked = _unpark(device, nonblocking=nonblocking, priority=priority)
+    if parked is None:
         handle = _driver.create_stream(device, nonblocking=nonblocking, priority=priority)
+    else:
+        handle = parked
     queue = OwnedQueue(handle, device, priority)
     queue.nonblocking = nonblocking
+    queue.remembered = queue.shown = parked is not None
     return queue
 
 
@@ -83,8 +91,8 @@ class OwnedEvent:
         self.handle = _driver.create_event(context, timing=timing)
         self.pointer = _driver.pointer(self.handle)
 
-    def __del__(self) -> None:
-        if self.handle and _driver.is_usable():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self.handle and _driver.is_usable():
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
                 _driver.destroy_event(self.handle)

@@ -30,6 +30,12 @@ def check_thread(queue: Queue, what: object) -> None:
         raise errors.wrong_thread(what, queue.thread, this_thread())
 
 
+def check_capture(queue: Queue, what: object, operation: str) -> None:
+    """Raise CaptureError where asking or waiting would invalidate a capture on this queue."""
+    if _driver.capture_id(queue.handle) is not None:
+        raise errors.illegal_in_capture(operation, what, "end the capture first.")
+
+
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):

@@ -58,6 +58,7 @@ class Queue:
         "permanent",  # whether it lives as long as the process, as torch's pool streams do
         "pointer",  # the handle as the driver's C functions take it
         "primary",  # whether the context is the device's primary one
+        "shown",  # whether code outside StreamKit may have its handle
         "thread",  # the thread a per-thread default stream belongs to
         "views",  # library -> a reference to its object on this queue, called to get it
         "wait_event",  # the event reused whenever another queue waits for this one
@@ -71,6 +72,7 @@ class Queue:
         self.capture: int | None = None
         self.context = 0
         self.permanent = False
+        self.shown = True
         self.pointer: Any = None
         self.primary = True
         self.also: Queue | None = None

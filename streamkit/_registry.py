@@ -12,13 +12,12 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedQueue
-from streamkit.protocols import API, Adapter, CurrentStream, Events, NestedCurrent
+from streamkit.protocols import API, Adapter, CurrentStream, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,7 +168,7 @@ def speaks_protocol(obj: object) -> bool:
     return found is not _ABSENT and not isinstance(obj, type)
 
 
-def _is_loaded(module: str) -> bool:
+def is_loaded(module: str) -> bool:
     """Whether a module is there and whole: one that is being imported has nobody's streams yet."""
     found = sys.modules.get(module)  # None is how an import is forbidden
     if found is None or getattr(found.__spec__, "_initializing", False):
@@ -181,87 +180,14 @@ def _is_loaded(module: str) -> bool:
 def _candidates(kind: type) -> Iterator[Adapter]:
     roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
     for row in _ROWS:
-        if row.root in roots and _is_loaded(row.module):
+        if row.root in roots and is_loaded(row.module):
             yield _load_row(row)
     for entry in _entry_points():
         if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
             yield _load_entry(entry)
 
 
-# -- with a current stream --------------------------------------------------------------------
-
-
-class Mover(NamedTuple):
-    """What a scope needs of one library, looked up once."""
-
-    name: str
-    current: Callable[[int], Any]
-    enter: Callable[[Any], Any]
-    leave: Callable[[Any], None]
-    nested: NestedCurrent | None
-
-
-_movers: tuple[Mover, ...] = ()
-_lock = threading.RLock()
-
-
-def movers() -> tuple[Mover, ...]:
-    """Return the loaded libraries that have a current stream, in table order.
-
-    A library whose build or driver has no CUDA has none to move. Asking initialises a library
-    that is imported but has not touched CUDA.
-    """
-    for module in tuple(_watch()):
-        if module in sys.modules and _is_loaded(module):
-            _look_again()
-            break
-    return _movers
-
-
-@functools.cache
-def _watch() -> dict[str, Callable[[], Adapter]]:
-    """Return the modules that are not loaded yet, each with what loads its adapter."""
-    loaders: dict[str, Callable[[], Adapter]] = {}
-    for row in _ROWS:
-        if row.has_current:
-            loaders[row.module] = functools.partial(_load_row, row)
-    for entry in _entry_points():
-        loaders[entry.name] = functools.partial(_load_entry, entry)
-    return loaders
-
-
-def _look_again() -> None:
-    global _movers  # noqa: PLW0603 - one table for the process
-    with _lock:
-        watched = _watch()
-        for module in [module for module in watched if _is_loaded(module)]:
-            adapter = watched[module]()
-            name = adapter.name
-            if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                mover = Mover(
-                    name,
-                    adapter.current,
-                    adapter.enter,
-                    adapter.leave,
-                    adapter if isinstance(adapter, NestedCurrent) else None,
-                )
-                _movers = tuple(sorted((*_movers, mover), key=_rank))
-            del watched[module]
-
-
-def _has_cuda(adapter: CurrentStream) -> bool:
-    device = _driver.current_device()
-    try:
-        with _driver.in_context(_driver.primary_context(device)):
-            adapter.current(device)
-    except errors.NoDeviceError:
-        return False
-    return True
-
-
-def _rank(mover: Mover) -> int:
-    names = [row.name for row in _ROWS]
-    return names.index(mover.name) if mover.name in names else len(names)
+# -- its object on a queue --------------------------------------------------------------------
 
 
 def view(queue: Queue, native: object, library: str) -> Any:
@@ -282,8 +208,29 @@ def view(queue: Queue, native: object, library: str) -> Any:
         queue.remembered = True
     with _driver.in_context(queue.context):  # building it may initialise the library's device
         made = served.borrow(queue)
+    queue.shown = True
     _identity.remember(queue, served, made)
     return made
+
+
+# -- with a current stream --------------------------------------------------------------------
+
+
+def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
+    """Return, by the module to watch, what loads each adapter that may have a current stream."""
+    loaders: dict[str, Callable[[], Adapter]] = {}
+    for row in _ROWS:
+        if row.has_current:
+            loaders[row.module] = functools.partial(_load_row, row)
+    for entry in _entry_points():
+        loaders[entry.name] = functools.partial(_load_entry, entry)
+    return loaders
+
+
+def rank(library: str) -> int:
+    """Return the library's place in the table; plugins come last."""
+    names = [row.name for row in _ROWS]
+    return names.index(library) if library in names else len(names)
 
 
 def current_of(served: Adapter) -> CurrentStream:

@@ -10,13 +10,13 @@ import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamkit import _driver, _identity, _order, _registry, errors
+from streamkit import _driver, _identity, _movers, _order, _registry, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from streamkit._movers import Mover
     from streamkit._queue import Queue
-    from streamkit._registry import Mover
 
 
 class OpenScope(Protocol):
@@ -105,7 +105,7 @@ class CudaScope:
         ordered: bool,
     ) -> None:
         """Move the libraries; if one refuses, put everything back and raise."""
-        movers = _registry.movers()
+        movers = _movers.movers()
         previous = self._previous_context = _driver.current_context()
         if previous != self._context:
             _driver.set_context(self._context)
@@ -160,7 +160,7 @@ class NestedScope:
 
     def __init__(self, stream: Any, key: object, context: int, views: dict[str, Any]) -> None:
         self.stream, self.key = stream, key
-        self._context, self._views, self._movers = context, views, _registry.movers()
+        self._context, self._views, self._movers = context, views, _movers.movers()
 
     def stands(self) -> bool:
         """Whether every library, and the context, is where an entered scope would put it."""

@@ -65,7 +65,7 @@ class CudaStream(Stream, Generic[NativeT]):
     @property
     def handle(self) -> int:
         """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
-        self._live()
+        self._live().shown = True
         return self._handle
 
     def __int__(self) -> int:
@@ -75,6 +75,7 @@ class CudaStream(Stream, Generic[NativeT]):
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
         queue = self._live()
+        queue.shown = True
         self._kept = queue  # also beyond close: whoever asks will hold this object, not the queue
         if isinstance(queue, OwnedQueue):
             queue.remembered = True
@@ -97,7 +98,7 @@ class CudaStream(Stream, Generic[NativeT]):
         A stream first seen while it captured has (device, handle, capture id) until that ends.
         """
         queue = self._queue
-        return self._last_id or 0 if queue is None else _id(queue)
+        return self._last_id or 0 if queue is None else _identity.public_id(queue)
 
     @property
     def name(self) -> str | None:
@@ -169,7 +170,7 @@ class CudaStream(Stream, Generic[NativeT]):
             return CudaEvent(self._device_id, owned, timing=timing)
         if timing:
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
-        target = self._as_event(event)
+        target = _event.any_event(event, self)
         if target.device_id != self._device_id:
             raise errors.device_mismatch(
                 target, self, "an event is recorded on streams of its own device only."
@@ -188,26 +189,13 @@ class CudaStream(Stream, Generic[NativeT]):
                 source = other._live()  # noqa: SLF001 - another of this class
             _order.wait_queue(queue, source, external=external)
         elif isinstance(other, (CudaEvent, Event)) or _registry.event_adapter(other) is not None:
-            _order.wait_event(queue, self._as_event(other).handle, external=external)
+            _order.wait_event(queue, _event.any_event(other, self).handle, external=external)
         else:
-            self._refuse_host(other)
+            _event.refuse_host(other, self)
             found, adapter = _registry.extract(other)
             source = _identity.identify(found, adapter, other)
             _order.check_thread(source, other)
             _order.wait_queue(queue, source, external=external)
-
-    def _as_event(self, event: object) -> CudaEvent:
-        self._refuse_host(event)
-        found = event if isinstance(event, CudaEvent) else _event.borrowed(event)
-        if found is None:
-            raise errors.not_an_event(event)
-        return found
-
-    def _refuse_host(self, other: object) -> None:
-        if isinstance(other, (Stream, Event)) and other.device == "cpu":
-            raise errors.device_mismatch(
-                self, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
-            )
 
     @property
     def done(self) -> bool:
@@ -217,7 +205,7 @@ class CudaStream(Stream, Generic[NativeT]):
         """
         queue = self._live()
         with _order.on(queue):
-            self._refuse_capture(queue, "asking whether work is done")
+            _order.check_capture(queue, self, "asking whether work is done")
             return _driver.stream_done(queue.handle)
 
     def sync(self, timeout: float | None = None) -> None:
@@ -231,12 +219,8 @@ class CudaStream(Stream, Generic[NativeT]):
             _event.poll(lambda: self.done, self, timeout)
             return
         with _order.on(queue):
-            self._refuse_capture(queue, "a sync")
+            _order.check_capture(queue, self, "a sync")
             _driver.sync_stream(queue.handle)
-
-    def _refuse_capture(self, queue: Queue, operation: str) -> None:
-        if _driver.capture_id(queue.handle) is not None:
-            raise errors.illegal_in_capture(operation, self, "end the capture first.")
 
     # -- other libraries ----------------------------------------------------------------------
 
@@ -283,7 +267,7 @@ class CudaStream(Stream, Generic[NativeT]):
         queue = self._queue
         if not self._owned or queue is None:
             return
-        self._last_id = _id(queue)
+        self._last_id = _identity.public_id(queue)
         self._hash = hash(self)
         self._views.clear()
         self._queue = None
@@ -313,12 +297,6 @@ class CudaStream(Stream, Generic[NativeT]):
             f"<streamkit.CudaStream{name} {self.device} handle={self._handle:#x} "
             f"id={queue.id if queue.id is not None else 'capturing'}{kind}, {origin}>"
         )
-
-
-def _id(queue: Queue) -> int | tuple[int, int, int]:
-    if queue.id is None and not _identity.settle(queue):
-        return queue.device or 0, queue.handle, queue.capture or 0
-    return queue.id or 0
 
 
 def _origin(native: object) -> str:

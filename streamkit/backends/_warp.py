@@ -44,7 +44,7 @@ def borrow(queue: Queue) -> Any:
         return device.null_stream
     with _lock:
         stream = None if queue.id is None else _views.get(queue.id)
-        if stream is None and queue.id not in _searched:
+        if stream is None and queue.shown and queue.id not in _searched:
             stream = _registered(queue.handle, device)
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)

@@ -5,10 +5,14 @@ What each does is its own public way of doing it, on its own objects.
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from _libraries import need
+
+# one thread is all these kernels need
+os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 
 
 class Player:

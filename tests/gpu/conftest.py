@@ -67,12 +67,13 @@ def players(primary_context):
 
     def get(name: str):
         if name not in made:
-            player = made[name] = PLAYERS[name]()
+            player = PLAYERS[name]()
             check(driver.cuCtxSetCurrent(primary_context))
             src, dst = Cell(1), Cell(0)
             player.add_one(player.new_stream(), src.pointer, dst.pointer)
             check(driver.cuCtxSynchronize())
             assert dst.read() == 2
+            made[name] = player
         return made[name]
 
     return get

@@ -265,7 +265,20 @@ def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(players):
     gc.collect()
     others = [sk.new_stream(priority=-3) for _ in range(3)]
     assert number in {other.id for other in others}
-    assert number != sk.new_stream(priority=-2).id
+
+
+def test_a_parked_stream_that_was_given_out_is_parked_again(players):
+    """The allocator that saw it before still remembers its handle."""
+    players("torch")
+    stream = sk.new_stream(priority=-2)
+    number = stream.id
+    stream.to("torch")
+    for _ in range(3):
+        stream.close()
+        del stream
+        gc.collect()
+        stream = sk.new_stream(priority=-2)
+        assert stream.id == number
 
 
 def test_a_busy_parked_stream_is_not_given_out(players, gate):

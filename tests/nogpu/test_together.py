@@ -7,7 +7,7 @@ import pytest
 import streamkit as sk
 from _libraries import LIBRARIES, installed, need
 from _programs import python
-from streamkit import _registry
+from streamkit import _movers, _registry
 
 IMPORTS = {
     "cuda": "import cuda.core, cuda.bindings.driver",
@@ -63,7 +63,7 @@ def test_without_one_library_its_adapter_says_so_and_the_others_work(blocked):
     python(
         f"""
 import streamkit as sk
-from streamkit import _registry
+from streamkit import _movers, _registry
 for name, extra in {extras!r}.items():
     try:
         _registry.adapter(name)
@@ -75,7 +75,7 @@ for name, extra in {extras!r}.items():
 for name in {others!r}:
     assert _registry.adapter(name).name == name
 try:
-    _registry.movers()
+    _movers.movers()
 except sk.NoDeviceError:
     pass  # it asks the driver whether the loaded ones can use CUDA
 s, seen = sk.new_stream("cpu"), []
@@ -139,7 +139,7 @@ def test_recognition_works_at_each_moment_of_the_import(library):
         f"""
 import sys
 import streamkit as sk
-from streamkit import _registry
+from streamkit import _movers, _registry
 
 wrong, asked = [], []
 
@@ -161,7 +161,7 @@ class Look:
             wrong.append((name, repr(error)))
         try:
             assert _registry.extract(speaks)[0].handle == 64
-            _registry.movers()
+            _movers.movers()
         except sk.NoDeviceError:
             pass
         except BaseException as error:

@@ -12,11 +12,31 @@ import pytest
 
 import streamkit
 from _programs import BLOCKER
+from streamkit._bench import Count, Import, Report
+from streamkit._bench_timing import Row
 
 for needed in ("numpy", "rich", "typer"):
     pytest.importorskip(needed)
 
 LIBRARIES = ("torch", "cupy", "warp")  # slow to import, and not what is tested here
+
+REPORT = Report(
+    date="2026-11-21",
+    device="a GPU",
+    driver=None,
+    cuda="13.0",
+    cpu=None,
+    versions={"streamkit": "0.1.0", "torch": "2.11.0"},
+    repeats=3,
+    iterations=10,
+    rows=[
+        Row("fast [x]", "theirs.call", 25.0, 100.0, 0.25, 0.2, 0.3, 0.4, 0.3),
+        Row("fair", "theirs.call", 35.0, 100.0, 0.35, 0.3, 0.4, 0.4, 0.3),
+        Row("slow", "theirs.call", 45.0, 100.0, 0.45, 0.4, 0.5, 0.4, 0.3, "a note"),
+    ],
+    count=Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1}),
+    imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
+)
 
 
 def streamkit_(*arguments, blocked=LIBRARIES):
@@ -100,6 +120,80 @@ def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
     assert "WRONG: off by " in output or json.loads(output)["ok"] is False
 
 
+@pytest.mark.parametrize("arguments", [("bench",), ("bench", "--json")])
+def test_bench_that_cannot_run_says_what_to_install_and_fails(arguments, tmp_path):
+    path = tmp_path / "bench.json"
+    done = streamkit_(*arguments, "--output", path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "torch, CuPy, Warp" in done.stderr
+    assert "pip install 'streamkit-cuda[all13]' (all12 if " in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys):
+    """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
+    from streamkit import _bench, _cli
+
+    def bench(report, *arguments):
+        monkeypatch.setattr(_bench, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(sys, "argv", ["streamkit", "bench", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit) as exited:
+            _cli.main()
+        return exited.value.code, *capsys.readouterr()
+
+    return bench
+
+
+def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench):
+    status, output, complaints = bench(REPORT)
+    assert (status, complaints) == (0, "")
+    verdicts = {
+        line.partition("  ")[0].strip(): line.split()[-1]
+        for line in output.splitlines()
+        if " (0." in line
+    }
+    assert verdicts == {"fast [x]": "aim", "fair": "yes", "slow": "no"}
+    assert "0.25 (0.20-0.30)" in output
+    assert "fair: against theirs.call\n" in output
+    assert "slow: against theirs.call; a note\n" in output
+    assert "wait: record 1, wait 2, and should be {'record': 1, 'wait': 1}" in output
+    assert "import streamkit: 12.0 ms (11.0 to 13.0), aim 25" in output
+    assert "a library talks" not in output
+    assert "\x1b" not in output
+
+
+def test_bench_as_json_and_to_a_file(bench, tmp_path):
+    path = tmp_path / "bench.json"
+    status, output, _ = bench(REPORT, "--json", "--output", path)
+    assert status == 0
+    assert json.loads(output) == json.loads(path.read_text())
+    assert [row["met"] for row in json.loads(output)["rows"]] == [True, True, False]
+    assert bench(REPORT, "--output", path)[1].endswith(f"Written: {path}\n")
+
+
+def test_bench_that_cannot_write_says_so_and_fails(bench, tmp_path):
+    status, output, complaints = bench(REPORT, "--output", tmp_path / "missing" / "x.json")
+    assert (status, output) == (1, "")
+    assert complaints.startswith("FileNotFoundError")
+
+
+def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
+    from streamkit import _cli
+
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        with _cli._progress() as progress:
+            progress("a row", 1, 3)
+        output, complaints = capsys.readouterr()
+        assert output == ""
+        assert ("a row" in complaints) is terminal
+
+
 @pytest.mark.parametrize("missing", ["numpy", "rich", "typer"])
 @pytest.mark.parametrize("arguments", [("demo",), ("--help",), ()])
 def test_without_the_extra_it_exits_2_with_the_line_that_installs_it(missing, arguments):
@@ -122,7 +216,8 @@ def test_help_names_the_commands_there_are():
     done = streamkit_("--help")
     assert done.returncode == 0
     assert " demo " in done.stdout
-    for later in ("doctor", "matrix", "bench", "audit"):
+    assert " bench " in done.stdout
+    for later in ("doctor", "matrix", "audit"):
         assert later not in done.stdout
 
 

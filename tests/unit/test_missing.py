@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from _programs import python
-from streamkit import _registry
+from streamkit import _movers, _registry
 
 BLOCKED = {
     "torch": ["torch"],
@@ -27,7 +27,7 @@ EXTRAS = {
 LOOK = """
 import sys
 import streamkit as sk
-from streamkit import _registry
+from streamkit import _movers, _registry
 """
 
 
@@ -82,7 +82,7 @@ except sk.UnsupportedStreamError:
     pass
 else:
     raise AssertionError("no error")
-assert _registry.movers() == ()
+assert _movers.movers() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
     )
@@ -217,8 +217,8 @@ def test_with_a_driver_and_without_bindings_the_bindings_are_missing():
     python(
         LOOK
         + """
-from streamkit import _driver
-_driver._has_driver_library = lambda: True
+from streamkit import _library
+_library._has_driver_library = lambda: True
 for device in (None, "cuda:0"):
     try:
         sk.new_stream(device)

@@ -34,7 +34,7 @@ def program(path):
     """Run a program that has the plugin installed."""
 
     def run(code, **options):
-        start = "import sys\nimport streamkit as sk\nfrom streamkit import _registry, protocols\n"
+        start = "import sys\nimport streamkit as sk\nfrom streamkit import _movers, _registry, protocols\n"
         return python(start + code, path=path, **options)
 
     return run
@@ -109,7 +109,7 @@ for obj in (Nothing(), None, 5):
         sk.wrap(obj)
     except sk.UnsupportedStreamError as error:
         pass
-assert _registry.movers() == ()
+assert _movers.movers() == ()
 assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
 """)
 
@@ -237,7 +237,7 @@ def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     python(
         """
 import streamkit as sk
-from streamkit import _registry
+from streamkit import _movers, _registry
 try:
     _registry.adapter("empty")
 except sk.BackendNotInstalledError as error:

@@ -1,0 +1,277 @@
+"""What StreamKit's operations cost on this machine, against the libraries' own calls.
+
+The rows are in ``_bench_rows``, their timing in ``_bench_timing``; here is who is compared, what
+else is measured, and the report. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import streamkit as sk
+from streamkit import _driver
+from streamkit._bench_rows import PLANS
+from streamkit._bench_timing import Libraries, Row
+from streamkit.errors import DISTRIBUTION, BackendNotInstalledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    Progress = Callable[[str, int, int], object]
+
+_LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
+_INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
+
+
+class CannotRunError(Exception):
+    """There is no GPU to measure on, or a library to compare with is missing."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Driver calls of one operation, by kind."""
+
+    name: str
+    found: dict[str, float]
+    expected: dict[str, float]
+
+    @property
+    def met(self) -> bool:
+        """Whether they are exactly those promised."""
+        return self.found == self.expected
+
+
+@dataclass(frozen=True)
+class Import:
+    """How long an import takes in a fresh process: median and extremes."""
+
+    name: str
+    ms: float
+    ms_low: float
+    ms_high: float
+    aim_ms: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured, and on what."""
+
+    date: str
+    device: str
+    driver: str | None
+    cuda: str
+    cpu: str | None
+    versions: dict[str, str]
+    repeats: int
+    iterations: int
+    rows: list[Row]
+    count: Count
+    imported: Import
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """Return the report in JSON's types, each row with its verdict."""
+    data = asdict(report)
+    for measured, row in zip(data["rows"], report.rows, strict=True):
+        measured["met"] = row.met
+    data["count"]["met"] = report.count.met
+    return data
+
+
+def run(
+    *, repeats: int = 15, iterations: int = 1000, progress: Progress = lambda *_: None
+) -> Report:
+    """Measure everything, in less than 30 s.
+
+    Imports torch, CuPy and Warp. ``progress`` is called with what comes next, how much is done,
+    and of how much. CannotRunError if there is no GPU, or not all three libraries.
+    """
+    libraries = load()
+    steps = len(PLANS) + 2
+    rows: dict[str, Row] = {}
+    for done, plan in enumerate(PLANS):
+        progress(plan.name, done, steps)
+        row = plan.measure(libraries, repeats, iterations)
+        if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
+            rows[plan.name] = row
+    progress("driver calls of a wait", steps - 2, steps)
+    a, b = libraries.torch.cuda.Stream(), libraries.cupy.cuda.Stream(non_blocking=True)
+    count = count_calls(sk.wrap(a), sk.wrap(b))
+    libraries.torch.cuda.synchronize()
+    progress("import streamkit", steps - 1, steps)
+    imported = time_import()
+    progress("done", steps, steps)
+    cuda = int(_driver.cu.cuDriverGetVersion()[1])
+    return Report(
+        date=dt.datetime.now(dt.UTC).date().isoformat(),
+        device=libraries.torch.cuda.get_device_name(libraries.device),
+        driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        cpu=_read("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
+        versions=_versions(libraries),
+        repeats=repeats,
+        iterations=iterations,
+        rows=list(rows.values()),
+        count=count,
+        imported=imported,
+    )
+
+
+def _read(path: str, pattern: str) -> str | None:
+    with contextlib.suppress(OSError):
+        found = re.search(pattern, Path(path).read_text(encoding="utf-8"))
+        return found and found[1]
+    return None
+
+
+def _versions(libraries: Libraries) -> dict[str, str]:
+    found = {"streamkit": sk.__version__, "python": platform.python_version()}
+    for name in _LABELS:
+        found[name] = str(getattr(libraries, name).__version__)
+    for package in ("cuda-bindings", "cuda-core"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+# -- what this machine has --------------------------------------------------------------------
+
+
+def load() -> Libraries:
+    """Import the libraries and let each touch the device, so that no row pays for that."""
+    missing = [label for name, label in _LABELS.items() if not _installed(name)]
+    try:
+        present = _driver.is_present()
+    except BackendNotInstalledError:  # a driver, but not the package that calls it
+        present, missing = True, ["CUDA Python", *missing]
+    lines = []
+    if not present:
+        lines.append("There is no CUDA device here, and what is measured are calls on one.")
+    if missing:
+        lines.append(f"Not installed: {', '.join(missing)}. Install with: {_INSTALL}")
+    if lines:
+        raise CannotRunError(" ".join(lines))
+    torch, cupy, warp = (_import(name) for name in _LABELS)
+    usable = (torch.cuda.is_available(), cupy.cuda.is_available(), warp.is_cuda_available())
+    unable = [label for label, able in zip(_LABELS.values(), usable, strict=True) if not able]
+    if unable:
+        raise CannotRunError(
+            f"No use of the CUDA device by {', '.join(unable)}. Install builds that can: {_INSTALL}"
+        )
+    device = torch.cuda.current_device()
+    torch.zeros(1, device=f"cuda:{device}")
+    sk.current_streams(device=device)
+    cupy.cuda.Device(device).use()  # last: it leaves the device's context current
+    return Libraries(torch, cupy, warp, device)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        what = f"{_LABELS[name]} cannot be imported ({type(error).__name__}: {error})"
+        raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error
+
+
+# -- what is counted --------------------------------------------------------------------------
+
+
+class _Counted:
+    """The driver's bindings, counting."""
+
+    def __init__(self, bindings: Any, calls: Counter[str]) -> None:
+        self._bindings, self._calls = bindings, calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._bindings, name)
+        return _counted(found, "other", self._calls) if name.startswith("cu") else found
+
+
+def _counted(function: Callable[..., Any], kind: str, calls: Counter[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls[kind] += 1
+        return function(*arguments, **options)
+
+    return call
+
+
+@contextlib.contextmanager
+def _counting() -> Generator[Counter[str]]:
+    """Count what goes through the two functions of an ordering edge, and every other call."""
+    calls: Counter[str] = Counter()
+    seams: dict[str, Any] = {
+        "record_event": _counted(_driver.record_event, "record", calls),
+        "wait_event": _counted(_driver.wait_event, "wait", calls),
+        "cu": _Counted(_driver.cu, calls),
+    }
+    former = {name: getattr(_driver, name) for name in seams}
+    try:
+        for name, seam in seams.items():
+            setattr(_driver, name, seam)
+        yield calls
+    finally:
+        for name, function in former.items():
+            setattr(_driver, name, function)
+
+
+def count_calls(a: Any, b: Any, waits: int = 100) -> Count:
+    """Count the driver calls of ``b.wait(a)`` once it has run, and of waiting for one's own queue.
+
+    Calls of other threads would count too.
+    """
+    again = sk.from_handle(b.handle)
+    b.wait(a)
+    b.wait(again)
+    with _counting() as calls:
+        for _ in range(waits):
+            b.wait(a)
+    with _counting() as same:
+        for _ in range(waits):
+            b.wait(again)
+    found = {kind: calls[kind] / waits for kind in ("record", "wait", "other")}
+    return Count(
+        name="driver calls of a steady-state wait(stream)",
+        found={**found, "same queue": same.total() / waits},
+        expected={"record": 1, "wait": 1, "other": 0, "same queue": 0},
+    )
+
+
+# -- the import -------------------------------------------------------------------------------
+
+_TIMED_IMPORT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+start = time.perf_counter()
+import streamkit
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+def time_import(times: int = 7) -> Import:
+    """Time ``import streamkit`` in fresh processes; the first one only warms the disk."""
+    command = [sys.executable, "-I", "-c", _TIMED_IMPORT, str(Path(sk.__file__).parents[1])]
+    found = [
+        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603
+        for _ in range(times + 1)
+    ][1:]
+    return Import("import streamkit", median(found), min(found), max(found), 25.0)

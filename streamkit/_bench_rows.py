@@ -1,0 +1,184 @@
+"""The rows of the speed table: each of our operations, beside the library's own call."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import streamkit as sk
+from streamkit import _driver
+from streamkit._bench_timing import Arms, Libraries, Plan, calls, calls_without, held_calls, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+PLANS: list[Plan] = []  # those of one name are one operation in several settings
+
+_MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
+
+
+def _row(
+    name: str, against: str, *, at_most: float, aim: float, note: str = ""
+) -> Callable[[Callable[[Libraries], Generator[Arms]]], None]:
+    def register(arrange: Callable[[Libraries], Generator[Arms]]) -> None:
+        PLANS.append(Plan(name, against, at_most, aim, note, contextmanager(arrange)))
+
+    return register
+
+
+def _scopes(libraries: Libraries, s: Any) -> Arms:
+    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
+    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with s:
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
+                pass
+
+    return Arms(ours, theirs, same(None), same(None))
+
+
+@_row("with s:, blocking s", _MANAGERS, at_most=0.30, aim=0.25)
+def _scope(libraries: Libraries) -> Generator[Arms]:
+    yield _scopes(libraries, sk.new_stream())
+
+
+@_row(
+    "with s:, torch pool stream",
+    _MANAGERS,
+    at_most=0.42,
+    aim=0.35,
+    note="the bounds allow for making Warp's memory safe on it, which is not done nor measured yet",
+)
+def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
+    yield _scopes(libraries, sk.wrap(libraries.torch.cuda.Stream()))
+
+
+@_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
+def _scope_nested(libraries: Libraries) -> Generator[Arms]:
+    s = sk.new_stream()
+    with s:
+        yield _scopes(libraries, s)
+
+
+@_row(
+    "b.wait(a)", "torch.cuda.Stream.wait_stream", at_most=0.35, aim=0.26, note="a torch's, b CuPy's"
+)
+def _wait(libraries: Libraries) -> Generator[Arms]:
+    torch = libraries.torch
+    a, b = sk.wrap(torch.cuda.Stream()), sk.wrap(libraries.cupy.cuda.Stream(non_blocking=True))
+    one, other = torch.cuda.Stream(), torch.cuda.Stream()
+    yield Arms(calls(b.wait), calls(other.wait_stream), same(a), same(one))
+
+
+@_row("s.record(e), e reused", "torch.cuda.Event.record", at_most=0.60, aim=0.53)
+def _record(libraries: Libraries) -> Generator[Arms]:
+    stream, event = libraries.torch.cuda.Stream(), libraries.torch.cuda.Event()
+    s = sk.wrap(stream)
+    yield Arms(calls(s.record), calls(event.record), same(s.record()), same(stream))
+
+
+@_row(
+    "wrap(torch stream), never seen",
+    "wp.stream_from_torch",
+    at_most=0.50,
+    aim=0.40,
+    note="each stream wrapped once, the results held",
+)
+def _wrap_new(libraries: Libraries) -> Generator[Arms]:
+    device, from_handle = libraries.device, libraries.torch.cuda.get_stream_from_external
+    handles: list[int] = []
+
+    def fresh(count: int) -> list[Any]:
+        made = [_driver.create_stream(device, nonblocking=True, priority=0) for _ in range(count)]
+        handles.extend(made)
+        return [from_handle(handle, device) for handle in made]
+
+    def clear() -> None:
+        gc.collect()  # a library may hold its view in a cycle, and the handle must outlive the view
+        while handles:
+            _driver.destroy_stream(handles.pop())
+
+    try:
+        new, theirs = held_calls(sk.wrap), held_calls(libraries.warp.stream_from_torch)
+        yield Arms(new, theirs, fresh, fresh, clear, one_turn=True)
+    finally:
+        clear()
+
+
+@_row(
+    "wrap(fresh object of a known queue)",
+    "cupy.cuda.Stream.from_external",
+    at_most=1.8,
+    aim=1.4,
+    note="torch.cuda.current_stream() makes the objects beforehand, inside a pool stream",
+)
+def _wrap_known(libraries: Libraries) -> Generator[Arms]:
+    cuda = libraries.torch.cuda
+    from_external = libraries.cupy.cuda.Stream.from_external
+
+    def fresh(count: int) -> list[Any]:
+        return [cuda.current_stream() for _ in range(count)]
+
+    with cuda.stream(cuda.Stream()):
+        yield Arms(calls(sk.wrap), calls(from_external), fresh, fresh)
+
+
+@_row(
+    "wrap(the same object again)",
+    "cupy.cuda.Stream.from_external",
+    at_most=0.6,
+    aim=0.4,
+    note="the first wrap's result is held",
+)
+def _wrap_again(libraries: Libraries) -> Generator[Arms]:
+    stream = libraries.torch.cuda.Stream()
+    held = sk.wrap(stream)
+    from_external = libraries.cupy.cuda.Stream.from_external
+    yield Arms(calls(sk.wrap), calls(from_external), same(held.native), same(stream))
+
+
+@_row(
+    "s.to(library), cached",
+    "torch._C._cuda_getCurrentRawStream",
+    at_most=1.0,
+    aim=0.7,
+    note="torch, CuPy and Warp in turn",
+)
+def _to(libraries: Libraries) -> Generator[Arms]:
+    s: Any = sk.new_stream()
+    names = ["torch", "cupy", "warp"]
+    for name in names:
+        s.to(name)
+    raw = libraries.torch._C._cuda_getCurrentRawStream  # noqa: SLF001 - what kernels are given
+    yield Arms(
+        calls(s.to), calls(raw), lambda count: (names * count)[:count], same(libraries.device)
+    )
+
+
+def _current(libraries: Libraries) -> Arms:
+    theirs = calls_without(libraries.torch.cuda.current_stream)
+    return Arms(calls(sk.current_stream), theirs, same("torch"), same(None))
+
+
+_CURRENT = "current_stream('torch')", "torch.cuda.current_stream()"
+
+
+@_row(*_CURRENT, at_most=0.20, aim=0.12, note="the worse of two: on torch's default stream")
+def _current_default(libraries: Libraries) -> Generator[Arms]:
+    cuda = libraries.torch.cuda
+    with cuda.stream(cuda.default_stream()):
+        yield _current(libraries)
+
+
+@_row(*_CURRENT, at_most=0.20, aim=0.12, note="the worse of two: inside a pool stream")
+def _current_pool(libraries: Libraries) -> Generator[Arms]:
+    cuda = libraries.torch.cuda
+    with cuda.stream(cuda.Stream()):
+        yield _current(libraries)

@@ -1,0 +1,171 @@
+"""How a row of the speed table is timed.
+
+Both sides take turns of a few hundred calls in one process, so that whatever else the machine does
+meets both. What is timed is the caller: the device is idle when a turn begins, because a full
+queue would make the caller wait.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    Loop = Callable[[list[Any]], object]
+    Items = Callable[[int], list[Any]]
+
+TURN = 200  # calls until the device is synchronised: far fewer than fill a queue
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """The libraries compared with, ready on one device."""
+
+    torch: Any
+    cupy: Any
+    warp: Any
+    device: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation's cost: medians over the repeats, and the ratio's extremes."""
+
+    name: str
+    against: str
+    ours_ns: float
+    theirs_ns: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    at_most: float
+    aim: float
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the ratio is at most what the design allows."""
+        return self.ratio <= self.at_most
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Two loops, and what makes the lists of a given length that they run over."""
+
+    ours: Loop
+    theirs: Loop
+    ours_items: Items
+    theirs_items: Items
+    clear: Callable[[], object] = lambda: None  # called after both turns, their lists gone
+    one_turn: bool = False  # for items that are costly to make
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A row not yet measured; ``arrange`` holds the surroundings of its two loops."""
+
+    name: str
+    against: str
+    at_most: float
+    aim: float
+    note: str
+    arrange: Callable[[Libraries], AbstractContextManager[Arms]]
+
+    def measure(self, libraries: Libraries, repeats: int, iterations: int) -> Row:
+        """Time both sides; one more repeat goes first, unmeasured."""
+        with self.arrange(libraries) as arms:
+            ours, theirs = take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
+        ratio, low, high = ratios(ours, theirs)
+        return Row(
+            self.name, self.against, median(ours), median(theirs), ratio, low, high,
+            self.at_most, self.aim, self.note,
+        )  # fmt: skip
+
+
+# -- measuring --------------------------------------------------------------------------------
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median, the least and the greatest of the ratios within each repeat."""
+    found = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return median(found), min(found), max(found)
+
+
+def take_turns(
+    arms: Arms, repeats: int, iterations: int, sync: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Return the nanoseconds of one call of ours and of theirs, for each repeat."""
+    turn = min(TURN, iterations)
+    turns = 1 if arms.one_turn else iterations // turn
+    empty = min(_time(_empty, [None] * turn) for _ in range(20))
+    ours: list[float] = []
+    theirs: list[float] = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(repeats + 1):
+            mine = yours = 0
+            for _ in range(turns):
+                items, others = arms.ours_items(turn), arms.theirs_items(turn)
+                sync()
+                mine += _time(arms.ours, items) - empty
+                sync()
+                yours += _time(arms.theirs, others) - empty
+                sync()
+                del items, others
+                arms.clear()
+            ours.append(mine / turns / turn)
+            theirs.append(yours / turns / turn)
+    finally:
+        if collecting:
+            gc.enable()
+    return ours[1:], theirs[1:]  # the first repeat fills the caches
+
+
+def _time(loop: Loop, items: list[Any]) -> int:
+    start = perf_counter_ns()
+    results = loop(items)
+    end = perf_counter_ns()
+    del results  # not before the end: see ``held_calls``
+    return end - start
+
+
+def _empty(items: list[Any]) -> None:
+    for _ in items:
+        pass
+
+
+def calls(call: Callable[[Any], object]) -> Loop:
+    """Return the loop that calls with each item."""
+
+    def loop(items: list[Any]) -> None:
+        for item in items:
+            call(item)
+
+    return loop
+
+
+def held_calls(call: Callable[[Any], object]) -> Loop:
+    """Return ``calls`` that holds the results till the clock stops: their end is not measured."""
+    return lambda items: [call(item) for item in items]
+
+
+def calls_without(call: Callable[[], object]) -> Loop:
+    """Return the loop that calls without the item."""
+
+    def loop(items: list[Any]) -> None:
+        for _ in items:
+            call()
+
+    return loop
+
+
+def same(item: Any) -> Items:
+    """Return what makes a list of one item, repeated."""
+    return lambda count: [item] * count

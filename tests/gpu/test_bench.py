@@ -1,0 +1,53 @@
+"""The speed table on real hardware: every row is there and a number. No latency is asserted."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from _libraries import need
+
+
+@pytest.fixture(scope="module")
+def report():
+    need("torch", "cupy", "warp")
+    from streamkit import _bench
+
+    return _bench.run(repeats=2, iterations=40)
+
+
+def test_every_row_is_there_and_finite(report):
+    from streamkit._bench_rows import PLANS
+
+    assert [row.name for row in report.rows] == list(dict.fromkeys(plan.name for plan in PLANS))
+    for row in report.rows:
+        numbers = (row.ours_ns, row.theirs_ns, row.ratio, row.ratio_low, row.ratio_high)
+        assert all(map(math.isfinite, numbers)), row
+        assert row.ratio_low <= row.ratio <= row.ratio_high
+
+
+def test_a_wait_is_one_record_and_one_wait(report):
+    assert report.count.met, report.count
+
+
+def test_the_rest_is_there(report):
+    from streamkit import _bench
+
+    assert math.isfinite(report.imported.ms)
+    assert report.device
+    assert {"streamkit", "python", "torch", "cupy", "warp"} <= set(report.versions)
+    json.dumps(_bench.as_data(report), allow_nan=False)
+
+
+def test_the_libraries_stand_afterwards_where_they_stood():
+    need("torch", "cupy", "warp")
+    from _raw import current_context
+
+    import streamkit as sk
+    from streamkit import _bench
+
+    before, context = sk.current_streams(), current_context()
+    _bench.run(repeats=1, iterations=4)
+    assert (sk.current_streams(), current_context()) == (before, context)

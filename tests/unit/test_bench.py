@@ -1,0 +1,307 @@
+"""The speed table without a GPU: its statistics, its turns, its data, and what it asks for."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from streamkit import _bench, _bench_rows, _bench_timing, _driver, errors
+from streamkit._bench import Count, Import, Report
+from streamkit._bench_timing import Arms, Plan, Row
+
+INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
+
+
+# -- the statistics ---------------------------------------------------------------------------
+
+
+def test_the_ratio_is_the_median_of_the_repeats_ratios_with_their_extremes():
+    # not the ratio of the medians, which is 30 / 100
+    assert _bench_timing.ratios([10, 30, 90], [100, 50, 100]) == (0.6, 0.1, 0.9)
+
+
+def test_both_sides_need_the_same_number_of_repeats():
+    with pytest.raises(ValueError, match="shorter"):
+        _bench_timing.ratios([1, 2], [1])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Replace the clock by one that stands still unless it is advanced."""
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(_bench_timing, "perf_counter_ns", lambda: clock.now)
+    return clock
+
+
+def arms_of(clock, ours_ns, theirs_ns, log, **options):
+    def loop(name, ns):
+        def run(items):
+            log.append((name, len(items)))
+            clock.now += ns * len(items)
+
+        return run
+
+    def items(count):
+        clock.now += 1_000_000  # what is made beforehand is not measured
+        return [None] * count
+
+    return Arms(loop("ours", ours_ns), loop("theirs", theirs_ns), items, items, **options)
+
+
+def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_left_out(clock):
+    log = []
+    arms = arms_of(clock, 5, 20, log, clear=lambda: log.append("clear"))
+    times = _bench_timing.take_turns(arms, 2, 400, lambda: log.append("sync"))
+    assert times == ([5, 5], [20, 20])
+    turn = ["sync", ("ours", 200), "sync", ("theirs", 200), "sync", "clear"]
+    assert log == turn * 2 * 3
+
+
+def test_items_that_are_costly_to_make_last_one_turn(clock):
+    log = []
+    arms = arms_of(clock, 5, 20, log, one_turn=True)
+    assert _bench_timing.take_turns(arms, 1, 1000, lambda: None) == ([5], [20])
+    assert log == [("ours", 200), ("theirs", 200)] * 2
+
+
+def test_an_empty_loop_costs_nothing(monkeypatch):
+    clock = SimpleNamespace(now=0)
+
+    def read():
+        clock.now += 700  # every reading of the clock costs
+        return clock.now
+
+    monkeypatch.setattr(_bench_timing, "perf_counter_ns", read)
+    arms = arms_of(clock, 5, 20, [])
+    assert _bench_timing.take_turns(arms, 1, 100, lambda: None) == ([5], [20])
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_garbage_collector_rests_meanwhile_and_is_then_as_before(collecting):
+    seen = []
+    loop = lambda items: seen.append(gc.isenabled())  # noqa: E731 - short
+    arms = Arms(loop, loop, _bench_timing.same(1), _bench_timing.same(2))
+    (gc.enable if collecting else gc.disable)()
+    try:
+        _bench_timing.take_turns(arms, 1, 1, lambda: None)
+        assert gc.isenabled() is collecting
+        with pytest.raises(TypeError):
+            _bench_timing.take_turns(arms, 1, 1, None)
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable()
+    assert not any(seen)
+
+
+def test_a_plan_gives_its_row(clock, monkeypatch):
+    from contextlib import nullcontext
+
+    plan = Plan("x", "y", 0.5, 0.2, "z", lambda _: nullcontext(arms_of(clock, 5, 20, [])))
+    libraries = SimpleNamespace(
+        torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+    )
+    row = plan.measure(libraries, 3, 10)
+    assert row == Row("x", "y", 5, 20, 0.25, 0.25, 0.25, 0.5, 0.2, "z")
+
+
+def test_the_loops_call_with_each_item_without_it_and_hold_the_results():
+    seen = []
+    _bench_timing.calls(seen.append)(["a", "b"])
+    _bench_timing.calls_without(lambda: seen.append("-"))(["a", "b"])
+    assert seen == ["a", "b", "-", "-"]
+    assert _bench_timing.held_calls(str.upper)(["a", "b"]) == ["A", "B"]
+    assert _bench_timing.same("a")(3) == ["a"] * 3
+
+
+# -- the data ---------------------------------------------------------------------------------
+
+
+def test_the_rows_are_those_of_the_design():
+    bounds = {plan.name: (plan.at_most, plan.aim) for plan in _bench_rows.PLANS}
+    assert bounds == {
+        "with s:, blocking s": (0.30, 0.25),
+        "with s:, torch pool stream": (0.42, 0.35),
+        "with s:, nested in one of s": (0.10, 0.06),
+        "b.wait(a)": (0.35, 0.26),
+        "s.record(e), e reused": (0.60, 0.53),
+        "wrap(torch stream), never seen": (0.50, 0.40),
+        "wrap(fresh object of a known queue)": (1.8, 1.4),
+        "wrap(the same object again)": (0.6, 0.4),
+        "s.to(library), cached": (1.0, 0.7),
+        "current_stream('torch')": (0.20, 0.12),
+    }
+
+
+def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
+    def plan(name, ratio, note):
+        row = Row(name, "y", ratio * 100, 100, ratio, ratio, ratio, 0.5, 0.2, note)
+        return SimpleNamespace(name=name, measure=lambda *_: row)
+
+    plans = [plan("a", 0.1, ""), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
+    cuda = SimpleNamespace(
+        Stream=lambda **_: None, synchronize=lambda: None, get_device_name=lambda _: "a GPU"
+    )
+    library = SimpleNamespace(cuda=cuda, __version__="1.0")
+    libraries = _bench_timing.Libraries(library, library, library, 0)
+    count, imported = Count("wait", {}, {}), Import("import", 1, 1, 1, 25)
+    seen = []
+    monkeypatch.setattr(_bench, "PLANS", plans)
+    monkeypatch.setattr(_bench, "load", lambda: libraries)
+    monkeypatch.setattr(_bench.sk, "wrap", lambda _: None)
+    monkeypatch.setattr(_bench, "count_calls", lambda *_: count)
+    monkeypatch.setattr(_bench, "time_import", lambda: imported)
+    monkeypatch.setattr(
+        _driver, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
+    )
+    report = _bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
+    assert [(row.name, row.note) for row in report.rows] == [("a", ""), ("b", "bad")]
+    assert (report.device, report.cuda, report.repeats, report.iterations) == (
+        "a GPU",
+        "13.2",
+        2,
+        3,
+    )
+    assert [done for _, done, _ in seen] == list(range(6))
+    assert {steps for _, _, steps in seen} == {5}
+
+
+def test_the_data_is_json_with_a_verdict_for_each_bound():
+    rows = [
+        Row("met", "y", 50.0, 100.0, 0.5, 0.4, 0.6, 0.5, 0.2),
+        Row("missed", "y", 51.0, 100.0, 0.51, 0.4, 0.6, 0.5, 0.2, "z"),
+    ]
+    count = Count("wait", {"record": 1.0}, {"record": 1})
+    imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
+    report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, count,
+                    imported)  # fmt: skip
+    data = json.loads(json.dumps(_bench.as_data(report), allow_nan=False))
+    assert set(data) == {
+        "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
+        "count", "imported",
+    }  # fmt: skip
+    assert data["rows"][1] == {
+        "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,
+        "ratio_low": 0.4, "ratio_high": 0.6, "at_most": 0.5, "aim": 0.2, "note": "z", "met": False,
+    }  # fmt: skip
+    assert data["rows"][0]["met"] is True
+    assert data["count"] == {
+        "name": "wait", "found": {"record": 1}, "expected": {"record": 1}, "met": True,
+    }  # fmt: skip
+    assert data["imported"]["aim_ms"] == 25
+
+
+# -- counting, and the import -----------------------------------------------------------------
+
+
+class Waiter:
+    """Makes the driver calls it is told to, and none where the other is its own queue."""
+
+    handle = 7
+
+    def __init__(self, *extra):
+        self.extra = extra
+
+    def wait(self, other):
+        if other is not self:
+            _driver.record_event("event", "stream")
+            _driver.wait_event("stream", "event", external=False)
+            for name in self.extra:
+                getattr(_driver.cu, name)()
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    functions = {
+        "record_event": lambda *_: None,
+        "wait_event": lambda *_, **__: None,
+        "cu": SimpleNamespace(cuCtxGetCurrent=lambda: (0, 1), CUstream=int),
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(_driver, name, function)
+    yield
+    for name, function in functions.items():
+        assert getattr(_driver, name) is function
+
+
+@pytest.mark.parametrize(
+    ("extra", "other"),
+    [((), 0), (("cuCtxGetCurrent", "CUstream"), 1), (("cuCtxGetCurrent", "cuCtxGetCurrent"), 2)],
+)
+def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
+    b = Waiter(*extra)
+    monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
+    count = _bench.count_calls(object(), b, waits=4)
+    assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
+    assert count.met is (other == 0)
+
+
+def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):
+    b = Waiter("cuMissing")
+    monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
+    with pytest.raises(AttributeError), _bench._counting():
+        b.wait(None)
+
+
+def test_the_import_is_timed_in_fresh_processes():
+    found = _bench.time_import(times=2)
+    assert found.name == "import streamkit"
+    assert 0 < found.ms_low <= found.ms <= found.ms_high
+
+
+# -- what it asks for -------------------------------------------------------------------------
+
+
+def cannot_run(monkeypatch, *, installed=(), present=True):
+    """Return the refusal where these libraries are installed and ``present()`` is the driver's."""
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: object() if name in installed else None
+    )
+    monkeypatch.setattr(_driver, "is_present", present if callable(present) else lambda: present)
+    with pytest.raises(_bench.CannotRunError) as refused:
+        _bench.load()
+    return str(refused.value)
+
+
+def test_without_a_device_it_says_so(monkeypatch):
+    message = cannot_run(monkeypatch, installed=("torch", "cupy", "warp"), present=False)
+    assert message == "There is no CUDA device here, and what is measured are calls on one."
+
+
+def test_missing_libraries_are_named_with_the_line_that_installs_them(monkeypatch):
+    message = cannot_run(monkeypatch, installed=("warp",))
+    assert message == f"Not installed: torch, CuPy. Install with: {INSTALL}"
+
+
+def test_a_driver_without_the_package_that_calls_it(monkeypatch):
+    def present():
+        raise errors.not_installed("cuda.bindings", ("cuda13",), "a test")
+
+    message = cannot_run(monkeypatch, installed=("torch", "warp"), present=present)
+    assert message == f"Not installed: CUDA Python, CuPy. Install with: {INSTALL}"
+
+
+def libraries_that_import(monkeypatch, able):
+    def module(name):
+        can = lambda: name in able  # noqa: E731 - short
+        return SimpleNamespace(cuda=SimpleNamespace(is_available=can), is_cuda_available=can)
+
+    monkeypatch.setattr(_bench.importlib, "import_module", module)
+
+
+def test_libraries_that_cannot_use_the_device_are_named(monkeypatch):
+    libraries_that_import(monkeypatch, {"torch"})
+    message = cannot_run(monkeypatch, installed=("torch", "cupy", "warp"))
+    assert message == f"No use of the CUDA device by CuPy, Warp. Install builds that can: {INSTALL}"
+
+
+def test_a_library_that_is_broken_is_named_with_its_error(monkeypatch):
+    def broken(name):
+        raise OSError(f"{name}.so")
+
+    monkeypatch.setattr(_bench.importlib, "import_module", broken)
+    message = cannot_run(monkeypatch, installed=("torch", "cupy", "warp"))
+    assert message == (f"torch cannot be imported (OSError: torch.so). Install it with: {INSTALL}")
