@@ -7,7 +7,7 @@ import pytest
 import streamkit as sk
 from _libraries import LIBRARIES, installed, need
 from _programs import python
-from streamkit import _movers, _registry
+from streamkit import _registry
 
 IMPORTS = {
     "cuda": "import cuda.core, cuda.bindings.driver",

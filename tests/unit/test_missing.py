@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from _programs import python
-from streamkit import _movers, _registry
+from streamkit import _registry
 
 BLOCKED = {
     "torch": ["torch"],
