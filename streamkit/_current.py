@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _device, _driver, _host, _movers, _registry, _scope, errors
-from streamkit import _stream as _cuda
 from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
 
@@ -14,7 +13,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamkit._stream import CudaStream
-    from streamkit.protocols import StreamLike
+    from streamkit.protocols import CurrentStream, StreamLike
+
+
+_with_current: dict[str, CurrentStream] = {}  # by any name of the library that was asked for
 
 
 def current_stream(
@@ -27,8 +29,11 @@ def current_stream(
     differ; UnsupportedStreamError for a library without a current stream.
     """
     if library is not None:
-        adapter = _registry.adapter(library)
-        return _current(_registry.current_of(adapter).current, _device_or_current(device))
+        adapter = _with_current.get(library)
+        if adapter is None:
+            adapter = _registry.current_of(_registry.adapter(library))
+            _with_current[library] = adapter
+        return _current(adapter.current, _device_or_current(device))
     scope = _scope.innermost()
     if scope is not None and (
         device is None or _device.parse(device) in (scope.device_id, scope.device)
@@ -64,11 +69,9 @@ def _device_or_current(device: object) -> int:
 def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     context = _driver.primary_context(ordinal)
     if _driver.current_context() == context:
-        native: object = current(ordinal)
-    else:
-        with _driver.in_context(context):
-            native = current(ordinal)
-    return wrap(native, device=ordinal)
+        return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
+    with _driver.in_context(context):  # its default streams are the current context's
+        return wrap(current(ordinal))  # type: ignore[no-any-return]  # the same
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
@@ -124,7 +127,7 @@ class use:  # noqa: N801 - used as a function
         if isinstance(self.stream, HostStream):
             _host.enter(self.stream, self)
         else:
-            _cuda.enter(self.stream, self, self._libraries, ordered=self._ordered)
+            _scope.enter(self.stream, self, self._libraries, ordered=self._ordered)
         return self.stream
 
     def __exit__(

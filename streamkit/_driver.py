@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -223,10 +225,35 @@ def sync_stream(stream: int) -> None:
 # -- events -----------------------------------------------------------------------------------
 
 
-def create_event(context: int, *, timing: bool) -> int:
-    """Create an event in a context: it can be recorded only on streams of that context."""
+def core_stream(handle: int) -> Any:
+    """Return the cuda.core object through which a stream records and waits."""
+    return _core().Stream.from_handle(handle)
+
+
+@functools.cache
+def _core() -> Any:
+    try:
+        return importlib.import_module("cuda.core")
+    except ImportError as error:
+        raise errors.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
+
+
+def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
+    """Create an event in a context; return its handle, and cuda.core's object that destroys it.
+
+    It can be recorded on streams of that context only (or, of a primary one, its green ones).
+    cuda.core makes events in primary contexts; in another there is no object, and the caller
+    destroys the event.
+    """
     with in_context(context):
-        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING))
+        for device, primary in _primary.items():
+            if primary == context:
+                core = _core()
+                maker = core.Device(device)
+                maker.set_current()  # it asks for that, once in each thread
+                event = maker.create_event(core.EventOptions(timing_enabled=timing))
+                return int(event.handle), event
+        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING)), None
 
 
 def destroy_event(event: int) -> None:
@@ -234,28 +261,40 @@ def destroy_event(event: int) -> None:
     _ask("cuEventDestroy", event)
 
 
-def pointer(handle: int) -> Any:
-    """Return a stream's or an event's handle as ``record_event`` and ``wait_event`` take it."""
-    return cu.pointer(handle)
-
-
 def record_event(event: Any, stream: Any) -> None:
-    """Mark the present end of the stream."""
-    code = cu.record(event, stream)
-    if code:
-        raise _error("cuEventRecord", code)
+    """Mark the present end of the stream; both are cuda.core's objects."""
+    try:
+        cu.record(event, stream)
+    except Exception as error:
+        raise _core_error("cuEventRecord", error) from error
 
 
-def record_external(event: int, stream: int) -> None:
-    """Add an event record node to the graph that ``stream`` captures."""
-    _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
+def edge(event: Any, source: Any, target: Any) -> None:
+    """Record the event on one stream and hold another's later work until then."""
+    try:
+        cu.edge(event, source, target)
+    except Exception as error:
+        raise _core_error("cuEventRecord or cuStreamWaitEvent", error) from error
 
 
-def wait_event(stream: Any, event: Any, *, external: bool = False) -> None:
+def _core_error(call: str, error: Exception) -> Exception:
+    found = re.match(r"CUDA_ERROR_\w+", str(error))
+    if found is None:
+        return error
+    return errors.DriverError(call, found[0], int(getattr(cu.CUresult, found[0])))
+
+
+def record_handle(event: int, stream: int, *, external: bool = False) -> None:
+    """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
+    if external:
+        _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
+    else:
+        _ask("cuEventRecord", event, stream)
+
+
+def wait_handle(stream: int, event: int, *, external: bool = False) -> None:
     """Hold later work of the stream until the event's last record was reached."""
-    code = cu.wait(stream, event, _EXTERNAL if external else 0)
-    if code:
-        raise _error("cuStreamWaitEvent", code)
+    _ask("cuStreamWaitEvent", stream, event, _EXTERNAL if external else 0)
 
 
 def event_done(event: int) -> bool:

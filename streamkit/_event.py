@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _registry, errors
-from streamkit.protocols import Event, Events, Stream
+from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._lifetime import OwnedEvent
-    from streamkit.protocols import Adapter
 
 
 def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
@@ -27,7 +26,7 @@ def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
         nap = min(nap * 2, 1e-3)
 
 
-class CudaEvent(Event):
+class CudaEvent(Event, metaclass=Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 
     Safe to use from any thread. The handle of a borrowed event is read at each use, because
@@ -39,20 +38,15 @@ class CudaEvent(Event):
         device: int,
         owned: OwnedEvent | None,
         native: Any = None,
-        adapter: Adapter | None = None,
+        adapter: Any = None,
         *,
         timing: bool = False,
     ) -> None:
         self._device = device
-        self._owned = owned
+        self._owned = owned  # None if it is borrowed or closed
         self._native = native
         self._adapter = adapter
         self._timing = timing
-
-    @property
-    def owned(self) -> OwnedEvent | None:
-        """The event StreamKit owns; None if it is borrowed or closed."""
-        return self._owned
 
     @property
     def native(self) -> Any:
@@ -64,9 +58,10 @@ class CudaEvent(Event):
         """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
         if self._owned is not None:
             return self._owned.handle
-        if isinstance(self._adapter, Events):
-            return self._adapter.event_handle(self._native)
-        raise errors.closed(self)
+        if self._adapter is None:
+            raise errors.closed(self)
+        handle: int = self._adapter.event_handle(self._native)
+        return handle
 
     @property
     def device(self) -> str:
@@ -147,10 +142,9 @@ class CudaEvent(Event):
 
 def borrowed(obj: Any) -> CudaEvent | None:
     """Return an event on somebody's event object, or None if it is not one."""
-    found = _registry.event_adapter(obj)
-    if found is None:
+    adapter = _registry.event_adapter(obj)
+    if adapter is None:
         return None
-    adapter, _ = found
     read_device = getattr(adapter, "event_device", None)
     device = read_device(obj) if read_device is not None else None
     return CudaEvent(_driver.current_device() if device is None else device, None, obj, adapter)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from streamkit import _registry, _scope, errors
 from streamkit._host_event import HostEvent, Mark, no_cuda
 from streamkit._host_queue import WorkQueue
-from streamkit.protocols import Event, Stream
+from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ids = itertools.count(1)
 
 
-class HostStream(Stream):
+class HostStream(Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.

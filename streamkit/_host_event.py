@@ -7,7 +7,7 @@ import time
 from typing import NoReturn
 
 from streamkit import errors
-from streamkit.protocols import Event
+from streamkit.protocols import Concrete, Event
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
@@ -36,7 +36,7 @@ class Mark:
         self.reached.wait()
 
 
-class HostEvent(Event):
+class HostEvent(Event, metaclass=Concrete):
     """A point of a host queue. Safe to use from any thread."""
 
     def __init__(self, *, timing: bool = False) -> None:

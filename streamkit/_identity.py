@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import Adapter
 
 _known: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
+_legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
 _permanent: list[Queue] = []  # those that live as long as the process
 _lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
 
@@ -43,6 +44,11 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
 
 def _identify_default(found: Queue) -> Queue:
     context = _driver.current_context() if found.device is None else 0
+    if found.handle != PER_THREAD:
+        wanted = context or _driver.primary_context(found.device or 0)
+        legacy = _legacy.get(wanted)
+        if legacy is not None:
+            return legacy
     if context:
         device = _driver.current_device()
         primary = _driver.primary_context(device) == context
@@ -64,6 +70,8 @@ def _identify_default(found: Queue) -> Queue:
             queue.thread = this_thread() if handle == PER_THREAD else None
             queue.nonblocking = False
             _complete(queue, context, device, primary=primary, number=number)
+            if queue.permanent:
+                _legacy[context] = queue
     return queue
 
 
@@ -101,7 +109,6 @@ def _complete(
     queue: Queue, context: int, device: int, *, primary: bool, number: int | None
 ) -> Queue:
     queue.device, queue.primary, queue.id = device, primary, number
-    queue.pointer = _driver.pointer(queue.handle)
     queue.context = context  # last: it says that the record is complete
     if number is not None:
         _known[number] = queue
@@ -149,7 +156,7 @@ def younger(queue: Queue, owner: object) -> Queue:
     second = Queue(queue.handle, queue.device, owner)
     second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
     second.id, second.nonblocking = queue.id, queue.nonblocking
-    second.capture, second.also, second.pointer = queue.capture, queue, queue.pointer
+    second.capture, second.also = queue.capture, queue
     return second
 
 

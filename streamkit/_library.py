@@ -15,13 +15,11 @@ _NO_DEVICE = 100
 
 
 class Library:
-    """The driver's functions as attributes, those of ``cuda.bindings.driver`` and three more.
+    """The driver's functions as attributes: those of ``cuda.bindings.driver``.
 
-    ``record`` and ``wait`` are cuEventRecord and cuStreamWaitEvent as the C functions they are:
-    they are most of what an ordering edge costs, and take half the time of the bindings. Through
-    ctypes, which releases the GIL as the bindings do; ``pointer`` makes their arguments.
-
-    An attribute is looked up once. In a forked child each raises ForkedProcessError.
+    An attribute is looked up once. In a forked child each raises ForkedProcessError, and so do
+    ``record``, ``wait`` and ``edge``: what orders queues goes through cuda.core's objects, at half
+    the cost of the bindings.
     """
 
     def __init__(self) -> None:
@@ -56,11 +54,7 @@ class Library:
         if code:
             _, name = bindings.cuGetErrorName(code)
             raise errors.DriverError("cuInit", name.decode(), int(code))
-        import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-        library = ctypes.CDLL(_LIBRARY)
-        self.record, self.wait = library.cuEventRecord, library.cuStreamWaitEvent
-        self.pointer = ctypes.c_void_p
+        self.record, self.wait, self.edge = _record, _wait, _edge
         os.register_at_fork(after_in_child=self._forbid)
         self._bindings = bindings
 
@@ -68,6 +62,19 @@ class Library:
         self.__dict__.clear()
         self.__init__()  # type: ignore[misc]  # a lock held by a thread that is not in the child
         self._forked = True
+
+
+def _record(event: Any, stream: Any) -> None:
+    stream.record(event)
+
+
+def _wait(stream: Any, event: Any) -> None:
+    stream.wait(event)
+
+
+def _edge(event: Any, source: Any, target: Any) -> None:
+    source.record(event)
+    target.wait(event)
 
 
 def _import_bindings() -> Any:

@@ -83,16 +83,16 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
 
-    __slots__ = ("__weakref__", "context", "handle", "pointer")
+    __slots__ = ("__weakref__", "context", "core", "handle")
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
-        self.handle = 0
-        self.context = context
-        self.handle = _driver.create_event(context, timing=timing)
-        self.pointer = _driver.pointer(self.handle)
+        self.handle, self.core, self.context = 0, None, context
+        self.handle, self.core = _driver.create_event(context, timing=timing)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing() and self.handle and _driver.is_usable():
+        if is_finalizing() or self.core is not None or not self.handle:
+            return
+        if _driver.is_usable():
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
                 _driver.destroy_event(self.handle)

@@ -27,6 +27,7 @@ class Mover(NamedTuple):
 
 
 _movers: tuple[Mover, ...] = ()
+_waiting: tuple[str, ...] | None = None  # the modules to watch for, once that is known
 _lock = threading.RLock()
 
 
@@ -36,11 +37,18 @@ def movers() -> tuple[Mover, ...]:
     A library whose build or driver has no CUDA has none to move. Asking initialises a library
     that is imported but has not touched CUDA.
     """
-    for module in tuple(_watched()):
+    for module in _first_look() if _waiting is None else _waiting:
         if module in sys.modules and _registry.is_loaded(module):
             _look_again()
             break
     return _movers
+
+
+def _first_look() -> tuple[str, ...]:
+    """Return the modules to watch for."""
+    global _waiting  # noqa: PLW0603 - one table for the process
+    _waiting = tuple(_watched())
+    return _waiting
 
 
 @functools.cache
@@ -50,7 +58,7 @@ def _watched() -> dict[str, Callable[[], Adapter]]:
 
 
 def _look_again() -> None:
-    global _movers  # noqa: PLW0603 - one table for the process
+    global _movers, _waiting  # noqa: PLW0603 - one table for the process
     with _lock:
         watched = _watched()
         for module in [module for module in watched if _registry.is_loaded(module)]:
@@ -68,6 +76,7 @@ def _look_again() -> None:
                     sorted((*_movers, mover), key=lambda mover: _registry.rank(mover.name))
                 )
             del watched[module]
+            _waiting = tuple(watched)
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

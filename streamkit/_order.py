@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import _driver, _identity, errors
 from streamkit._lifetime import OwnedEvent
-from streamkit._queue import PER_THREAD, this_thread
+from streamkit._queue import this_thread
 
 if TYPE_CHECKING:
     from streamkit._queue import Queue
@@ -39,17 +39,14 @@ def check_capture(queue: Queue, what: object, operation: str) -> None:
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):
-        if external:
-            _driver.record_external(event, queue.handle)
-        else:
-            _driver.record_event(_driver.pointer(event), queue.pointer)
+        _driver.record_handle(event, queue.handle, external=external)
 
 
 def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
     if event:
         with on(queue):
-            _driver.wait_event(queue.pointer, _driver.pointer(event), external=external)
+            _driver.wait_handle(queue.handle, event, external=external)
 
 
 def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
@@ -64,13 +61,11 @@ def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
     event = other.wait_event
     if event is None:
         event = other.wait_event = OwnedEvent(other.context)
-    if other.handle > PER_THREAD:  # as ``on``, without what it costs
-        _driver.record_event(event.pointer, other.pointer)
-    else:
-        with _driver.in_context(other.context):
-            _driver.record_event(event.pointer, other.pointer)
-    if queue.handle > PER_THREAD:
-        _driver.wait_event(queue.pointer, event.pointer, external=external)
-    else:
-        with _driver.in_context(queue.context):
-            _driver.wait_event(queue.pointer, event.pointer, external=external)
+    if event.core is None or external or other.is_default or queue.is_default:
+        record(event.handle, other)
+        wait_event(queue, event.handle, external=external)
+        return
+    for side in (queue, other):
+        if side.core is None:
+            side.core = _driver.core_stream(side.handle)
+    _driver.edge(event.core, other.core, queue.core)

@@ -50,13 +50,14 @@ class Queue:
         "also",  # a second Queue that must live as long: this one's elder, of another owner
         "capture",  # the capture id under which it was first seen, while ``id`` is unknown
         "context",  # the CUcontext; 0 until the driver was asked
+        "core",  # the object through which it records and waits, made at the first use
         "device",  # CUDA ordinal; None until the driver was asked
         "handle",  # what the driver is given: 1 for the legacy stream, 2 for the per-thread one
         "id",  # cuStreamGetId; None while unknown because the stream captures
+        "latest",  # the last StreamKit stream of a permanent queue, kept for the next ``wrap``
         "nonblocking",  # without the implicit order with the legacy stream; None while unknown
         "owner",  # kept alive, because the handle dies with it
         "permanent",  # whether it lives as long as the process, as torch's pool streams do
-        "pointer",  # the handle as the driver's C functions take it
         "primary",  # whether the context is the device's primary one
         "shown",  # whether code outside StreamKit may have its handle
         "thread",  # the thread a per-thread default stream belongs to
@@ -73,7 +74,8 @@ class Queue:
         self.context = 0
         self.permanent = False
         self.shown = True
-        self.pointer: Any = None
+        self.core: Any = None
+        self.latest: Any = None
         self.primary = True
         self.also: Queue | None = None
         self.views: dict[str, Callable[[], Any]] = {}

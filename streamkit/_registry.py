@@ -143,8 +143,8 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     raise refusal or errors.not_a_stream(obj)
 
 
-def event_adapter(obj: object) -> tuple[Adapter, Events] | None:
-    """Return the adapter of this object's library if the object is one of its events."""
+def event_adapter(obj: object) -> Any:
+    """Return the adapter of this object's library, with ``Events``, if it is one of its events."""
     kind = type(obj)
     adapter = _event_types.get(kind)
     if adapter is None:
@@ -156,10 +156,7 @@ def event_adapter(obj: object) -> tuple[Adapter, Events] | None:
                     continue
                 adapter = _event_types[kind] = candidate
                 break
-        else:
-            return None
-    assert isinstance(adapter, Events)  # noqa: S101 - for the type checker: only such are stored
-    return adapter, adapter
+    return adapter
 
 
 def speaks_protocol(obj: object) -> bool:

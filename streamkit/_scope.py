@@ -15,7 +15,6 @@ from streamkit import _driver, _identity, _movers, _order, _registry, errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from streamkit._movers import Mover
     from streamkit._queue import Queue
 
 
@@ -30,18 +29,26 @@ class OpenScope(Protocol):
         """Restore everything, and name what could not be."""
 
 
+class Target(Protocol):
+    """What can be entered: a CUDA stream."""
+
+    _views: dict[str, Any]
+
+    @abstractmethod
+    def _live(self) -> Queue:
+        """Return its queue; raises if it is closed, or another thread's."""
+
+    @abstractmethod
+    def to(self, library: str) -> Any:
+        """Return the library's own object on it, which ``_views`` then has."""
+
+
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.scopes: list[OpenScope] = []
 
 
 _stack = _Stack()
-
-
-def inside(stream: Any) -> bool:
-    """Whether this thread's innermost scope is of this very stream object."""
-    scopes = _stack.scopes
-    return bool(scopes) and scopes[-1].stream is stream
 
 
 def innermost() -> Any:
@@ -65,6 +72,15 @@ def leave(key: object) -> None:
     Scopes still open inside it are left first, innermost first, and ScopeError says so.
     """
     scopes = _stack.scopes
+    if scopes and scopes[-1].key is key:
+        lost = scopes.pop().leave()
+        if lost:
+            raise errors.not_restored(lost)
+    else:
+        _leave_out_of_order(scopes, key)
+
+
+def _leave_out_of_order(scopes: list[OpenScope], key: object) -> None:
     depth = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if depth is None:
         raise errors.left_out_of_order(
@@ -75,14 +91,27 @@ def leave(key: object) -> None:
     lost: list[str] = []
     while len(scopes) > depth:
         lost += scopes.pop().leave()
-    if inner:
-        raise errors.left_out_of_order(
-            f"a scope was left while scopes inside it were open, which ended too: "
-            f"{', '.join(reversed(inner))}",
-            lost,
-        )
-    if lost:
-        raise errors.not_restored(lost)
+    raise errors.left_out_of_order(
+        f"a scope was left while scopes inside it were open, which ended too: "
+        f"{', '.join(reversed(inner))}",
+        lost,
+    )
+
+
+def enter(
+    target: Target, key: object, libraries: Collection[str] | None = None, *, ordered: bool = False
+) -> None:
+    """Open a scope of this thread on a CUDA stream, under ``key``, which must leave it."""
+    queue, views = target._live(), target._views  # noqa: SLF001 - what a target is
+    scopes = _stack.scopes
+    if scopes and libraries is None and scopes[-1].stream is target:
+        nested = NestedScope(target, key, queue.context, views)
+        if nested.stands():
+            scopes.append(nested)
+            return
+    scope = CudaScope(target, key, queue)
+    scope.enter(views, libraries, ordered=ordered)
+    scopes.append(scope)
 
 
 class CudaScope:
@@ -90,19 +119,14 @@ class CudaScope:
 
     __slots__ = ("_context", "_entered", "_ordered", "_previous_context", "_queue", "key", "stream")
 
-    def __init__(self, stream: Any, queue: Queue, key: object) -> None:
+    def __init__(self, stream: Target, key: object, queue: Queue) -> None:
         self.stream, self.key, self._queue = stream, key, queue
         self._context = queue.context
-        self._entered: list[tuple[Mover, Any]] = []
+        self._entered: list[tuple[str, Callable[[Any], None], Any]] = []
         self._ordered: list[Queue] | None = None
 
     def enter(
-        self,
-        views: dict[str, Any],
-        to: Callable[[str], Any],
-        libraries: Collection[str] | None,
-        *,
-        ordered: bool,
+        self, views: dict[str, Any], libraries: Collection[str] | None, *, ordered: bool
     ) -> None:
         """Move the libraries; if one refuses, put everything back and raise."""
         movers = _movers.movers()
@@ -111,15 +135,15 @@ class CudaScope:
             _driver.set_context(self._context)
         entered = self._entered
         try:
-            for mover in movers:
-                if libraries is not None and mover.name not in libraries:
+            for name, current, enter_library, leave_library, _ in movers:
+                if libraries is not None and name not in libraries:
                     continue
-                view = views.get(mover.name)
+                view = views.get(name)
                 if view is None:
-                    view = to(mover.name)
+                    view = self.stream.to(name)
                 if ordered:
-                    self._order_after(mover.current(self._queue.device or 0))
-                entered.append((mover, mover.enter(view)))
+                    self._order_after(current(self._queue.device or 0))
+                entered.append((name, leave_library, enter_library(view)))
         except BaseException:
             self.leave()
             raise
@@ -135,39 +159,39 @@ class CudaScope:
     def leave(self) -> list[str]:
         """Put the libraries, then the context, back, in reverse order."""
         lost: list[str] = []
-        current = _driver.current_context()
-        if current != self._context:
-            _driver.set_context(self._context)  # the body may have changed the device
-        for mover, token in reversed(self._entered):
+        context = self._context
+        if _driver.current_context() != context:
+            _driver.set_context(context)  # the body may have changed the device
+        for name, leave_library, token in reversed(self._entered):
             try:
-                mover.leave(token)
+                leave_library(token)
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
-                lost.append(f"{mover.name} ({type(error).__name__}: {error})")
+                lost.append(f"{name} ({type(error).__name__}: {error})")
         for previous in self._ordered or ():
             try:
                 _order.wait_queue(previous, self._queue)
             except errors.StreamKitError as error:
                 lost.append(f"the order after {errors.describe(self.stream)} ({error})")
-        if self._previous_context != self._context:
+        if self._previous_context != context:
             _driver.set_context(self._previous_context)
         return lost
 
 
 class NestedScope:
-    """A scope inside one of the same queue: everything stands there already."""
+    """A scope inside one of the same stream: everything stands there already."""
 
     __slots__ = ("_context", "_movers", "_views", "key", "stream")
 
-    def __init__(self, stream: Any, key: object, context: int, views: dict[str, Any]) -> None:
+    def __init__(self, stream: Target, key: object, context: int, views: dict[str, Any]) -> None:
         self.stream, self.key = stream, key
         self._context, self._views, self._movers = context, views, _movers.movers()
 
     def stands(self) -> bool:
         """Whether every library, and the context, is where an entered scope would put it."""
         views = self._views
-        for mover in self._movers:
-            view = views.get(mover.name)
-            if view is None or mover.nested is None or not mover.nested.is_current(view):
+        for name, _, _, _, nested in self._movers:
+            view = views.get(name)
+            if view is None or nested is None or not nested.is_current(view):
                 return False
         return _driver.current_context() == self._context
 
@@ -177,10 +201,10 @@ class NestedScope:
             return []
         _driver.set_context(self._context)
         lost: list[str] = []
-        for mover in self._movers:
-            assert mover.nested is not None  # noqa: S101 - for the type checker: it stood
+        for name, _, _, _, nested in self._movers:
+            assert nested is not None  # noqa: S101 - for the type checker: it stood
             try:
-                mover.nested.set_current(self._views[mover.name])
+                nested.set_current(self._views[name])
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
-                lost.append(f"{mover.name} ({type(error).__name__}: {error})")
+                lost.append(f"{name} ({type(error).__name__}: {error})")
         return lost

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from streamkit import _driver, _event, _identity, _order, _registry, _scope, errors
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent, OwnedQueue
-from streamkit._queue import PER_THREAD
-from streamkit.protocols import Event, Stream
+from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 NativeT = TypeVar("NativeT")
 
 
-class CudaStream(Stream, Generic[NativeT]):
+class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
     What it promises is documented on ``Stream``. Safe to use from any thread, except that a
@@ -48,6 +47,7 @@ class CudaStream(Stream, Generic[NativeT]):
             self._owned = queue.is_owned
 
     def _live(self) -> Queue:
+        """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
         queue = self._queue
         if queue is None:
             raise errors.closed(self)
@@ -158,15 +158,24 @@ class CudaStream(Stream, Generic[NativeT]):
         self, event: object = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
-        queue = self._live()
-        if type(event) is CudaEvent and not (timing or external) and queue.handle > PER_THREAD:
-            owned = event.owned
-            if owned is not None and event.device_id == self._device_id:
-                _driver.record_event(owned.pointer, queue.pointer)
+        queue = self._queue
+        if type(event) is CudaEvent and queue is not None and not (timing or external):
+            # the steady state: an event of ours again, on a stream that has recorded before
+            owned = event._owned  # noqa: SLF001 - next door
+            if (
+                owned is not None
+                and owned.core is not None
+                and queue.core is not None
+                and owned.context == queue.context
+            ):
+                _driver.record_event(owned.core, queue.core)
                 return event
+        queue = self._live()
         if event is None:
             owned = OwnedEvent(queue.context, timing=timing)
             _order.record(owned.handle, queue, external=external)
+            if queue.core is None and not queue.is_default:
+                queue.core = _driver.core_stream(queue.handle)
             return CudaEvent(self._device_id, owned, timing=timing)
         if timing:
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
@@ -244,7 +253,7 @@ class CudaStream(Stream, Generic[NativeT]):
 
     def __enter__(self) -> Self:
         """Make this the current stream of every loaded library, as ``streamkit.use``."""
-        enter(self, self, None, ordered=False)
+        _scope.enter(self, self)
         return self
 
     def __exit__(
@@ -303,18 +312,3 @@ def _origin(native: object) -> str:
     if native is None:
         return "borrowed"
     return f"from {type(native).__module__.partition('.')[0]}"
-
-
-def enter(
-    stream: CudaStream[Any], key: object, libraries: frozenset[str] | None, *, ordered: bool
-) -> None:
-    """Open a scope of this thread under ``key``, which must leave it."""
-    queue, views = stream._live(), stream._views  # noqa: SLF001 - one module's business
-    if libraries is None and _scope.inside(stream):
-        nested = _scope.NestedScope(stream, key, queue.context, views)
-        if nested.stands():
-            _scope.push(nested)
-            return
-    scope = _scope.CudaScope(stream, queue, key)
-    scope.enter(views, stream.to, libraries, ordered=ordered)
-    _scope.push(scope)

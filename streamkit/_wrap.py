@@ -45,7 +45,7 @@ def wrap(obj: Any, *, device: object = None) -> Any:
     seen = _wrapped.get(id(obj))
     if seen is not None and device is None:
         stream = seen()
-        if stream is not None and stream.native is obj:
+        if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
             return stream
     if isinstance(obj, (CudaStream, HostStream)):
         if obj.closed:
@@ -58,7 +58,8 @@ def wrap(obj: Any, *, device: object = None) -> Any:
         found.device = _device.ordinal_of(device)
     queue = _identity.identify(found, adapter, obj)
     stream = CudaStream(queue, obj, handle=spelled)
-    _check_device(stream, device)
+    if device is not None:
+        _check_device(stream, device)
     if getattr(adapter, "streams_are_fixed", False) and (names_device or not queue.is_default):
         _note(obj, stream, queue)
     return stream
@@ -75,6 +76,8 @@ def _note(obj: object, stream: CudaStream[Any], queue: Queue) -> None:
     if queue.id is None or queue.thread is not None:
         return
     _wrapped[id(obj)] = weakref.ref(stream)
+    if queue.permanent:
+        queue.latest = stream  # what is asked for again and again: a library's current stream
     if len(_wrapped) > _sweep_at:
         for key, seen in list(_wrapped.items()):
             if seen() is None:
@@ -205,5 +208,6 @@ def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | Hos
     ordinal = _device.ordinal_of(device)
     if ordinal is None:
         ordinal = _driver.current_device()
-    owned = OwnedEvent(_driver.primary_context(ordinal), timing=bool(timing))
+    context = _driver.primary_context(ordinal)
+    owned = OwnedEvent(context, timing=bool(timing))
     return CudaEvent(ordinal, owned, timing=bool(timing))

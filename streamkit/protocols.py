@@ -55,6 +55,12 @@ class _StaticProtocol(ProtocolMeta):
         )
 
 
+class Concrete(_StaticProtocol):
+    """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
+
+    __instancecheck__ = type.__instancecheck__  # type: ignore[assignment]  # the C function
+
+
 @runtime_checkable
 class Stream(Protocol, metaclass=_StaticProtocol):
     """An ordered queue of GPU (or host) work: work submitted to it runs in order.

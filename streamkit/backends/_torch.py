@@ -84,7 +84,7 @@ def _public_get(device: int) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, stream.device_type
 
 
-def _public_set(*, stream_id: int, device_index: int, device_type: int) -> None:
+def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
     stream = torch.cuda.Stream(
         stream_id=stream_id, device_index=device_index, device_type=device_type
     )
@@ -119,14 +119,13 @@ def enter(stream: Any) -> Any:
     """
     device = stream.device_index
     previous = _get(device)
-    _set(stream_id=stream.stream_id, device_index=device, device_type=_CUDA)
+    _set(stream.stream_id, device, _CUDA)
     return previous
 
 
 def leave(token: Any) -> None:
     """Set the previous stream."""
-    stream, device, kind = token
-    _set(stream_id=stream, device_index=device, device_type=kind)
+    _set(*token)
 
 
 def is_current(stream: Any) -> bool:
@@ -138,7 +137,7 @@ def is_current(stream: Any) -> bool:
 
 def set_current(stream: Any) -> None:
     """Set the stream."""
-    _set(stream_id=stream.stream_id, device_index=stream.device_index, device_type=_CUDA)
+    _set(stream.stream_id, stream.device_index, _CUDA)
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ dies, the entry goes and the first one breaks. So there is one per queue, made o
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 import warp
@@ -75,13 +77,9 @@ def _keep(stream: Any, queue: Queue) -> None:
         stream.__dict__.setdefault("_streamkit_queues", {})[id(queue.owner)] = queue
 
 
-_native_set: Any = None
-
-
 def _device(ordinal: int) -> Any:
-    global _native_set  # noqa: PLW0603 - known once Warp is initialised
     warp.init()
-    _native_set = _native_set or _find_native_set()
+    _take_short_cuts()
     if not warp.is_cuda_available():
         raise errors.no_device(f"Warp {warp.__version__} cannot use CUDA here")
     return warp.get_cuda_device(ordinal)
@@ -95,10 +93,10 @@ class _Level:
 
     __slots__ = ("default", "device", "previous", "stream", "threads")
 
-    def __init__(self, stream: Any) -> None:
-        self.stream, self.device = stream, stream.device
-        self.previous, self.default = self.device.stream, warp.get_device()
-        self.threads: dict[int, int] = {}  # thread -> how many of its scopes
+    def __init__(self, stream: Any, device: Any, thread: int) -> None:
+        self.stream, self.device = stream, device
+        self.previous, self.default = device.stream, _default_device()
+        self.threads = {thread: 1}  # thread -> how many of its scopes
 
 
 _levels: list[_Level] = []  # innermost last
@@ -115,17 +113,21 @@ def enter(stream: Any) -> Any:
     ScopeError if another thread's scope has moved it elsewhere.
     """
     thread = threading.get_ident()
+    device = stream.device
     with _lock:
-        level = _levels[-1] if _levels else None
-        if level is None or level.stream is not stream or level.device.stream is not stream:
-            if level is not None:
-                _check_alone(thread, stream)
-            level = _Level(stream)
-            _make_current(stream)
-            _levels.append(level)
-        elif len(_levels) > 1:
-            _check_alone(thread, stream)  # a lower level would come back under the other thread
-        level.threads[thread] = level.threads.get(thread, 0) + 1
+        if _levels:
+            level = _levels[-1]
+            if level.stream is stream and device.stream is stream:
+                if len(_levels) > 1:  # a lower level would come back under the other thread
+                    _check_alone(thread, stream)
+                level.threads[thread] = level.threads.get(thread, 0) + 1
+                return level, thread
+            _check_alone(thread, stream)
+        level = _Level(stream, device, thread)
+        _set_stream(device, stream)
+        if level.default is not device:
+            warp.set_device(device)
+        _levels.append(level)
     return level, thread
 
 
@@ -154,61 +156,72 @@ def leave(token: Any) -> None:
     """Leave the move; the last one out sets the previous stream and default device."""
     level, thread = token
     with _lock:
-        count = level.threads[thread] - 1
-        if count:
-            level.threads[thread] = count
+        threads = level.threads
+        if threads[thread] > 1:
+            threads[thread] -= 1
             return
-        del level.threads[thread]
-        if not level.threads:
+        del threads[thread]
+        if not threads:
             _levels.remove(level)
             _set_stream(level.device, level.previous)
-            if warp.get_device() is not level.default:
+            if _default_device() is not level.default:
                 warp.set_device(level.default)
 
 
 def is_current(stream: Any) -> bool:
     """Whether a scope of this thread has moved Warp to the stream, and it is there now."""
-    with _lock:
-        return (
-            bool(_levels)
-            and _levels[-1].stream is stream
-            and threading.get_ident() in _levels[-1].threads
-            and stream.device.stream is stream
-            and warp.get_device() is stream.device
-        )
+    if not _levels:
+        return False
+    level, device = _levels[-1], stream.device
+    return (
+        level.stream is stream
+        and threading.get_ident() in level.threads
+        and device.stream is stream
+        and _default_device() is device
+    )
 
 
 def set_current(stream: Any) -> None:
     """Set the stream and its device."""
-    with _lock:
-        _make_current(stream)
-
-
-def _make_current(stream: Any) -> None:
     device = stream.device
-    _set_stream(device, stream)
-    if warp.get_device() is not device:
-        warp.set_device(device)
+    with _lock:
+        _set_stream(device, stream)
+        if _default_device() is not device:
+            warp.set_device(device)
 
 
-def _set_stream(device: Any, stream: Any) -> None:
-    """Do what ``device.set_stream(stream, sync=False)`` does (Warp 1.14 to 1.19), at half its cost.
+def _public_set_stream(device: Any, stream: Any) -> None:
+    device.set_stream(stream, sync=False)
 
-    It compares devices and looks the runtime up each time.
+
+# What Warp's own functions do, at a third of their cost, once Warp is initialised: see below.
+_set_stream: Any = _public_set_stream
+_default_device: Any = warp.get_device
+
+
+def _take_short_cuts() -> None:
+    """Set the stream as ``device.set_stream(stream, sync=False)`` does in Warp 1.14 to 1.19.
+
+    That compares devices and looks the runtime up each time. The native call stores one pointer
+    and never blocks, so it keeps the GIL. Any other version goes the public way.
     """
-    if _native_set is None:
-        device.set_stream(stream, sync=False)
-    else:
-        _native_set(device.context, stream.cuda_stream, 0)
+    global _set_stream, _default_device  # noqa: PLW0603 - chosen once
+    if _set_stream is not _public_set_stream:
+        return
+    version = tuple(int(part) for part in warp.__version__.split(".")[:2])
+    runtime = getattr(getattr(warp, "_src", warp).context, "runtime", None)
+    if not (1, 14) <= version <= (1, 19) or runtime is None:
+        return
+    native = ctypes.PyDLL(runtime.core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
+    native.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    native.restype = None
+
+    def set_stream(device: Any, stream: Any) -> None:
+        native(device.context, stream.cuda_stream, 0)
         device._stream = stream  # noqa: SLF001 - as it does
 
-
-def _find_native_set() -> Any:
-    runtime = getattr(getattr(warp, "_src", warp).context, "runtime", None)
-    version = tuple(int(part) for part in warp.__version__.split(".")[:2])
-    if (1, 14) <= version <= (1, 19) and runtime is not None:
-        return getattr(runtime.core, "wp_cuda_context_set_stream", None)
-    return None
+    _set_stream = set_stream
+    _default_device = partial(getattr, runtime, "default_device")
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -52,7 +52,9 @@ def devices() -> tuple[list[str], str]:
 
     driver.cuInit(0)
     _, count = driver.cuDeviceGetCount()
-    names = [driver.cuDeviceGetName(128, index)[1].decode().rstrip("\0") for index in range(count)]
+    names = [
+        driver.cuDeviceGetName(128, index)[1].partition(b"\0")[0].decode() for index in range(count)
+    ]
     _, version = driver.cuDriverGetVersion()
     return names, f"{version // 1000}.{version % 1000 // 10}"
 

@@ -183,7 +183,14 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a driver call")
 
-    for name in ("create_event", "record_event", "wait_event", "sync_stream", "sync_event"):
+    for name in (
+        "create_event",
+        "record_event",
+        "record_handle",
+        "edge",
+        "wait_handle",
+        "sync_stream",
+    ):
         monkeypatch.setattr(seam, name, refuse)
     with stream, other, stream, stream, sk.use(stream, ordered=True):
         pass

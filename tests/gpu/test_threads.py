@@ -126,15 +126,20 @@ def test_leaving_in_another_thread_raises_and_leaves_both_whole(players):
 def test_two_tasks_that_hold_scopes_across_an_await_are_told(players):
     before = players("torch").current(), players("warp").current()
 
-    async def hold(stream, mine, other):
-        with sk.use(stream):
-            mine.set()
-            await other.wait()
+    async def hold(stream, entered, may_leave, left):
+        try:
+            with sk.use(stream):
+                entered.set()
+                await may_leave.wait()
+        finally:
+            left.set()
 
     async def both():
-        a, b = asyncio.Event(), asyncio.Event()
+        a_in, b_in, a_out, b_out = (asyncio.Event() for _ in range(4))
         return await asyncio.gather(
-            hold(sk.new_stream(), a, b), hold(sk.new_stream(), b, a), return_exceptions=True
+            hold(sk.new_stream(), a_in, b_in, a_out),  # leaves while the other is inside
+            hold(sk.new_stream(), b_in, a_out, b_out),
+            return_exceptions=True,
         )
 
     results = asyncio.run(both())

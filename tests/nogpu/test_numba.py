@@ -45,7 +45,7 @@ def test_a_stream_wants_a_device_only(handle):
 
 
 def test_an_event_is_read():
-    adapter, events = _registry.event_adapter(Event(CUevent(64)))
+    adapter = events = _registry.event_adapter(Event(CUevent(64)))
     assert adapter.name == "numba"
     assert events.event_handle(Event(CUevent(64))) == 64
 

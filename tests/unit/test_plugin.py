@@ -34,7 +34,8 @@ def program(path):
     """Run a program that has the plugin installed."""
 
     def run(code, **options):
-        start = "import sys\nimport streamkit as sk\nfrom streamkit import _movers, _registry, protocols\n"
+        start = "import sys\nimport streamkit as sk\n"
+        start += "from streamkit import _movers, _registry, protocols\n"
         return python(start + code, path=path, **options)
 
     return run
