@@ -283,10 +283,9 @@ class _HostScope:
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
 
-    def leave(self) -> list[str]:
+    def leave(self) -> None:
         if self._turn is not None:
             self._turn.end()
-        return []
 
     def __del__(self) -> None:
         self.leave()  # the thread ended inside it

@@ -15,6 +15,7 @@ from streamkit import _driver, _identity, _movers, _order, _registry, errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from streamkit._movers import Mover
     from streamkit._queue import Queue
 
 
@@ -25,7 +26,7 @@ class OpenScope(Protocol):
     key: object
 
     @abstractmethod
-    def leave(self) -> list[str]:
+    def leave(self) -> list[str] | None:
         """Restore everything, and name what could not be."""
 
 
@@ -90,7 +91,7 @@ def _leave_out_of_order(scopes: list[OpenScope], key: object) -> None:
     inner = [errors.describe(scope.stream) for scope in scopes[depth + 1 :]]
     lost: list[str] = []
     while len(scopes) > depth:
-        lost += scopes.pop().leave()
+        lost += scopes.pop().leave() or []
     raise errors.left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",
@@ -101,79 +102,79 @@ def _leave_out_of_order(scopes: list[OpenScope], key: object) -> None:
 def enter(
     target: Target, key: object, libraries: Collection[str] | None = None, *, ordered: bool = False
 ) -> None:
-    """Open a scope of this thread on a CUDA stream, under ``key``, which must leave it."""
+    """Open a scope of this thread on a CUDA stream, under ``key``, which must leave it.
+
+    If a library refuses the stream, everything is put back and its error raised.
+    """
     queue, views = target._live(), target._views  # noqa: SLF001 - what a target is
-    scopes = _stack.scopes
+    context, scopes, movers = queue.context, _stack.scopes, _movers.movers()
     if scopes and libraries is None and scopes[-1].stream is target:
-        nested = NestedScope(target, key, queue.context, views)
+        nested = NestedScope(target, key, context, views, movers)
         if nested.stands():
             scopes.append(nested)
             return
-    scope = CudaScope(target, key, queue)
-    scope.enter(views, libraries, ordered=ordered)
+    previous = _driver.current_context()
+    if previous != context:
+        _driver.set_context(context)
+    scope = CudaScope(target, key, context, previous)
+    entered = scope.entered
+    try:
+        for name, current, enter_library, leave_library, _ in movers:
+            if libraries is not None and name not in libraries:
+                continue
+            view = views.get(name)
+            if view is None:
+                view = target.to(name)
+            if ordered:
+                scope.order_after(queue, current(queue.device or 0))
+            entered.append((name, leave_library, enter_library(view)))
+    except BaseException:
+        scope.leave()
+        raise
     scopes.append(scope)
 
 
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = ("_context", "_entered", "_ordered", "_previous_context", "_queue", "key", "stream")
+    __slots__ = ("_context", "_ordered", "_previous", "entered", "key", "stream")
 
-    def __init__(self, stream: Target, key: object, queue: Queue) -> None:
-        self.stream, self.key, self._queue = stream, key, queue
-        self._context = queue.context
-        self._entered: list[tuple[str, Callable[[Any], None], Any]] = []
-        self._ordered: list[Queue] | None = None
+    def __init__(self, stream: Target, key: object, context: int, previous: int) -> None:
+        self.stream, self.key = stream, key
+        self._context, self._previous = context, previous
+        self.entered: list[tuple[str, Callable[[Any], None], Any]] = []  # name, leave, its token
+        self._ordered: tuple[Queue, list[Queue]] | None = None
 
-    def enter(
-        self, views: dict[str, Any], libraries: Collection[str] | None, *, ordered: bool
-    ) -> None:
-        """Move the libraries; if one refuses, put everything back and raise."""
-        movers = _movers.movers()
-        previous = self._previous_context = _driver.current_context()
-        if previous != self._context:
-            _driver.set_context(self._context)
-        entered = self._entered
-        try:
-            for name, current, enter_library, leave_library, _ in movers:
-                if libraries is not None and name not in libraries:
-                    continue
-                view = views.get(name)
-                if view is None:
-                    view = self.stream.to(name)
-                if ordered:
-                    self._order_after(current(self._queue.device or 0))
-                entered.append((name, leave_library, enter_library(view)))
-        except BaseException:
-            self.leave()
-            raise
-
-    def _order_after(self, native: object) -> None:
+    def order_after(self, queue: Queue, native: object) -> None:
+        """Let the queue wait for a library's previous stream, and that one for it at the end."""
         found, adapter = _registry.extract(native)
         previous = _identity.identify(found, adapter, native)
-        before = self._ordered = self._ordered or []
-        if not any(_identity.same(previous, queue) for queue in (self._queue, *before)):
-            _order.wait_queue(self._queue, previous)
+        self._ordered = self._ordered or (queue, [])
+        before = self._ordered[1]
+        if not any(_identity.same(previous, other) for other in (queue, *before)):
+            _order.wait_queue(queue, previous)
             before.append(previous)
 
-    def leave(self) -> list[str]:
+    def leave(self) -> list[str] | None:
         """Put the libraries, then the context, back, in reverse order."""
-        lost: list[str] = []
+        lost: list[str] | None = None
         context = self._context
         if _driver.current_context() != context:
             _driver.set_context(context)  # the body may have changed the device
-        for name, leave_library, token in reversed(self._entered):
+        for name, leave_library, token in reversed(self.entered):
             try:
                 leave_library(token)
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
-                lost.append(f"{name} ({type(error).__name__}: {error})")
-        for previous in self._ordered or ():
-            try:
-                _order.wait_queue(previous, self._queue)
-            except errors.StreamKitError as error:
-                lost.append(f"the order after {errors.describe(self.stream)} ({error})")
-        if self._previous_context != context:
-            _driver.set_context(self._previous_context)
+                lost = [*(lost or ()), f"{name} ({type(error).__name__}: {error})"]
+        if self._ordered is not None:
+            queue, before = self._ordered
+            for previous in before:
+                try:
+                    _order.wait_queue(previous, queue)
+                except errors.StreamKitError as error:
+                    lost = [*(lost or ()), f"the order after {self.stream!r} ({error})"]
+        if self._previous != context:
+            _driver.set_context(self._previous)
         return lost
 
 
@@ -182,9 +183,16 @@ class NestedScope:
 
     __slots__ = ("_context", "_movers", "_views", "key", "stream")
 
-    def __init__(self, stream: Target, key: object, context: int, views: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        stream: Target,
+        key: object,
+        context: int,
+        views: dict[str, Any],
+        movers: tuple[Mover, ...],
+    ) -> None:
         self.stream, self.key = stream, key
-        self._context, self._views, self._movers = context, views, _movers.movers()
+        self._context, self._views, self._movers = context, views, movers
 
     def stands(self) -> bool:
         """Whether every library, and the context, is where an entered scope would put it."""
@@ -195,10 +203,10 @@ class NestedScope:
                 return False
         return _driver.current_context() == self._context
 
-    def leave(self) -> list[str]:
+    def leave(self) -> list[str] | None:
         """Put back what the body moved: to this very stream, where the outer scope has it."""
         if self.stands():
-            return []
+            return None
         _driver.set_context(self._context)
         lost: list[str] = []
         for name, _, _, _, nested in self._movers:

@@ -94,8 +94,10 @@ class _Level:
     __slots__ = ("default", "device", "previous", "stream", "threads")
 
     def __init__(self, stream: Any, device: Any, thread: int) -> None:
-        self.stream, self.device = stream, device
-        self.previous, self.default = device.stream, _default_device()
+        self.stream = stream
+        self.device = device
+        self.previous = device.stream
+        self.default = _default_device()
         self.threads = {thread: 1}  # thread -> how many of its scopes
 
 
