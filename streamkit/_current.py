@@ -35,9 +35,7 @@ def current_stream(
             _with_current[library] = adapter
         return _current(adapter.current, _device_or_current(device))
     scope = _scope.innermost()
-    if scope is not None and (
-        device is None or _device.parse(device) in (scope.device_id, scope.device)
-    ):
+    if scope is not None and _device.parse(device) in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
         return stream
     if _device.on_host(device):

@@ -227,7 +227,11 @@ def sync_stream(stream: int) -> None:
 
 def core_stream(handle: int) -> Any:
     """Return the cuda.core object through which a stream records and waits."""
-    return _core().Stream.from_handle(handle)
+    core = _core()
+    try:
+        return core.Stream.from_handle(handle)
+    except Exception as error:
+        raise _core_error("cuStreamGetCtx", error) from error
 
 
 @functools.cache
@@ -249,9 +253,12 @@ def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
         for device, primary in _primary.items():
             if primary == context:
                 core = _core()
-                maker = core.Device(device)
-                maker.set_current()  # it asks for that, once in each thread
-                event = maker.create_event(core.EventOptions(timing_enabled=timing))
+                try:
+                    maker = core.Device(device)
+                    maker.set_current()  # it asks for that, once in each thread
+                    event = maker.create_event(core.EventOptions(timing_enabled=timing))
+                except Exception as error:
+                    raise _core_error("cuEventCreate", error) from error
                 return int(event.handle), event
         return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING)), None
 
@@ -265,6 +272,8 @@ def record_event(event: Any, stream: Any) -> None:
     """Mark the present end of the stream; both are cuda.core's objects."""
     try:
         cu.record(event, stream)
+    except errors.StreamKitError:
+        raise
     except Exception as error:
         raise _core_error("cuEventRecord", error) from error
 
@@ -273,15 +282,17 @@ def edge(event: Any, source: Any, target: Any) -> None:
     """Record the event on one stream and hold another's later work until then."""
     try:
         cu.edge(event, source, target)
+    except errors.StreamKitError:
+        raise
     except Exception as error:
         raise _core_error("cuEventRecord or cuStreamWaitEvent", error) from error
 
 
-def _core_error(call: str, error: Exception) -> Exception:
-    found = re.match(r"CUDA_ERROR_\w+", str(error))
-    if found is None:
-        return error
-    return errors.DriverError(call, found[0], int(getattr(cu.CUresult, found[0])))
+def _core_error(call: str, error: Exception) -> errors.DriverError:
+    """Word an error of cuda.core, which begins with CUDA's name for it."""
+    found = re.search(r"CUDA_ERROR_\w+", str(error))
+    name = found[0] if found else "CUDA_ERROR_UNKNOWN"
+    return errors.DriverError(call, name, int(getattr(cu.CUresult, name)))
 
 
 def record_handle(event: int, stream: int, *, external: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import _driver, _registry, errors
 from streamkit.protocols import Concrete, Event, Events, Stream
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._lifetime import OwnedEvent
+
+
+_INVALID_HANDLE = 400
 
 
 def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
@@ -35,14 +38,15 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def __init__(
         self,
-        device: int,
+        device: int | None,
         owned: OwnedEvent | None,
         native: Any = None,
         adapter: Any = None,
         *,
         timing: bool = False,
     ) -> None:
-        self._device = device
+        self.device_known = device is not None  # else the driver alone can refuse a wrong one
+        self._device = _driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native
         self._adapter = adapter
@@ -107,7 +111,15 @@ class CudaEvent(Event, metaclass=Concrete):
                 raise ValueError(f"{event!r} measures no time: record it with timing=True")
             if not event.done:
                 raise ValueError(f"{event!r} was not reached yet: call its sync() first")
-        return _driver.elapsed_ms(start.handle, self.handle)
+        try:
+            return _driver.elapsed_ms(start.handle, self.handle)
+        except errors.DriverError as error:
+            if error.code != _INVALID_HANDLE:
+                raise
+            raise ValueError(
+                f"{start!r} and {self!r} cannot be compared: both must have been recorded, with "
+                "timing=True"
+            ) from error
 
     def to(self, library: str) -> Any:
         """Return that library's event object on this event, which it keeps alive.
@@ -120,7 +132,8 @@ class CudaEvent(Event, metaclass=Concrete):
             return self._native
         if not isinstance(adapter, Events):
             raise errors.library_cannot_take(adapter.name, "an event", "use s.wait(event) instead")
-        return adapter.borrow_event(handle, self._device, self)
+        # what destroys the event, for this object can be closed before the library's
+        return adapter.borrow_event(handle, self._device, self._owned or self._native)
 
     def close(self) -> None:
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
@@ -133,6 +146,10 @@ class CudaEvent(Event, metaclass=Concrete):
             own_way(self._native, view(self._adapter.name))
         else:
             record(handle)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: an event is not copied and not sent to another process."""
+        raise errors.not_copied(self)
 
     def __repr__(self) -> str:
         kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
@@ -147,7 +164,12 @@ def borrowed(obj: Any) -> CudaEvent | None:
         return None
     read_device = getattr(adapter, "event_device", None)
     device = read_device(obj) if read_device is not None else None
-    return CudaEvent(_driver.current_device() if device is None else device, None, obj, adapter)
+    return CudaEvent(device, None, obj, adapter)
+
+
+def is_event(obj: object) -> bool:
+    """Whether this is an event: ours, the host's, or of a library StreamKit knows."""
+    return isinstance(obj, (CudaEvent, Event)) or _registry.event_adapter(obj) is not None
 
 
 def any_event(obj: object, stream: object) -> CudaEvent:

@@ -262,7 +262,7 @@ class HostStream(Stream, metaclass=Concrete):
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
-        raise TypeError(f"{self!r} cannot be copied or pickled")
+        raise errors.not_copied(self)
 
     # -- its end ------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -
         if owner is not None:
             queue = _kept(queue, owner)
         if queue.view(adapter.name) is None:
-            remember(queue, adapter, native)
+            remember(queue, adapter, native, made=False)
     return queue
 
 
@@ -160,17 +160,19 @@ def younger(queue: Queue, owner: object) -> Queue:
     return second
 
 
-def remember(queue: Queue, adapter: Adapter, native: object) -> None:
-    """Note that library's object on this queue, for as long as it lives.
+def remember(queue: Queue, adapter: Adapter, native: object, *, made: bool) -> None:
+    """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
 
-    For as long as the queue is known where the queue is permanent, and where the library's streams
-    are values that hold and destroy nothing: torch's (2.11) do not tell their weak references
-    when they die.
+    As long as the queue is known if the queue is permanent and the object was made here, or if the
+    library's streams are values that hold and destroy nothing: torch's (2.11) do not tell their
+    weak references when they die.
     """
+    if not getattr(adapter, "has_streams", True):
+        return
     if getattr(adapter, "streams_are_values", False):
         if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
             queue.views[adapter.name] = lambda: native
-    elif queue.permanent:
+    elif queue.permanent and made:
         queue.views[adapter.name] = lambda: native
     else:
         # cuda.bindings' handles take no weak reference; they are cheap to make
@@ -189,6 +191,8 @@ def register(queue: Queue) -> None:
 def settle(queue: Queue) -> bool:
     """Learn the id of a queue first seen while it captured; False while it still does."""
     if queue.id is None:
+        if queue.thread is not None and queue.thread is not this_thread():
+            return False  # here its handle is another stream
         with _driver.in_context(queue.context):  # the per-thread stream is a context's
             if _driver.capture_id(queue.handle) is not None:
                 return False

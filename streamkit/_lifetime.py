@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, errors
 from streamkit._queue import Queue
@@ -19,6 +19,7 @@ from streamkit._queue import Queue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_never_destroyed: list[Any] = []
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 
 
@@ -90,9 +91,12 @@ class OwnedEvent:
         self.handle, self.core = _driver.create_event(context, timing=timing)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing() or self.core is not None or not self.handle:
+        if is_finalizing() or not self.handle:
             return
-        if _driver.is_usable():
+        if self.core is not None:
+            if not _driver.is_usable():  # in a forked child its end would call the driver
+                _never_destroyed.append(self.core)
+        elif _driver.is_usable():
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
                 _driver.destroy_event(self.handle)

@@ -58,6 +58,12 @@ def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
     """
     if queue.handle == other.handle and _identity.same(queue, other):
         return
+    while (
+        other.also is not None
+    ):  # one event and one object for the queue, kept by its first record
+        other = other.also
+    while queue.also is not None:
+        queue = queue.also
     event = other.wait_event
     if event is None:
         event = other.wait_event = OwnedEvent(other.context)

@@ -22,7 +22,13 @@ class ThreadToken:
     """One thread, for as long as anybody asks."""
 
     def __init__(self) -> None:
-        self._text = f"{threading.current_thread().name} ({threading.get_ident()})"
+        self._thread = threading.current_thread()
+        self._text = f"{self._thread.name} ({threading.get_ident()})"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def __str__(self) -> str:
         return self._text

@@ -143,6 +143,11 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     raise refusal or errors.not_a_stream(obj)
 
 
+def is_stream_type(kind: type) -> bool:
+    """Whether a stream of this type was read before."""
+    return kind in _stream_types
+
+
 def event_adapter(obj: object) -> Any:
     """Return the adapter of this object's library, with ``Events``, if it is one of its events."""
     kind = type(obj)
@@ -187,14 +192,19 @@ def _candidates(kind: type) -> Iterator[Adapter]:
 # -- its object on a queue --------------------------------------------------------------------
 
 
-def view(queue: Queue, native: object, library: str) -> Any:
-    """Return that library's object on this queue: the wrapped one, a living one, or a new one."""
+def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
+    """Return that library's object on this queue: the wrapped one, a living one, or a new one.
+
+    And whether the stream may hold it: an object that hides what it holds from the garbage
+    collector would never be collected with an owner that holds the stream.
+    """
     served = adapter(library)
+    may_keep = not getattr(served, "hides_owners", False)
     if native is not None and _stream_types.get(type(native)) is served:
-        return native
+        return native, may_keep
     found = queue.view(served.name)
     if found is not None:
-        return found
+        return found, may_keep
     if not queue.primary and not getattr(served, "any_context", False):
         raise errors.library_cannot_take(
             served.name,
@@ -206,8 +216,8 @@ def view(queue: Queue, native: object, library: str) -> Any:
     with _driver.in_context(queue.context):  # building it may initialise the library's device
         made = served.borrow(queue)
     queue.shown = True
-    _identity.remember(queue, served, made)
-    return made
+    _identity.remember(queue, served, made, made=True)
+    return made, may_keep
 
 
 # -- with a current stream --------------------------------------------------------------------
@@ -240,6 +250,8 @@ def current_of(served: Adapter) -> CurrentStream:
 def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
     row = _BY_NAME.get(library)
+    if row is not None and not row.has_current:
+        raise errors.no_current_stream(row.name)
     if row is None or row.module in sys.modules:
         served = adapter(library)
         current_of(served)

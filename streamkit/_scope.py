@@ -114,11 +114,11 @@ def enter(
             scopes.append(nested)
             return
     previous = _driver.current_context()
-    if previous != context:
-        _driver.set_context(context)
     scope = CudaScope(target, key, context, previous)
     entered = scope.entered
     try:
+        if previous != context:
+            _driver.set_context(context)
         for name, current, enter_library, leave_library, _ in movers:
             if libraries is not None and name not in libraries:
                 continue
@@ -128,10 +128,12 @@ def enter(
             if ordered:
                 scope.order_after(queue, current(queue.device or 0))
             entered.append((name, leave_library, enter_library(view)))
+        scopes.append(scope)
     except BaseException:
+        if scopes and scopes[-1] is scope:
+            scopes.pop()
         scope.leave()
         raise
-    scopes.append(scope)
 
 
 class CudaScope:
@@ -158,23 +160,30 @@ class CudaScope:
     def leave(self) -> list[str] | None:
         """Put the libraries, then the context, back, in reverse order."""
         lost: list[str] | None = None
+        interrupt: BaseException | None = None
         context = self._context
-        if _driver.current_context() != context:
-            _driver.set_context(context)  # the body may have changed the device
+        try:
+            if _driver.current_context() != context:
+                _driver.set_context(context)  # the body may have changed the device
+        except errors.StreamKitError as error:
+            lost = [f"the device of {self.stream!r} ({error})"]
         for name, leave_library, token in reversed(self.entered):
             try:
                 leave_library(token)
-            except Exception as error:  # noqa: BLE001 - the others must be restored all the same
+            except BaseException as error:  # noqa: BLE001 - the others are restored all the same
+                interrupt = interrupt or (None if isinstance(error, Exception) else error)
                 lost = [*(lost or ()), f"{name} ({type(error).__name__}: {error})"]
         if self._ordered is not None:
             queue, before = self._ordered
             for previous in before:
                 try:
                     _order.wait_queue(previous, queue)
-                except errors.StreamKitError as error:
+                except Exception as error:  # noqa: BLE001 - the same
                     lost = [*(lost or ()), f"the order after {self.stream!r} ({error})"]
-        if self._previous != context:
+        if _driver.current_context() != self._previous:  # a library may have moved it, too
             _driver.set_context(self._previous)
+        if interrupt is not None:
+            raise interrupt
         return lost
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from streamkit import _driver, _event, _identity, _order, _registry, _scope, errors
 from streamkit._event import CudaEvent
@@ -65,7 +65,7 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     @property
     def handle(self) -> int:
         """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
-        self._live().shown = True
+        self._show()
         return self._handle
 
     def __int__(self) -> int:
@@ -74,12 +74,16 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
+        self._kept = self._show()  # beyond close: who asks holds this object, not the queue
+        return 0, self._handle
+
+    def _show(self) -> Queue:
+        """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()
         queue.shown = True
-        self._kept = queue  # also beyond close: whoever asks will hold this object, not the queue
         if isinstance(queue, OwnedQueue):
             queue.remembered = True
-        return 0, self._handle
+        return queue
 
     @property
     def device(self) -> str:
@@ -180,7 +184,7 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         if timing:
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
         target = _event.any_event(event, self)
-        if target.device_id != self._device_id:
+        if target.device_known and target.device_id != self._device_id:
             raise errors.device_mismatch(
                 target, self, "an event is recorded on streams of its own device only."
             )
@@ -197,7 +201,7 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
             if source is None or source.thread is not None:
                 source = other._live()  # noqa: SLF001 - another of this class
             _order.wait_queue(queue, source, external=external)
-        elif isinstance(other, (CudaEvent, Event)) or _registry.event_adapter(other) is not None:
+        elif not _registry.is_stream_type(type(other)) and _event.is_event(other):
             _order.wait_event(queue, _event.any_event(other, self).handle, external=external)
         else:
             _event.refuse_host(other, self)
@@ -238,8 +242,8 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         view = self._views.get(library)
         if view is None:
             queue = self._live()
-            view = _registry.view(queue, self._native, library)
-            if queue.thread is None:  # else every use is checked for its thread
+            view, may_keep = _registry.view(queue, self._native, library)
+            if may_keep and queue.thread is None:  # else every use is checked for its thread
                 self._views[library] = view
         return view
 
@@ -278,8 +282,12 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
             return
         self._last_id = _identity.public_id(queue)
         self._hash = hash(self)
-        self._views.clear()
+        self._views = {}  # not cleared: an open scope still has them to restore
         self._queue = None
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a queue is not copied and not sent to another process."""
+        raise errors.not_copied(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are one queue; a closed stream equals only itself."""

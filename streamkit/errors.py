@@ -239,6 +239,14 @@ def device_mismatch(first: object, second: object, instead: str) -> DeviceMismat
     return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
 
 
+def not_copied(obj: object) -> TypeError:
+    """Word a copy or a pickle of something that only this process has, once."""
+    return TypeError(
+        f"{describe(obj)} cannot be copied or pickled: it is of this process alone. Make a stream "
+        "in each process; within one, share this object."
+    )
+
+
 def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     """Word a per-thread default stream used from another thread."""
     return ScopeError(

@@ -12,6 +12,7 @@ from streamkit.protocols import Queue
 name = "cuda.core"
 api = 1
 any_context = True
+hides_owners = True  # behind C++ references
 remembers_handles = False  # its buffers hold their stream
 
 

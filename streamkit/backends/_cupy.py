@@ -20,6 +20,9 @@ streams_are_fixed = True
 
 _get = cupy.cuda.get_current_stream
 
+# initialisation error, driver too old, no device, not supported, system and compatibility mismatch
+_NO_CUDA = (3, 35, 100, 801, 803, 804)
+
 # As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
 
@@ -65,6 +68,8 @@ def current(device: int) -> Any:
     try:
         return cupy.cuda.get_current_stream(device)
     except cupy.cuda.runtime.CUDARuntimeError as error:
+        if error.status not in _NO_CUDA:
+            raise
         raise errors.no_device(f"CuPy {cupy.__version__} cannot use CUDA here: {error}") from error
 
 

@@ -15,6 +15,7 @@ from streamkit.protocols import Queue
 
 name = "protocol"
 api = 1
+has_streams = False  # no class of its own
 
 _MAX_HANDLE = 2**64
 

@@ -21,7 +21,8 @@ streams_are_fixed = True
 _CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
 
 
-_own: dict[tuple[int, int], Queue] = {}  # (stream id, device) of torch's pools: never destroyed
+# (stream id, device, device type) of torch's pools, whose streams are never destroyed
+_own: dict[tuple[int, int, int], Queue] = {}
 
 
 def extract(obj: Any) -> Queue:
@@ -29,7 +30,7 @@ def extract(obj: Any) -> Queue:
     kind: Any = getattr(torch, "Stream", ())  # a half-imported torch has none yet
     if not isinstance(obj, kind):
         raise errors.not_a_stream(obj)
-    value = obj.stream_id, obj.device_index
+    value = obj.stream_id, obj.device_index, obj.device_type
     queue = _own.get(value)
     if queue is not None:
         return queue

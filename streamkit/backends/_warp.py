@@ -16,6 +16,7 @@ from typing import Any
 import warp
 
 from streamkit import errors
+from streamkit._queue import ThreadToken, this_thread
 from streamkit.protocols import Queue
 
 name = "warp"
@@ -45,9 +46,13 @@ def borrow(queue: Queue) -> Any:
     if queue.handle == 1:
         return device.null_stream
     with _lock:
+        while queue.also is not None:  # of several records the first: it holds what it must
+            queue = queue.also
         stream = None if queue.id is None else _views.get(queue.id)
         if stream is None and queue.shown and queue.id not in _searched:
             stream = _registered(queue.handle, device)
+            if stream is not None and queue.owner is None and not queue.is_owned:
+                queue.owner = stream  # it may be what destroys the handle
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
@@ -72,9 +77,9 @@ def _registered(handle: int, device: Any) -> Any:
 
 
 def _keep(stream: Any, queue: Queue) -> None:
-    """Let the view hold the queue: one record for each owner, for it serves them all."""
+    """Let the view hold the queue, whose owner may be the view itself."""
     if queue.owner is not stream:
-        stream.__dict__.setdefault("_streamkit_queues", {})[id(queue.owner)] = queue
+        stream._streamkit_queue = queue  # noqa: SLF001 - Warp keeps no owner
 
 
 def _device(ordinal: int) -> Any:
@@ -93,12 +98,24 @@ class _Level:
 
     __slots__ = ("default", "device", "previous", "stream", "threads")
 
-    def __init__(self, stream: Any, device: Any, thread: int) -> None:
+    def __init__(self, stream: Any, device: Any) -> None:
         self.stream = stream
         self.device = device
         self.previous = device.stream
         self.default = _default_device()
-        self.threads = {thread: 1}  # thread -> how many of its scopes
+        self.threads: dict[ThreadToken, int] = {}  # thread -> how many of its scopes
+
+    def make(self) -> None:
+        """Move Warp here."""
+        _set_stream(self.device, self.stream)
+        if self.default is not self.device:
+            warp.set_device(self.device)
+
+    def undo(self) -> None:
+        """Set the previous stream and default device."""
+        _set_stream(self.device, self.previous)
+        if _default_device() is not self.default:
+            warp.set_device(self.default)
 
 
 _levels: list[_Level] = []  # innermost last
@@ -114,7 +131,7 @@ def enter(stream: Any) -> Any:
 
     ScopeError if another thread's scope has moved it elsewhere.
     """
-    thread = threading.get_ident()
+    thread = this_thread()
     device = stream.device
     with _lock:
         if _levels:
@@ -125,33 +142,41 @@ def enter(stream: Any) -> Any:
                 level.threads[thread] = level.threads.get(thread, 0) + 1
                 return level, thread
             _check_alone(thread, stream)
-        level = _Level(stream, device, thread)
-        _set_stream(device, stream)
-        if level.default is not device:
-            warp.set_device(device)
-        _levels.append(level)
+        level = _Level(stream, device)
+        try:
+            level.make()
+            level.threads[thread] = 1
+            _levels.append(level)
+        except BaseException:  # an interrupt: without this, nobody could ever undo the move
+            if level in _levels:
+                _levels.remove(level)
+            level.undo()
+            raise
     return level, thread
 
 
-def _check_alone(thread: int, stream: Any) -> None:
-    for level in _levels:
-        for other in level.threads:
-            if other != thread:
+def _check_alone(thread: ThreadToken, stream: Any) -> None:
+    """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
+    for level in reversed(tuple(_levels)):
+        for other in tuple(level.threads):
+            if other is thread:
+                continue
+            if other.is_alive:
                 raise errors.process_wide(
                     name,
                     _text(stream),
                     _text(level.stream),
-                    _thread_name(other),
+                    str(other),
                     "name it at each launch: wp.launch(..., stream=s.to('warp'))",
                 )
+            del level.threads[other]
+        if not level.threads:
+            _levels.remove(level)
+            level.undo()
 
 
 def _text(stream: Any) -> str:
     return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
-
-
-def _thread_name(ident: int) -> str:
-    return next((t.name for t in threading.enumerate() if t.ident == ident), str(ident))
 
 
 def leave(token: Any) -> None:
@@ -159,28 +184,27 @@ def leave(token: Any) -> None:
     level, thread = token
     with _lock:
         threads = level.threads
-        if threads[thread] > 1:
+        if threads.get(thread, 0) > 1:
             threads[thread] -= 1
             return
-        del threads[thread]
-        if not threads:
-            _levels.remove(level)
-            _set_stream(level.device, level.previous)
-            if _default_device() is not level.default:
-                warp.set_device(level.default)
+        if len(threads) <= 1:
+            level.undo()
+            if level in _levels:
+                _levels.remove(level)
+        threads.pop(thread, None)
 
 
 def is_current(stream: Any) -> bool:
     """Whether a scope of this thread has moved Warp to the stream, and it is there now."""
-    if not _levels:
-        return False
-    level, device = _levels[-1], stream.device
-    return (
-        level.stream is stream
-        and threading.get_ident() in level.threads
-        and device.stream is stream
-        and _default_device() is device
-    )
+    for level in _levels[-1:]:  # another thread may leave meanwhile
+        device = level.device
+        return (
+            level.stream is stream
+            and this_thread() in level.threads
+            and device.stream is stream
+            and _default_device() is device
+        )
+    return False
 
 
 def set_current(stream: Any) -> None:
