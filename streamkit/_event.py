@@ -45,7 +45,7 @@ class CudaEvent(Event, metaclass=Concrete):
         *,
         timing: bool = False,
     ) -> None:
-        self.device_known = device is not None  # else the driver alone can refuse a wrong one
+        self.device_known: bool = device is not None  # else the driver alone can refuse a wrong one
         self._device = _driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native

@@ -204,7 +204,7 @@ class HostStream(Stream, metaclass=Concrete):
             self._put(mark.wait)
 
     def _foreign(self, other: object) -> Exception:
-        if isinstance(other, (Stream, Event)) or _registry.speaks_protocol(other):
+        if isinstance(other, (Stream, Event)) or _registry.is_foreign(other):
             return errors.device_mismatch(
                 self, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
             )

@@ -23,8 +23,8 @@ class Mark:
     __slots__ = ("reached", "time_ns")
 
     def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.time_ns = 0
+        self.reached: threading.Event = threading.Event()
+        self.time_ns: int = 0
 
     def reach(self) -> None:
         self.time_ns = time.perf_counter_ns()

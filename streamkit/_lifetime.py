@@ -87,7 +87,9 @@ class OwnedEvent:
     __slots__ = ("__weakref__", "context", "core", "handle")
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
-        self.handle, self.core, self.context = 0, None, context
+        self.handle: int = 0
+        self.core: Any = None
+        self.context: int = context
         self.handle, self.core = _driver.create_event(context, timing=timing)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -72,17 +72,19 @@ class Queue:
     )
 
     def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
-        self.handle, self.device, self.owner = handle, device, owner
+        self.handle: int = handle
+        self.device: int | None = device
+        self.owner: object = owner
         self.id: int | None = None
         self.nonblocking: bool | None = None
         self.thread: ThreadToken | None = None
         self.capture: int | None = None
-        self.context = 0
-        self.permanent = False
-        self.shown = True
+        self.context: int = 0
+        self.permanent: bool = False
+        self.shown: bool = True
         self.core: Any = None
         self.latest: Any = None
-        self.primary = True
+        self.primary: bool = True
         self.also: Queue | None = None
         self.views: dict[str, Callable[[], Any]] = {}
         self.wait_event: Any = None

@@ -170,6 +170,17 @@ def speaks_protocol(obj: object) -> bool:
     return found is not _ABSENT and not isinstance(obj, type)
 
 
+def is_foreign(obj: object) -> bool:
+    """Whether an object is some library's stream or event."""
+    if speaks_protocol(obj):
+        return True
+    try:
+        extract(obj)
+    except TypeError:  # nobody's stream
+        return event_adapter(obj) is not None
+    return True
+
+
 def is_loaded(module: str) -> bool:
     """Whether a module is there and whole: one that is being imported has nobody's streams yet."""
     found = sys.modules.get(module)  # None is how an import is forbidden

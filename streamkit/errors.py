@@ -35,7 +35,9 @@ class DriverError(StreamKitError, RuntimeError):
     """A CUDA driver call failed: ``name`` and ``code`` are CUDA's own, ``call`` the function."""
 
     def __init__(self, call: str, name: str, code: int) -> None:
-        self.call, self.name, self.code = call, name, code
+        self.call: str = call
+        self.name: str = name
+        self.code: int = code
         super().__init__(call, name, code)
 
     def __str__(self) -> str:

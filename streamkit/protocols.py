@@ -1,7 +1,7 @@
 """The contract: what a stream, an event and a library's adapter are.
 
 ``Stream`` and ``Event`` are what users hold. ``Adapter`` and the capabilities below it are what
-another library provides, usually as a module, to take part: see ``docs`` for a working one.
+another library provides, usually as a module, to take part: ``tests/plugin`` is a working one.
 This file knows no library and calls no driver.
 """
 
@@ -58,7 +58,8 @@ class _StaticProtocol(ProtocolMeta):
 class Concrete(_StaticProtocol):
     """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
 
-    __instancecheck__ = type.__instancecheck__  # type: ignore[assignment]  # the C function
+    if not TYPE_CHECKING:  # the same signature, but no type checker knows that of an assignment
+        __instancecheck__ = type.__instancecheck__  # the C function
 
 
 @runtime_checkable
