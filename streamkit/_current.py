@@ -10,7 +10,6 @@ from streamkit._wrap import default_stream, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from streamkit._stream import CudaStream
     from streamkit.protocols import CurrentStream, StreamLike
@@ -128,10 +127,5 @@ class use:  # noqa: N801 - used as a function
             _scope.enter(self.stream, self, self._libraries, ordered=self._ordered)
         return self.stream
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _scope.leave(self)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +95,11 @@ def current_device() -> int:
     return int(_ask("cuCtxGetDevice")) if current_context() else 0
 
 
+def primary_device(context: int) -> int | None:
+    """Return the device whose primary context this is, None if it is no device's."""
+    return next((device for device, primary in _primary.items() if primary == context), None)
+
+
 def primary_context(device: int) -> int:
     """Return the device's primary context, which every library here uses."""
     context = _primary.get(device)
@@ -139,9 +142,9 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
     if code:
         raise _error("cuStreamGetCtx", code)
     context = int(handle)
-    for device, primary in _primary.items():
-        if primary == context:
-            return context, device, True
+    known = primary_device(context)
+    if known is not None:
+        return context, known, True
     with in_context(context):
         device = current_device()
     return context, device, primary_context(device) == context
@@ -225,42 +228,10 @@ def sync_stream(stream: int) -> None:
 # -- events -----------------------------------------------------------------------------------
 
 
-def core_stream(handle: int) -> Any:
-    """Return the cuda.core object through which a stream records and waits."""
-    core = _core()
-    try:
-        return core.Stream.from_handle(handle)
-    except Exception as error:
-        raise _core_error("cuStreamGetCtx", error) from error
-
-
-@functools.cache
-def _core() -> Any:
-    try:
-        return importlib.import_module("cuda.core")
-    except ImportError as error:
-        raise errors.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
-
-
-def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
-    """Create an event in a context; return its handle, and cuda.core's object that destroys it.
-
-    It can be recorded on streams of that context only (or, of a primary one, its green ones).
-    cuda.core makes events in primary contexts; in another there is no object, and the caller
-    destroys the event.
-    """
+def create_event(context: int, *, timing: bool) -> int:
+    """Create an event in a context: it can be recorded only on streams of that context."""
     with in_context(context):
-        for device, primary in _primary.items():
-            if primary == context:
-                core = _core()
-                try:
-                    maker = core.Device(device)
-                    maker.set_current()  # it asks for that, once in each thread
-                    event = maker.create_event(core.EventOptions(timing_enabled=timing))
-                except Exception as error:
-                    raise _core_error("cuEventCreate", error) from error
-                return int(event.handle), event
-        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING)), None
+        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING))
 
 
 def destroy_event(event: int) -> None:
@@ -268,34 +239,7 @@ def destroy_event(event: int) -> None:
     _ask("cuEventDestroy", event)
 
 
-def record_event(event: Any, stream: Any) -> None:
-    """Mark the present end of the stream; both are cuda.core's objects."""
-    try:
-        cu.record(event, stream)
-    except errors.StreamKitError:
-        raise
-    except Exception as error:
-        raise _core_error("cuEventRecord", error) from error
-
-
-def edge(event: Any, source: Any, target: Any) -> None:
-    """Record the event on one stream and hold another's later work until then."""
-    try:
-        cu.edge(event, source, target)
-    except errors.StreamKitError:
-        raise
-    except Exception as error:
-        raise _core_error("cuEventRecord or cuStreamWaitEvent", error) from error
-
-
-def _core_error(call: str, error: Exception) -> errors.DriverError:
-    """Word an error of cuda.core, which begins with CUDA's name for it."""
-    found = re.search(r"CUDA_ERROR_\w+", str(error))
-    name = found[0] if found else "CUDA_ERROR_UNKNOWN"
-    return errors.DriverError(call, name, int(getattr(cu.CUresult, name)))
-
-
-def record_handle(event: int, stream: int, *, external: bool = False) -> None:
+def record_event(event: int, stream: int, *, external: bool = False) -> None:
     """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
     if external:
         _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
@@ -303,7 +247,7 @@ def record_handle(event: int, stream: int, *, external: bool = False) -> None:
         _ask("cuEventRecord", event, stream)
 
 
-def wait_handle(stream: int, event: int, *, external: bool = False) -> None:
+def wait_event(stream: int, event: int, *, external: bool = False) -> None:
     """Hold later work of the stream until the event's last record was reached."""
     _ask("cuStreamWaitEvent", stream, event, _EXTERNAL if external else 0)
 

@@ -18,7 +18,6 @@ from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import ParamSpec, Self
 
     from streamkit._host_queue import Turn
@@ -50,8 +49,6 @@ class HostStream(Stream, metaclass=Concrete):
         self._closed = False
         self._queue = WorkQueue(f"streamkit-{self._id}")
         self._error: BaseException | None = None
-
-    # -- what it is ---------------------------------------------------------------------------
 
     @property
     def handle(self) -> NoReturn:
@@ -125,8 +122,6 @@ class HostStream(Stream, metaclass=Concrete):
     def context(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA context."""
         raise no_cuda(self, "a context")
-
-    # -- the queue ----------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -244,27 +239,18 @@ class HostStream(Stream, metaclass=Concrete):
         if error is not None:
             raise error
 
-    # -- the scope ----------------------------------------------------------------------------
-
     def __enter__(self) -> Self:
         """Wait for the queue's turn; the body runs inline as its next item."""
         enter(self, self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the item; what other threads submitted meanwhile follows."""
         _scope.leave(self)
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
         raise errors.not_copied(self)
-
-    # -- its end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give up the stream; returns at once, and what was submitted still runs."""

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, errors
+from streamkit import _driver, _edges, errors
 from streamkit._queue import Queue
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class OwnedEvent:
         self.handle: int = 0
         self.core: Any = None
         self.context: int = context
-        self.handle, self.core = _driver.create_event(context, timing=timing)
+        self.handle, self.core = _edges.create_event(context, timing=timing)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:

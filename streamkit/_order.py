@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, _identity, errors
+from streamkit import _driver, _edges, _identity, errors
 from streamkit._lifetime import OwnedEvent
 from streamkit._queue import this_thread
 
@@ -39,14 +39,14 @@ def check_capture(queue: Queue, what: object, operation: str) -> None:
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):
-        _driver.record_handle(event, queue.handle, external=external)
+        _driver.record_event(event, queue.handle, external=external)
 
 
 def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
     if event:
         with on(queue):
-            _driver.wait_handle(queue.handle, event, external=external)
+            _driver.wait_event(queue.handle, event, external=external)
 
 
 def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
@@ -73,5 +73,5 @@ def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
         return
     for side in (queue, other):
         if side.core is None:
-            side.core = _driver.core_stream(side.handle)
-    _driver.edge(event.core, other.core, queue.core)
+            side.core = _edges.stream(side.handle)
+    _edges.edge(event.core, other.core, queue.core)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from streamkit import _driver, _event, _identity, _order, _registry, _scope, errors
+from streamkit import _driver, _edges, _event, _identity, _order, _registry, _scope, errors
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent, OwnedQueue
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import ParamSpec, Self
 
     from streamkit._queue import Queue
@@ -54,8 +53,6 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         if queue.thread is not None:
             _order.check_thread(queue, self)
         return queue
-
-    # -- what it is ---------------------------------------------------------------------------
 
     @property
     def native(self) -> NativeT:
@@ -156,8 +153,6 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         with _order.on(queue):
             return _driver.capture_id(queue.handle) is not None
 
-    # -- order --------------------------------------------------------------------------------
-
     def record(
         self, event: object = None, *, timing: bool = False, external: bool = False
     ) -> Event:
@@ -172,14 +167,14 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
                 and queue.core is not None
                 and owned.context == queue.context
             ):
-                _driver.record_event(owned.core, queue.core)
+                _edges.record(owned.core, queue.core)
                 return event
         queue = self._live()
         if event is None:
             owned = OwnedEvent(queue.context, timing=timing)
             _order.record(owned.handle, queue, external=external)
             if queue.core is None and not queue.is_default:
-                queue.core = _driver.core_stream(queue.handle)
+                queue.core = _edges.stream(queue.handle)
             return CudaEvent(self._device_id, owned, timing=timing)
         if timing:
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
@@ -235,8 +230,6 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
             _order.check_capture(queue, self, "a sync")
             _driver.sync_stream(queue.handle)
 
-    # -- other libraries ----------------------------------------------------------------------
-
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
         view = self._views.get(library)
@@ -260,16 +253,9 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         _scope.enter(self, self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore what ``__enter__`` changed."""
         _scope.leave(self)
-
-    # -- its end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.

@@ -16,7 +16,6 @@ from streamkit._queue import Queue
 
 if TYPE_CHECKING:
     from abc import ABCMeta as ProtocolMeta
-    from types import TracebackType
     from typing import Self
 else:
     ProtocolMeta = type(Protocol)
@@ -163,12 +162,7 @@ class Stream(Protocol, metaclass=_StaticProtocol):
         """Make this the current stream of every loaded library, as ``streamkit.use``."""
 
     @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore what ``__enter__`` changed."""
 
 

@@ -178,12 +178,14 @@ def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
     stream = sk.wrap(players("torch").new_stream())
     view = sk.wrap(stream.to("cupy"))
     import streamkit._driver as seam
+    from streamkit import _edges
 
     def refuse(*_):
         raise AssertionError("a driver call")
 
-    for name in ("edge", "record_event", "record_handle", "wait_handle"):
-        monkeypatch.setattr(seam, name, refuse)
+    for module, names in ((seam, ("record_event", "wait_event")), (_edges, ("record", "edge"))):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
     view.wait(stream)
     stream.wait(stream)
 
@@ -295,6 +297,9 @@ def test_a_busy_parked_stream_is_not_given_out(players, gate):
 
 def test_a_stream_that_nobody_saw_is_destroyed(gate):
     """The driver recycles the handle of a destroyed stream, which it cannot while it lives."""
+    parked = []  # of other tests: kept out of the way
+    while (stream := sk.new_stream(nonblocking=True, priority=-1))._queue.remembered:
+        parked.append(stream)
     ids, handles = set(), []
     for _ in range(200):
         stream = sk.new_stream(nonblocking=True, priority=-1)

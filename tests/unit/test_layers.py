@@ -17,6 +17,7 @@ LAYERS = (
     ("errors", "_queue", "_adapter", "protocols"),
     ("_library",),
     ("_driver",),
+    ("_edges",),
     ("backends", "_device"),
     ("_lifetime",),
     ("_identity",),
