@@ -6,9 +6,11 @@ A module with these names is one. Users of the contract import it from ``streamk
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkit._queue import Queue
 
 API = 1
@@ -21,6 +23,8 @@ class Adapter(Protocol):
 
     ``name`` is what users write in ``to(name)`` and the root package of the library's types;
     register it as an entry point of that name in the group ``streamkit.backends``.
+
+    What is special about its library it says by an attribute ``traits``.
     """
 
     name: str
@@ -42,12 +46,40 @@ class Adapter(Protocol):
         """
 
 
+class Traits(NamedTuple):
+    """What an adapter may say of its library; an adapter without ``traits`` has these."""
+
+    streams_are_fixed: bool = False
+    """One object means one queue for life, so ``wrap`` need not read it again."""
+    streams_are_values: bool = False
+    """Its objects destroy nothing, any two on a queue are as good, and they die unannounced: weak
+    references to them are not told."""
+    hides_owners: bool = False
+    """The garbage collector cannot see what its objects hold."""
+    any_context: bool = False
+    """It takes streams of other contexts than the device's primary one."""
+    remembers_handles: bool = True
+    """Its allocator knows streams by handle, so one that it saw is parked, not destroyed."""
+    has_streams: bool = True
+    """It has a stream class of its own."""
+
+
+_USUAL = Traits()
+
+
+def traits_of(adapter: object) -> Traits:
+    """Return the adapter's ``traits``, or the usual ones."""
+    traits: Traits = getattr(adapter, "traits", _USUAL)
+    return traits
+
+
 @runtime_checkable
 class CurrentStream(Protocol):
     """Capability: the library has a current stream.
 
     Called with the stream's device current. ``current`` may initialise the library's CUDA state
-    and raises NoDeviceError where this build of the library has none.
+    and raises NoDeviceError where this build of the library has none. Optional beside these:
+    ``current_here()``, a cheap ``current`` of whatever device is current.
     """
 
     @abstractmethod
@@ -63,17 +95,48 @@ class CurrentStream(Protocol):
         """Restore exactly what was current before the ``enter`` that returned ``token``."""
 
 
+class Binding(NamedTuple):
+    """The ways of one stream in and out of its library, prepared once for many scopes."""
+
+    enter: Callable[[], Any]
+    """Make the stream current, without a wait; return the token for ``leave``."""
+    leave: Callable[[Any], None]
+    """Restore exactly what was current before."""
+    is_current: Callable[[], bool]
+    """Whether the stream, this very object, is current now; asked inside such a scope only."""
+    set_current: Callable[[], None]
+    """Make the stream current again inside such a scope, remembering nothing."""
+    keeps_device: bool = True
+    """Whether the device that is current stays so: these four change the library's state alone."""
+
+
 @runtime_checkable
-class NestedCurrent(Protocol):
-    """Capability beside ``CurrentStream``: nesting scopes of one stream costs only a look."""
+class BindsCurrent(Protocol):
+    """Capability beside ``CurrentStream``: what a scope calls is prepared once for a stream.
+
+    Then a scope costs what the library's own calls do, and a nested one of the same stream only a
+    look. ``enter, leave = unbound(bind)`` gives the two functions of ``CurrentStream``.
+    """
 
     @abstractmethod
-    def is_current(self, stream: Any) -> bool:
-        """Whether an ``enter`` of this thread has ``stream``, this object, current now."""
+    def bind(self, stream: Any) -> Binding:
+        """Return the ways in and out for the library's own ``stream``."""
 
-    @abstractmethod
-    def set_current(self, stream: Any) -> None:
-        """Make ``stream`` current again inside such an ``enter``, remembering nothing."""
+
+def unbound(
+    bind: Callable[[Any], Binding],
+) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
+    """Return ``enter(stream)`` and ``leave(token)`` as ``bind`` makes them."""
+
+    def enter(stream: Any) -> Any:
+        binding = bind(stream)
+        return binding, binding.enter()
+
+    def leave(token: Any) -> None:
+        binding, inner = token
+        binding.leave(inner)
+
+    return enter, leave
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import _driver
+from streamkit import _driver, _library
 from streamkit._bench_rows import PLANS
 from streamkit._bench_timing import Libraries, Row
 from streamkit.errors import DISTRIBUTION, BackendNotInstalledError
@@ -114,7 +114,7 @@ def run(
     progress("import streamkit", steps - 1, steps)
     imported = time_import()
     progress("done", steps, steps)
-    cuda = int(_driver.cu.cuDriverGetVersion()[1])
+    cuda = int(_library.cu.cuDriverGetVersion()[1])
     return Report(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         device=libraries.torch.cuda.get_device_name(libraries.device),
@@ -196,12 +196,7 @@ def _import(name: str) -> Any:
 # -- what is counted --------------------------------------------------------------------------
 
 
-_KINDS = {
-    "edge": ("record", "wait"),
-    "record": ("record",),
-    "cuEventRecord": ("record",),
-    "cuStreamWaitEvent": ("wait",),
-}
+_KINDS = {"cuEventRecord": "record", "cuStreamWaitEvent": "wait"}
 
 
 class _Counted:
@@ -216,22 +211,43 @@ class _Counted:
             return found  # a type or a constant of the bindings
 
         def call(*arguments: Any) -> Any:
-            self._calls.update(_KINDS.get(name, ("other",)))
+            self._calls[_KINDS.get(name, "other")] += 1
             return found(*arguments)
 
         return call
 
 
+class _CountedCore:
+    """Stands before the cuda.core object through which a queue records and waits."""
+
+    def __init__(self, core: Any, calls: Counter[str]) -> None:
+        self._core, self._calls = core, calls
+
+    def record(self, event: Any) -> None:
+        self._calls["record"] += 1
+        self._core.record(event)
+
+    def wait(self, event: Any) -> None:
+        self._calls["wait"] += 1
+        self._core.wait(event)
+
+
 @contextlib.contextmanager
-def _counting() -> Generator[Counter[str]]:
-    """Count every call of StreamKit to the driver."""
+def _counting(*streams: Any) -> Generator[Counter[str]]:
+    """Count every call of StreamKit to the driver, and what these streams record and wait."""
     calls: Counter[str] = Counter()
-    library = _driver.cu
-    _driver.cu = _Counted(library, calls)  # type: ignore[assignment]  # stands for it
+    library = _library.cu
+    queues = [stream._queue for stream in streams]  # noqa: SLF001 - what the calls go through
+    cores = [(queue, queue.core) for queue in queues]
+    _library.cu = _Counted(library, calls)
     try:
+        for queue, core in cores:
+            queue.core = core and _CountedCore(core, calls)
         yield calls
     finally:
-        _driver.cu = library
+        _library.cu = library
+        for queue, core in cores:
+            queue.core = core
 
 
 def count_calls(a: Any, b: Any, waits: int = 100) -> Count:
@@ -242,10 +258,10 @@ def count_calls(a: Any, b: Any, waits: int = 100) -> Count:
     again = sk.from_handle(b.handle)
     b.wait(a)
     b.wait(again)
-    with _counting() as calls:
+    with _counting(a, b) as calls:
         for _ in range(waits):
             b.wait(a)
-    with _counting() as same:
+    with _counting(a, b) as same:
         for _ in range(waits):
             b.wait(again)
     found = {kind: calls[kind] / waits for kind in ("record", "wait", "other")}

@@ -86,6 +86,20 @@ def _app() -> Any:
         """
         raise typer.Exit(_bench(output, as_json=as_json))
 
+    @app.command()
+    def matrix(
+        *,
+        output: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write what was found, as JSON.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Try every ordered pair of the libraries here: one queue, kept alive, in order.
+
+        Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
+        """
+        raise typer.Exit(_matrix(output, as_json=as_json))
+
     return app
 
 
@@ -141,25 +155,39 @@ def _show(result: "Result") -> None:
 def _bench(output: Path | None, *, as_json: bool) -> int:
     from streamkit import _bench
 
+    return 1 if _run(_bench, _show_bench, output, as_json=as_json) is None else 0
+
+
+def _matrix(output: Path | None, *, as_json: bool) -> int:
+    from streamkit import _matrix, _matrix_table
+
+    report = _run(_matrix, _matrix_table.show, output, as_json=as_json)
+    return 0 if report is not None and report.ok else 1
+
+
+def _run(
+    tool: Any, show: "Callable[[Any], None]", output: Path | None, *, as_json: bool
+) -> Any | None:
+    """Run a tool and tell what it reports; None if it cannot run, or the file not be written."""
     try:
         with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
-            report = _bench.run(progress=progress)
-        text = json.dumps(_bench.as_data(report), indent=2)
+            report = tool.run(progress=progress)
+        text = json.dumps(tool.as_data(report), indent=2)
         if output is not None:
             output.write_text(text + "\n", encoding="utf-8")
-    except _bench.CannotRunError as error:
+    except tool.CannotRunError as error:
         _complain(str(error))
-        return 1
+        return None
     except (StreamKitError, OSError) as error:
         _complain(f"{type(error).__name__}: {error}")
-        return 1
+        return None
     if as_json:
         _say(text)
     else:
-        _show_bench(report)
+        show(report)
         if output is not None:
             _say(f"Written: {output}")
-    return 0
+    return report
 
 
 @contextlib.contextmanager

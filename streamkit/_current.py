@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from streamkit._stream import CudaStream
-    from streamkit.protocols import CurrentStream, StreamLike
+    from streamkit.protocols import StreamLike
 
 
-_with_current: dict[str, CurrentStream] = {}  # by any name of the library that was asked for
+# by any name of the library that was asked for: its ``current``, and its ``current_here`` if any
+_ways: dict[str, tuple[Callable[[int], Any], Callable[[], Any] | None]] = {}
 
 
 def current_stream(
@@ -28,11 +29,15 @@ def current_stream(
     differ; UnsupportedStreamError for a library without a current stream.
     """
     if library is not None:
-        adapter = _with_current.get(library)
-        if adapter is None:
+        try:
+            current, current_here = _ways[library]
+        except KeyError:
             adapter = _registry.current_of(_registry.adapter(library))
-            _with_current[library] = adapter
-        return _current(adapter.current, _device_or_current(device))
+            current, current_here = adapter.current, getattr(adapter, "current_here", None)
+            _ways[library] = current, current_here
+        if current_here is not None and device is None:
+            return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
+        return _current(current, _device_or_current(device))
     scope = _scope.innermost()
     if scope is not None and _device.parse(device) in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope

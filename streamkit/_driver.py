@@ -1,8 +1,9 @@
 """Every call to the CUDA driver, and every error code turned into DriverError.
 
 Nothing here is called at import: the driver is loaded by the first call that needs it. Handles,
-contexts and events are plain ints. A handle is one the driver may see: 1 for the legacy stream,
-never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM changes.
+contexts and events are plain ints, or the bindings' own objects of them. A handle is one the driver
+may see: 1 for the legacy stream, never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM
+changes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
-from streamkit import errors
-from streamkit._library import Library
+from streamkit import _library, errors
 from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ _RELAXED = 2
 
 _lock = threading.RLock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
-_legacy_ids: dict[int, int] = {}  # context -> id of its legacy stream
-cu = Library()
+_devices: dict[int, int] = {}  # the same, the other way round
 
 
 def is_usable() -> bool:
     """Whether the driver may be called by a destructor: loaded, and not in a forked child."""
-    return cu.is_loaded
+    return _library.is_loaded()
 
 
 @functools.cache
@@ -47,13 +46,13 @@ def is_present() -> bool:
 
 
 def _error(call: str, code: int) -> errors.DriverError:
-    _, name = cu.cuGetErrorName(code)
+    _, name = _library.cu.cuGetErrorName(code)
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
 def _ask(call: str, *arguments: object) -> Any:
     """Call the driver; return its one answer, a tuple of several, or None."""
-    code, *answers = getattr(cu, call)(*arguments)
+    code, *answers = getattr(_library.cu, call)(*arguments)
     if code:
         raise _error(call, code)
     return answers[0] if len(answers) == 1 else tuple(answers) or None
@@ -69,10 +68,18 @@ def device_count() -> int:
 
 def current_context() -> int:
     """Return this thread's current context, 0 if it has none."""
-    code, context = cu.cuCtxGetCurrent()
+    code, context = _library.cu.cuCtxGetCurrent()
     if code:
         raise _error("cuCtxGetCurrent", code)
     return int(context)
+
+
+def context_answer(context: int) -> tuple[Any, Any]:
+    """Return what ``cu.cuCtxGetCurrent()`` answers while that context is current.
+
+    Comparing answers costs half of ``current_context``, and a failure is unequal too.
+    """
+    return _library.cu.CUresult.CUDA_SUCCESS, _library.cu.CUcontext(context)
 
 
 def set_context(context: int) -> None:
@@ -97,7 +104,7 @@ def current_device() -> int:
 
 def primary_device(context: int) -> int | None:
     """Return the device whose primary context this is, None if it is no device's."""
-    return next((device for device, primary in _primary.items() if primary == context), None)
+    return _devices.get(context)
 
 
 def primary_context(device: int) -> int:
@@ -109,7 +116,8 @@ def primary_context(device: int) -> int:
             raise errors.no_such_device(device, count)
         with _lock:
             if device not in _primary:
-                _primary[device] = int(_ask("cuDevicePrimaryCtxRetain", device))
+                context = int(_ask("cuDevicePrimaryCtxRetain", device))
+                _devices[context], _primary[device] = device, context
             context = _primary[device]
     return context
 
@@ -138,11 +146,11 @@ def destroy_stream(stream: int) -> None:
 
 def stream_context(stream: int) -> tuple[int, int, bool]:
     """Return (context, device, whether that is its primary context) of a created stream."""
-    code, handle, *_ = cu.cuStreamGetCtx(stream)
-    if code:
-        raise _error("cuStreamGetCtx", code)
-    context = int(handle)
-    known = primary_device(context)
+    answer = _library.cu.cuStreamGetCtx(stream)
+    if answer[0]:
+        raise _error("cuStreamGetCtx", answer[0])
+    context = int(answer[1])
+    known = _devices.get(context)
     if known is not None:
         return context, known, True
     with in_context(context):
@@ -152,28 +160,28 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
 
 def stream_id(stream: int) -> int:
     """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
-    code, number = cu.cuStreamGetId(stream)
+    code, number = _library.cu.cuStreamGetId(stream)
     if code:
         raise _error("cuStreamGetId", code)
     return int(number)
 
 
-def legacy_id(context: int) -> int:
-    """Return the id of the legacy stream of a context, which must be current.
+def legacy_id() -> int:
+    """Return the id of the legacy stream of the current context.
 
-    It is asked once: while any blocking stream captures, asking invalidates that capture.
+    Refused while any blocking stream captures, for asking would invalidate that capture.
     """
-    number = _legacy_ids.get(context)
-    if number is None:
-        if capture_id(LEGACY) is not None:
-            raise errors.legacy_unknown_in_capture()
-        number = _legacy_ids[context] = stream_id(LEGACY)
-    return number
+    if capture_id(LEGACY) is not None:
+        raise errors.legacy_unknown_in_capture()
+    return stream_id(LEGACY)
 
 
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
-    return bool(int(_ask("cuStreamGetFlags", stream)) & _NONBLOCKING_FLAG)
+    code, flags = _library.cu.cuStreamGetFlags(stream)
+    if code:
+        raise _error("cuStreamGetFlags", code)
+    return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
 def stream_priority(stream: int) -> int:
@@ -187,7 +195,7 @@ def capture_id(stream: int) -> int | None:
     For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
     makes every question about the legacy stream illegal.
     """
-    code, status = cu.cuStreamIsCapturing(stream)
+    code, status = _library.cu.cuStreamIsCapturing(stream)
     if code == _CAPTURE_IMPLICIT:
         return 0
     if code:
@@ -198,7 +206,7 @@ def capture_id(stream: int) -> int | None:
 @contextlib.contextmanager
 def _beside_captures() -> Generator[None]:
     """Allow this thread to query and wait although it, or another, captures some other stream."""
-    relaxed = cu.CUstreamCaptureMode(_RELAXED)
+    relaxed = _library.cu.CUstreamCaptureMode(_RELAXED)
     previous = _ask("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
         yield
@@ -208,7 +216,7 @@ def _beside_captures() -> Generator[None]:
 
 def _is_done(call: str, handle: int) -> bool:
     with _beside_captures():
-        (code,) = getattr(cu, call)(handle)
+        (code,) = getattr(_library.cu, call)(handle)
     if code and code != _NOT_READY:
         raise _error(call, code)
     return not code

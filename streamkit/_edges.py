@@ -10,7 +10,7 @@ import importlib
 import re
 from typing import Any
 
-from streamkit import _driver, errors
+from streamkit import _driver, _library, errors
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def stream(handle: int) -> Any:
     try:
         return core.Stream.from_handle(handle)
     except Exception as error:
-        raise _core_error("cuStreamGetCtx", error) from error
+        raise failed("cuStreamGetCtx", error) from error
 
 
 def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
@@ -47,32 +47,23 @@ def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
             maker.set_current()  # it asks for that, once in each thread
             event = maker.create_event(core.EventOptions(timing_enabled=timing))
         except Exception as error:
-            raise _core_error("cuEventCreate", error) from error
+            raise failed("cuEventCreate", error) from error
     return int(event.handle), event
-
-
-def record(event: Any, stream: Any) -> None:
-    """Mark the present end of the stream; both are cuda.core's objects."""
-    try:
-        _driver.cu.record(event, stream)
-    except errors.StreamKitError:
-        raise
-    except Exception as error:
-        raise _core_error("cuEventRecord", error) from error
 
 
 def edge(event: Any, source: Any, target: Any) -> None:
     """Record the event on one stream and hold another's later work until then."""
+    if _library.is_forked:
+        raise errors.forked()
     try:
-        _driver.cu.edge(event, source, target)
-    except errors.StreamKitError:
-        raise
+        source.record(event)
+        target.wait(event)
     except Exception as error:
-        raise _core_error("cuEventRecord or cuStreamWaitEvent", error) from error
+        raise failed("cuEventRecord or cuStreamWaitEvent", error) from error
 
 
-def _core_error(call: str, error: Exception) -> errors.DriverError:
+def failed(call: str, error: Exception) -> errors.DriverError:
     """Word an error of cuda.core, which begins with CUDA's name for it."""
     found = re.search(r"CUDA_ERROR_\w+", str(error))
     name = found[0] if found else "CUDA_ERROR_UNKNOWN"
-    return errors.DriverError(call, name, int(getattr(_driver.cu.CUresult, name)))
+    return errors.DriverError(call, name, int(getattr(_library.cu.CUresult, name)))

@@ -139,13 +139,21 @@ class CudaEvent(Event, metaclass=Concrete):
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
         self._owned = None
 
-    def record_on(self, handle: int, record: Callable[[int], None], view: Any) -> None:
-        """Record through the library if it has its own way (``view()`` gives its stream)."""
+    def record_by_library(self, stream: Any, *, external: bool) -> bool:
+        """Record on a StreamKit stream through the library, if it has its own way of doing that.
+
+        That way has no ``external``: ValueError if it is asked for.
+        """
         own_way = getattr(self._adapter, "record_event", None)
-        if own_way is not None and self._adapter is not None:
-            own_way(self._native, view(self._adapter.name))
-        else:
-            record(handle)
+        if own_way is None or self._adapter is None:
+            return False
+        if external:
+            raise ValueError(
+                f"{self.native!r} is recorded by {self._adapter.name}, which has no external "
+                "records. Give an event of StreamKit's: s.record(external=True)"
+            )
+        own_way(self._native, stream.to(self._adapter.name))
+        return True
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: an event is not copied and not sent to another process."""

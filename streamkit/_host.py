@@ -11,10 +11,10 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _registry, _scope, errors
-from streamkit._host_event import HostEvent, Mark, no_cuda
-from streamkit._host_queue import WorkQueue
-from streamkit.protocols import Concrete, Event, Stream
+from streamkit import _scope, errors
+from streamkit._host_event import HostEvent, foreign, no_cuda
+from streamkit._host_queue import Mark, Wait, WorkQueue
+from streamkit.protocols import Concrete, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,6 @@ class HostStream(Stream, metaclass=Concrete):
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._queue = WorkQueue(f"streamkit-{self._id}")
-        self._error: BaseException | None = None
 
     @property
     def handle(self) -> NoReturn:
@@ -156,8 +155,8 @@ class HostStream(Stream, metaclass=Concrete):
                 finally:
                     _scope.leave(key)
             except BaseException as error:  # noqa: BLE001 - raised where the user waits
-                if self._error is None:
-                    self._error = error
+                if self._queue.error is None:
+                    self._queue.error = error
 
         self._put(call)
 
@@ -175,7 +174,7 @@ class HostStream(Stream, metaclass=Concrete):
             target = event
             target.live()
         else:
-            raise self._foreign(event)
+            raise foreign(self, event)
         target.mark = mark = Mark()
         self._put(mark)
         return target
@@ -194,18 +193,9 @@ class HostStream(Stream, metaclass=Concrete):
         elif isinstance(other, HostEvent):
             mark = other.live()
         else:
-            raise self._foreign(other)
+            raise foreign(self, other)
         if mark is not None:
-            self._put(mark.wait)
-
-    def _foreign(self, other: object) -> Exception:
-        if isinstance(other, (Stream, Event)) or _registry.is_foreign(other):
-            return errors.device_mismatch(
-                self, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
-            )
-        return errors.UnsupportedStreamError(
-            f"{errors.describe(other)} is no host stream or host event."
-        )
+            self._put(Wait(mark))
 
     def _refuse_external(self, *, external: bool) -> None:
         if external:
@@ -217,27 +207,23 @@ class HostStream(Stream, metaclass=Concrete):
     def done(self) -> bool:
         """Whether all work submitted so far has run. Raises the first error of a function."""
         self._check_open()
-        idle = self._queue.idle or _scope.holds(self)
-        if idle:
-            self._raise_error()
-        return idle
+        done = _scope.holds(self) or self._queue.polled()
+        if done:
+            self._queue.raise_error()
+        return done
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
         Raises the first error of a submitted function, once. TimeoutError names the stream.
         """
-        if self.done:
-            return
-        mark = self.record().mark
-        if mark is not None and not mark.reached.wait(timeout) and timeout is not None:
-            errors.raise_timeout(self, timeout)
-        self._raise_error()
-
-    def _raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self._check_open()
+        if not self._queue.idle and not _scope.holds(self):
+            mark = Mark()
+            self._queue.put(mark)
+            if not mark.wait(timeout) and timeout is not None:
+                errors.raise_timeout(self, timeout)
+        self._queue.raise_error()
 
     def __enter__(self) -> Self:
         """Wait for the queue's turn; the body runs inline as its next item."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import errors
-from streamkit.protocols import Concrete, Event
+from streamkit import _registry, errors
+from streamkit.protocols import Concrete, Event, Stream
+
+if TYPE_CHECKING:
+    from streamkit._host_queue import Mark
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
@@ -17,23 +18,14 @@ def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     )
 
 
-class Mark:
-    """One recorded point: reached when everything queued before it has run."""
-
-    __slots__ = ("reached", "time_ns")
-
-    def __init__(self) -> None:
-        self.reached: threading.Event = threading.Event()
-        self.time_ns: int = 0
-
-    def reach(self) -> None:
-        self.time_ns = time.perf_counter_ns()
-        self.reached.set()
-
-    __call__ = reach  # as an item of a queue
-
-    def wait(self) -> None:
-        self.reached.wait()
+def foreign(stream: object, other: object) -> Exception:
+    if isinstance(other, (Stream, Event)) or _registry.is_foreign(other):
+        return errors.device_mismatch(
+            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
+        )
+    return errors.UnsupportedStreamError(
+        f"{errors.describe(other)} is no host stream or host event."
+    )
 
 
 class HostEvent(Event, metaclass=Concrete):
@@ -68,12 +60,12 @@ class HostEvent(Event, metaclass=Concrete):
     def done(self) -> bool:
         """Whether the last recorded point was reached; True if it was never recorded."""
         mark = self.live()
-        return mark is None or mark.reached.is_set()
+        return mark is None or mark.done
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
         mark = self.live()
-        if mark is not None and not mark.reached.wait(timeout) and timeout is not None:
+        if mark is not None and not mark.wait(timeout) and timeout is not None:
             errors.raise_timeout(self, timeout)
 
     def __sub__(self, start: object) -> float:
@@ -83,10 +75,13 @@ class HostEvent(Event, metaclass=Concrete):
         for event in (start, self):
             if not event._timing:
                 raise ValueError(f"{event!r} measures no time: record it with timing=True")
-            if event.mark is None or not event.done:
-                raise ValueError(f"{event!r} was not reached yet: record it and call its sync()")
-        assert self.mark is not None and start.mark is not None  # noqa: S101, PT018 - checked
-        return (self.mark.time_ns - start.mark.time_ns) / 1e6
+        return (self._reached().time_ns - start._reached().time_ns) / 1e6
+
+    def _reached(self) -> Mark:
+        mark = self.live()
+        if mark is None or not mark.reached.is_set():
+            raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
+        return mark
 
     def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
         """Raise UnsupportedStreamError: there is no CUDA event behind it."""
@@ -99,5 +94,6 @@ class HostEvent(Event, metaclass=Concrete):
     def __repr__(self) -> str:
         if self._closed:
             return "<streamkit.HostEvent closed>"
-        state = "unrecorded" if self.mark is None else "done" if self.done else "pending"
+        mark = self.mark  # not self.done, which lets an engine run something
+        state = "unrecorded" if mark is None else "done" if mark.reached.is_set() else "pending"
         return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

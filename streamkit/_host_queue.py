@@ -1,12 +1,15 @@
-"""The queue behind a host stream: items in order, on one worker thread while there are any."""
+"""The queue behind a host stream: items in order, on one worker thread while there are any.
+
+An ``Engine`` can take the place of the worker threads of all queues: ``streamkit.testing`` has one.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
+from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
-
-from streamkit._host_event import Mark
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,10 +17,100 @@ if TYPE_CHECKING:
     Item = Callable[[], None]
 
 
+class Engine(Protocol):
+    """What runs the items of all queues instead of worker threads. Called from any thread."""
+
+    @abstractmethod
+    def put(self, queue: WorkQueue, item: Item) -> None:
+        """Take a queue's next item. Never runs it."""
+
+    @abstractmethod
+    def ended(self, queue: WorkQueue) -> None:
+        """Know that the queue's running item has ended."""
+
+    @abstractmethod
+    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+        """Run items until one of them sets the event; False after ``timeout`` seconds."""
+
+    @abstractmethod
+    def polled(self) -> None:
+        """Know that somebody asks, without waiting, whether something is done."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Run all items there are."""
+
+
+_engine: Engine | None = None
+_working: set[WorkQueue] = set()  # those with a worker thread
+
+
+def exchange(engine: Engine | None) -> Engine | None:
+    """Let the engine run all items from now on, None for worker threads; return the one before."""
+    global _engine
+    previous, _engine = _engine, engine
+    return previous
+
+
+def drain() -> None:
+    """Wait until everything queued so far, on any queue, has run."""
+    if _engine is not None:
+        _engine.finish()
+    for queue in _working.copy():
+        mark = Mark()
+        queue.put(mark)
+        mark.wait()
+
+
+def _wait(event: threading.Event, timeout: float | None = None) -> bool:
+    return event.wait(timeout) if _engine is None else _engine.wait(event, timeout)
+
+
+class Mark:
+    """A point of a queue: reached when everything queued before it has run."""
+
+    __slots__ = ("reached", "time_ns")
+
+    def __init__(self) -> None:
+        self.reached: threading.Event = threading.Event()
+        self.time_ns: int = 0
+
+    def __call__(self) -> None:
+        """Be reached, as an item of the queue."""
+        self.time_ns = time.perf_counter_ns()
+        self.reached.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is reached, for somebody who may ask again until it is."""
+        if _engine is not None:
+            _engine.polled()
+        return self.reached.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is reached; False after ``timeout`` seconds."""
+        return _wait(self.reached, timeout)
+
+
+class Wait:
+    """An item that ends when a mark, of any queue, is reached."""
+
+    __slots__ = ("mark",)
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+
+    def __call__(self) -> None:
+        """Block until the mark is reached."""
+        self.mark.wait()
+
+
 class Turn:
     """An item that another thread runs: it begins when the queue gets there, and is ended."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
+        self.thread = threading.get_ident()
+        self.over = False
         self.begun, self._release, self._ended = threading.Event(), threading.Event(), ended
 
     def __call__(self) -> None:
@@ -27,7 +120,8 @@ class Turn:
 
     def end(self) -> None:
         """Let the queue go on; nothing the second time."""
-        if not self._release.is_set():
+        if not self.over:
+            self.over = True
             self._ended()
             self._release.set()
 
@@ -36,61 +130,88 @@ class WorkQueue:
     """Items run one after the other, by a thread that starts with the first and ends when idle."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._items: deque[Item] = deque()
         self._lock = threading.Lock()
         self._working = False  # whether there is a worker
         self._pending = 0  # items that have not ended
+        self.error: BaseException | None = None  # the first of an item that nobody was told of
 
     @property
     def idle(self) -> bool:
         """Whether every item has ended."""
         return not self._pending
 
+    def polled(self) -> bool:
+        """Whether every item has ended, for somebody who may ask again until it is so."""
+        if _engine is not None:
+            _engine.polled()
+        return self.idle
+
     def put(self, item: Item) -> None:
         """Queue an item; RuntimeError if no thread can be started."""
+        engine = _engine
         with self._lock:
             self._pending += 1
-            self._items.append(item)
-            if self._working:
-                return
-            self._working = True
+            start = engine is None and not self._working
+            if engine is None:
+                self._items.append(item)
+            if start:
+                self._working = True
+                _working.add(self)
+        if engine is not None:
+            engine.put(self, item)
+        elif start:
+            self._start(item)
+
+    def _start(self, item: Item) -> None:
         try:
-            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            threading.Thread(target=self._work, name=self.name, daemon=True).start()
         except RuntimeError:  # take the item back, or it would never run
             with self._lock:
                 self._working = False
                 self._pending -= 1
                 self._items.remove(item)
+                _working.discard(self)
             raise
 
     def turn(self) -> Turn:
         """Queue a turn of the calling thread, and wait for it to begin."""
-        turn = Turn(self._end_item)
+        turn = Turn(self.end_item)
         self.put(turn)
         try:
-            turn.begun.wait()
+            _wait(turn.begun)
         except BaseException:  # an interrupted wait must not leave the queue held for ever
             turn.end()
             raise
         return turn
+
+    def raise_error(self) -> None:
+        """Raise the first error of an item, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._items:
                     self._working = False
+                    _working.discard(self)
                     return
                 item = self._items.popleft()
             if isinstance(item, Turn):  # it ends its item itself, before its thread goes on
                 item()
             elif isinstance(item, Mark):  # before anybody can see that it is reached
-                self._end_item()
+                self.end_item()
                 item()
             else:
                 item()
-                self._end_item()
+                self.end_item()
 
-    def _end_item(self) -> None:
+    def end_item(self) -> None:
+        """Note that one item has ended."""
         with self._lock:
             self._pending -= 1
+        if _engine is not None:
+            _engine.ended(self)

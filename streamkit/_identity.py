@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, errors
+from streamkit import _driver, _library, errors
+from streamkit._adapter import traits_of
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._weak_table import WeakTable
 
 if TYPE_CHECKING:
     from streamkit.protocols import Adapter
 
-_known: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
+_known: WeakTable[Queue] = WeakTable()  # id -> record
 _legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
-_permanent: list[Queue] = []  # those that live as long as the process
 _lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
 
 
@@ -35,8 +36,12 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
     if found.handle <= PER_THREAD:
         queue = _identify_default(found)
     else:
-        capture = _driver.capture_id(found.handle)
-        queue = _identify_created(found) if capture is None else _identify_capturing(found, capture)
+        stream = _library.cu.CUstream(found.handle)  # made once, for the next four questions
+        capture = _driver.capture_id(stream)
+        if capture is None:
+            queue = _identify_created(found, stream)
+        else:
+            queue = _identify_capturing(found, capture)
     if adapter is not None:
         return _with_owner(queue, owner, adapter, native)
     return queue if owner is None else _kept(queue, owner)
@@ -59,11 +64,11 @@ def _identify_default(found: Queue) -> Queue:
     number: int | None = None
     with _driver.in_context(context):
         if handle == LEGACY:
-            number = _driver.legacy_id(context)
+            number = _driver.legacy_id()
         elif _driver.capture_id(handle) is None:
             number = _driver.stream_id(handle)
     with _lock:
-        queue = None if number is None else _known.get(number)
+        queue = None if number is None else _known.find(number)
         if queue is None:
             queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
             queue.permanent = handle == LEGACY and primary
@@ -75,26 +80,29 @@ def _identify_default(found: Queue) -> Queue:
     return queue
 
 
-def _identify_created(found: Queue) -> Queue:
-    number = _driver.stream_id(found.handle)
-    queue = _known.get(number)
+def _identify_created(found: Queue, stream: Any) -> Queue:
+    number = _driver.stream_id(stream)
+    queue = _known.find(number)
     if queue is not None:
         _check_device(found, queue.device)
         return queue
-    context, device, primary = _driver.stream_context(found.handle)
+    context, device, primary = _driver.stream_context(stream)
     _check_device(found, device)
-    nonblocking = _driver.stream_is_nonblocking(found.handle)
-    with _lock:
-        queue = _known.get(number)
+    nonblocking = _driver.stream_is_nonblocking(stream)
+    _lock.acquire()  # at half the cost of ``with``
+    try:
+        queue = _known.find(number)
         if queue is None:
             found.nonblocking = nonblocking
             queue = _complete(found, context, device, primary=primary, number=number)
+    finally:
+        _lock.release()
     return queue
 
 
 def _identify_capturing(found: Queue, capture: int) -> Queue:
     with _lock:
-        for queue in _known.values():
+        for queue in _known.living():
             # a handle cannot have been reused while what destroys it is alive
             owned = queue.owner is not None or queue.is_owned or queue.permanent
             if owned and queue.handle == found.handle:
@@ -111,9 +119,7 @@ def _complete(
     queue.device, queue.primary, queue.id = device, primary, number
     queue.context = context  # last: it says that the record is complete
     if number is not None:
-        _known[number] = queue
-        if queue.permanent:
-            _permanent.append(queue)
+        _known.keep(number, queue)
     return queue
 
 
@@ -127,6 +133,8 @@ def _check_device(found: Queue, device: int | None) -> None:
 
 
 def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
+    if owner is None and traits_of(adapter).streams_are_values and not queue.permanent:
+        return queue  # another of its objects on this queue will be as good
     with _lock:
         if queue.view(adapter.name) is native:
             return queue
@@ -167,17 +175,18 @@ def remember(queue: Queue, adapter: Adapter, native: object, *, made: bool) -> N
     library's streams are values that hold and destroy nothing: torch's (2.11) do not tell their
     weak references when they die.
     """
-    if not getattr(adapter, "has_streams", True):
+    traits = traits_of(adapter)
+    if not traits.has_streams:
         return
-    if getattr(adapter, "streams_are_values", False):
+    if traits.streams_are_values:
         if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
-            queue.views[adapter.name] = lambda: native
+            queue.note_view(adapter.name, lambda: native)
     elif queue.permanent and made:
-        queue.views[adapter.name] = lambda: native
+        queue.note_view(adapter.name, lambda: native)
     else:
         # cuda.bindings' handles take no weak reference; they are cheap to make
         with contextlib.suppress(TypeError):
-            queue.views[adapter.name] = weakref.ref(native)
+            queue.note_view(adapter.name, weakref.ref(native))
 
 
 def register(queue: Queue) -> None:
@@ -199,7 +208,8 @@ def settle(queue: Queue) -> bool:
             queue.nonblocking = _driver.stream_is_nonblocking(queue.handle)
             queue.id = _driver.stream_id(queue.handle)
         with _lock:
-            _known.setdefault(queue.id, queue)
+            if _known.find(queue.id) is None:
+                _known.keep(queue.id, queue)
     return True
 
 

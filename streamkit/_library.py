@@ -14,67 +14,56 @@ _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
 
 
-class Library:
-    """The driver's functions as attributes: those of ``cuda.bindings.driver``.
-
-    An attribute is looked up once. In a forked child each raises ForkedProcessError, and so do
-    ``record``, ``wait`` and ``edge``: what orders queues goes through cuda.core's objects, at half
-    the cost of the bindings.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._bindings: Any = None
-        self._forked = False
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the driver was initialised here, in this very process."""
-        return self._bindings is not None and not self._forked
+class _Unloaded:
+    """Stands for the bindings until the first call, which loads the driver."""
 
     def __getattr__(self, name: str) -> Any:
-        """Load the driver at the first call; an attribute that is found does not come here."""
-        if self._forked:
-            raise errors.forked()
-        with self._lock:
-            if self._bindings is None:
-                self._load()
-        value = getattr(self, name) if name in self.__dict__ else getattr(self._bindings, name)
-        self.__dict__[name] = value
-        return value
-
-    def _load(self) -> None:
-        bindings = _import_bindings()
-        try:
-            (code,) = bindings.cuInit(0)
-        except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
-            raise errors.no_device("the CUDA driver library cannot be loaded") from error
-        if code == _NO_DEVICE:
-            raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
-        if code:
-            _, name = bindings.cuGetErrorName(code)
-            raise errors.DriverError("cuInit", name.decode(), int(code))
-        self.record, self.wait, self.edge = _record, _wait, _edge
-        os.register_at_fork(after_in_child=self._forbid)
-        self._bindings = bindings
-
-    def _forbid(self) -> None:
-        self.__dict__.clear()
-        self.__init__()  # type: ignore[misc]  # a lock held by a thread that is not in the child
-        self._forked = True
+        with _lock:
+            if cu is self:
+                _load()
+        return getattr(cu, name)
 
 
-def _record(event: Any, stream: Any) -> None:
-    stream.record(event)
+class _Forked:
+    """Stands for the bindings in the forked child of a process that had initialised CUDA."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise errors.forked()
 
 
-def _wait(stream: Any, event: Any) -> None:
-    stream.wait(event)
+cu: Any = _Unloaded()
+"""``cuda.bindings.driver``, once it is loaded: read it from here at each call."""
+
+is_forked = False
+"""Whether this process is the child of one that had initialised CUDA."""
+
+_lock = threading.RLock()
 
 
-def _edge(event: Any, source: Any, target: Any) -> None:
-    source.record(event)
-    target.wait(event)
+def is_loaded() -> bool:
+    """Whether the driver was initialised here, in this very process."""
+    return not isinstance(cu, (_Unloaded, _Forked))
+
+
+def _load() -> None:
+    global cu  # noqa: PLW0603 - one driver for the process
+    bindings = _import_bindings()
+    try:
+        (code,) = bindings.cuInit(0)
+    except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
+        raise errors.no_device("the CUDA driver library cannot be loaded") from error
+    if code == _NO_DEVICE:
+        raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+    if code:
+        _, name = bindings.cuGetErrorName(code)
+        raise errors.DriverError("cuInit", name.decode(), int(code))
+    os.register_at_fork(after_in_child=_forbid)
+    cu = bindings
+
+
+def _forbid() -> None:
+    global cu, is_forked
+    cu, is_forked = _Forked(), True
 
 
 def _import_bindings() -> Any:

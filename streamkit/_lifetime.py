@@ -84,13 +84,13 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
 
-    __slots__ = ("__weakref__", "context", "core", "handle")
+    __slots__ = ("__weakref__", "core", "handle", "serves")
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
         self.handle: int = 0
         self.core: Any = None
-        self.context: int = context
         self.handle, self.core = _edges.create_event(context, timing=timing)
+        self.serves: int = context if self.core is not None else 0  # streams of it record ``core``
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:

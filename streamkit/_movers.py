@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _driver, _registry, errors
-from streamkit.protocols import CurrentStream, NestedCurrent
+from streamkit.protocols import BindsCurrent, CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +21,23 @@ class Mover(NamedTuple):
 
     name: str
     current: Callable[[int], Any]
-    enter: Callable[[Any], Any]
+    bind: Callable[[Any], Ways]
+
+
+class Ways(NamedTuple):
+    """How scopes move one library to one of its streams and back: a ``Binding``, if it has them."""
+
+    enter: Callable[[], Any]
     leave: Callable[[Any], None]
-    nested: NestedCurrent | None
+    is_current: Callable[[], bool] | None = None
+    set_current: Callable[[], None] | None = None
+    keeps_device: bool = False
 
 
-_movers: tuple[Mover, ...] = ()
-_waiting: tuple[str, ...] | None = None  # the modules to watch for, once that is known
+found: tuple[Mover, ...] = ()
+"""What ``movers`` returned last."""
+waiting: tuple[str, ...] | None = None
+"""The modules to watch for, once that is known; () if ``found`` will not change any more."""
 _lock = threading.RLock()
 
 
@@ -37,18 +47,18 @@ def movers() -> tuple[Mover, ...]:
     A library whose build or driver has no CUDA has none to move. Asking initialises a library
     that is imported but has not touched CUDA.
     """
-    for module in _first_look() if _waiting is None else _waiting:
+    for module in _first_look() if waiting is None else waiting:
         if module in sys.modules and _registry.is_loaded(module):
             _look_again()
             break
-    return _movers
+    return found
 
 
 def _first_look() -> tuple[str, ...]:
     """Return the modules to watch for."""
-    global _waiting  # noqa: PLW0603 - one table for the process
-    _waiting = tuple(_watched())
-    return _waiting
+    global waiting  # noqa: PLW0603 - one table for the process
+    waiting = tuple(_watched())
+    return waiting
 
 
 @functools.cache
@@ -58,25 +68,25 @@ def _watched() -> dict[str, Callable[[], Adapter]]:
 
 
 def _look_again() -> None:
-    global _movers, _waiting  # noqa: PLW0603 - one table for the process
+    global found, waiting  # noqa: PLW0603 - one table for the process
     with _lock:
         watched = _watched()
         for module in [module for module in watched if _registry.is_loaded(module)]:
             adapter = watched[module]()
             name = adapter.name
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                mover = Mover(
-                    name,
-                    adapter.current,
-                    adapter.enter,
-                    adapter.leave,
-                    adapter if isinstance(adapter, NestedCurrent) else None,
-                )
-                _movers = tuple(
-                    sorted((*_movers, mover), key=lambda mover: _registry.rank(mover.name))
-                )
+                mover = Mover(name, adapter.current, _bind(adapter))
+                found = tuple(sorted((*found, mover), key=lambda mover: _registry.rank(mover.name)))
             del watched[module]
-            _waiting = tuple(watched)
+            waiting = tuple(watched)
+
+
+def _bind(adapter: CurrentStream) -> Callable[[Any], Ways]:
+    if isinstance(adapter, BindsCurrent):
+        bind = adapter.bind
+        return lambda stream: Ways(*bind(stream))
+    enter, leave = adapter.enter, adapter.leave
+    return lambda stream: Ways(functools.partial(enter, stream), leave)
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

@@ -49,7 +49,7 @@ def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
             _driver.wait_event(queue.handle, event, external=external)
 
 
-def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
+def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
     """Hold the queue's later work until all that ``other`` was given so far has run.
 
     One record and one wait; nothing if the two are one queue. The event is reused: a record by
@@ -58,9 +58,13 @@ def wait_queue(queue: Queue, other: Queue, *, external: bool = False) -> None:
     """
     if queue.handle == other.handle and _identity.same(queue, other):
         return
-    while (
-        other.also is not None
-    ):  # one event and one object for the queue, kept by its first record
+    event, source, target = other.wait_event, other.core, queue.core
+    if event is not None and source is not None and target is not None and not external:
+        mark = event.core
+        if mark is not None:  # the steady state; no default queue has a core
+            _edges.edge(mark, source, target)
+            return
+    while other.also is not None:  # a queue's event and object are kept by its first record
         other = other.also
     while queue.also is not None:
         queue = queue.also

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LEGACY, PER_THREAD = 1, 2
 
@@ -51,43 +52,38 @@ class Queue:
     returns must hold that Queue alive.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "also",  # a second Queue that must live as long: this one's elder, of another owner
-        "capture",  # the capture id under which it was first seen, while ``id`` is unknown
-        "context",  # the CUcontext; 0 until the driver was asked
-        "core",  # the object through which it records and waits, made at the first use
-        "device",  # CUDA ordinal; None until the driver was asked
-        "handle",  # what the driver is given: 1 for the legacy stream, 2 for the per-thread one
-        "id",  # cuStreamGetId; None while unknown because the stream captures
-        "latest",  # the last StreamKit stream of a permanent queue, kept for the next ``wrap``
-        "nonblocking",  # without the implicit order with the legacy stream; None while unknown
-        "owner",  # kept alive, because the handle dies with it
-        "permanent",  # whether it lives as long as the process, as torch's pool streams do
-        "primary",  # whether the context is the device's primary one
-        "shown",  # whether code outside StreamKit may have its handle
-        "thread",  # the thread a per-thread default stream belongs to
-        "views",  # library -> a reference to its object on this queue, called to get it
-        "wait_event",  # the event reused whenever another queue waits for this one
-    )
+    # the usual values, so that making one sets only what differs
+    context: int = 0
+    """The CUcontext; 0 until the driver was asked."""
+    id: int | None = None
+    """What cuStreamGetId says; None while unknown because the stream captures."""
+    nonblocking: bool | None = None
+    """Without the implicit order with the legacy stream; None while unknown."""
+    primary: bool = True
+    """Whether the context is the device's primary one."""
+    permanent: bool = False
+    """Whether it lives as long as the process, as torch's pool streams do."""
+    shown: bool = True
+    """Whether code outside StreamKit may have its handle."""
+    capture: int | None = None
+    """The capture id under which it was first seen, while ``id`` is unknown."""
+    thread: ThreadToken | None = None
+    """The thread a per-thread default stream belongs to."""
+    also: Queue | None = None
+    """A second Queue that must live as long: this one's elder, of another owner."""
+    views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    """By library, a reference to its object on this queue, called to get it."""
+    core: Any = None
+    """The object through which it records and waits, made at the first use."""
+    wait_event: Any = None
+    """The event reused whenever another queue waits for this one."""
+    latest: Any = None
+    """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
     def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
-        self.handle: int = handle
-        self.device: int | None = device
-        self.owner: object = owner
-        self.id: int | None = None
-        self.nonblocking: bool | None = None
-        self.thread: ThreadToken | None = None
-        self.capture: int | None = None
-        self.context: int = 0
-        self.permanent: bool = False
-        self.shown: bool = True
-        self.core: Any = None
-        self.latest: Any = None
-        self.primary: bool = True
-        self.also: Queue | None = None
-        self.views: dict[str, Callable[[], Any]] = {}
-        self.wait_event: Any = None
+        self.handle = handle  # what the driver is given: 1 for legacy, 2 for the per-thread one
+        self.device = device  # CUDA ordinal; None until the driver was asked
+        self.owner = owner  # kept alive, because the handle dies with it
 
     @property
     def is_default(self) -> bool:
@@ -103,6 +99,10 @@ class Queue:
         """Return that library's object on this queue if one is alive, else None."""
         found = self.views.get(library)
         return None if found is None else found()
+
+    def note_view(self, library: str, view: Callable[[], Any]) -> None:
+        """Keep a reference to that library's object on this queue."""
+        self.views = {**self.views, library: view}
 
     def __repr__(self) -> str:
         return f"<Queue handle={self.handle:#x} device={self.device} id={self.id}>"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _identity, errors
+from streamkit._adapter import traits_of
 from streamkit._lifetime import OwnedQueue
 from streamkit.protocols import API, Adapter, CurrentStream, Events
 
@@ -50,7 +51,9 @@ _ROWS = (
 _BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _PROTOCOL = "streamkit.backends._protocol"
 
-_stream_types: dict[type, Adapter] = {}  # only types that were extracted from
+stream_types: dict[type, Adapter] = {}
+"""Which adapter read a stream of this type before."""
+
 _event_types: dict[type, Adapter] = {}
 
 
@@ -123,7 +126,7 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     UnsupportedStreamError if it is nobody's stream.
     """
     kind = type(obj)
-    adapter = _stream_types.get(kind)
+    adapter = stream_types.get(kind)
     if adapter is not None:
         return adapter.extract(obj), adapter
     if obj is None or isinstance(obj, (type, bool, int, float, str)):
@@ -135,17 +138,12 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
         except TypeError as error:  # not its stream: perhaps the next one's
             refusal = refusal or error
         else:
-            _stream_types[kind] = candidate
+            stream_types[kind] = candidate
             return queue, candidate
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module(_PROTOCOL)
         return protocol.extract(obj), protocol
     raise refusal or errors.not_a_stream(obj)
-
-
-def is_stream_type(kind: type) -> bool:
-    """Whether a stream of this type was read before."""
-    return kind in _stream_types
 
 
 def event_adapter(obj: object) -> Any:
@@ -210,19 +208,20 @@ def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
     collector would never be collected with an owner that holds the stream.
     """
     served = adapter(library)
-    may_keep = not getattr(served, "hides_owners", False)
-    if native is not None and _stream_types.get(type(native)) is served:
+    traits = traits_of(served)
+    may_keep = not traits.hides_owners
+    if native is not None and stream_types.get(type(native)) is served:
         return native, may_keep
     found = queue.view(served.name)
     if found is not None:
         return found, may_keep
-    if not queue.primary and not getattr(served, "any_context", False):
+    if not queue.primary and not traits.any_context:
         raise errors.library_cannot_take(
             served.name,
             "a stream of another context than the device's primary one",
             "it runs in the primary one. Order its own stream after this one: t.wait(s)",
         )
-    if isinstance(queue, OwnedQueue) and getattr(served, "remembers_handles", True):
+    if isinstance(queue, OwnedQueue) and traits.remembers_handles:
         queue.remembered = True
     with _driver.in_context(queue.context):  # building it may initialise the library's device
         made = served.borrow(queue)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from streamkit import _driver, _edges, _event, _identity, _order, _registry, _scope, errors
+from streamkit import (
+    _driver,
+    _edges,
+    _event,
+    _identity,
+    _library,
+    _order,
+    _registry,
+    _scope,
+    errors,
+)
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent, OwnedQueue
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, Self
+    from typing import ParamSpec
 
     from streamkit._queue import Queue
 
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
 NativeT = TypeVar("NativeT")
 
 
-class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
+class CudaStream(_scope.Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
     What it promises is documented on ``Stream``. Safe to use from any thread, except that a
@@ -30,17 +40,15 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     # the usual values, so that wrapping sets only what differs
     _name: str | None = None
     _owned = False
-    _last_id: int | tuple[int, int, int] | None = None  # once closed
+    _spelled: int | None = None  # the handle as it came, if the queue's is another
+    _last_id: int | tuple[int, int, int] | None = None  # once closed, as the next
+    _last_device = 0
     _kept: Queue | None = None
+    _views: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
-    def __init__(
-        self, queue: Queue, native: NativeT, *, handle: int | None = None, name: str | None = None
-    ) -> None:
+    def __init__(self, queue: Queue, native: NativeT, name: str | None = None) -> None:
         self._queue: Queue | None = queue  # None once closed
         self._native = native
-        self._handle = queue.handle if handle is None else handle  # as it was spelled
-        self._views: dict[str, Any] = {}
-        self._device_id: int = queue.device or 0
         if native is None:
             self._name = name
             self._owned = queue.is_owned
@@ -62,8 +70,8 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     @property
     def handle(self) -> int:
         """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
-        self._show()
-        return self._handle
+        queue = self._show()
+        return queue.handle if self._spelled is None else self._spelled
 
     def __int__(self) -> int:
         """Return the handle."""
@@ -72,7 +80,7 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
         self._kept = self._show()  # beyond close: who asks holds this object, not the queue
-        return 0, self._handle
+        return 0, self.handle
 
     def _show(self) -> Queue:
         """Return the queue, noting that any library may learn its handle from here."""
@@ -85,12 +93,13 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     @property
     def device(self) -> str:
         """``"cuda:N"``, as torch and Warp accept it."""
-        return f"cuda:{self._device_id}"
+        return f"cuda:{self.device_id}"
 
     @property
     def device_id(self) -> int:
         """The CUDA ordinal."""
-        return self._device_id
+        queue = self._queue
+        return self._last_device if queue is None else queue.device or 0
 
     @property
     def id(self) -> int | tuple[int, int, int]:
@@ -158,16 +167,17 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         queue = self._queue
-        if type(event) is CudaEvent and queue is not None and not (timing or external):
+        if type(event) is CudaEvent and queue is not None and not timing and not external:
             # the steady state: an event of ours again, on a stream that has recorded before
             owned = event._owned  # noqa: SLF001 - next door
-            if (
-                owned is not None
-                and owned.core is not None
-                and queue.core is not None
-                and owned.context == queue.context
-            ):
-                _edges.record(owned.core, queue.core)
+            core = queue.core
+            if core is not None and owned is not None and owned.serves == queue.context:
+                if _library.is_forked:
+                    raise errors.forked()
+                try:
+                    core.record(owned.core)
+                except Exception as error:
+                    raise _edges.failed("cuEventRecord", error) from error
                 return event
         queue = self._live()
         if event is None:
@@ -175,35 +185,36 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
             _order.record(owned.handle, queue, external=external)
             if queue.core is None and not queue.is_default:
                 queue.core = _edges.stream(queue.handle)
-            return CudaEvent(self._device_id, owned, timing=timing)
+            return CudaEvent(self.device_id, owned, timing=timing)
         if timing:
             raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
         target = _event.any_event(event, self)
-        if target.device_known and target.device_id != self._device_id:
+        if target.device_known and target.device_id != self.device_id:
             raise errors.device_mismatch(
                 target, self, "an event is recorded on streams of its own device only."
             )
-        target.record_on(
-            target.handle, lambda handle: _order.record(handle, queue, external=external), self.to
-        )
+        if not target.record_by_library(self, external=external):
+            _order.record(target.handle, queue, external=external)
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:
         """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
-        queue = self._live()
+        queue = self._queue
+        if queue is None or queue.thread is not None:
+            queue = self._live()
         if isinstance(other, CudaStream):
             source = other._queue  # noqa: SLF001 - another of this class
             if source is None or source.thread is not None:
                 source = other._live()  # noqa: SLF001 - another of this class
-            _order.wait_queue(queue, source, external=external)
-        elif not _registry.is_stream_type(type(other)) and _event.is_event(other):
+            _order.wait_queue(queue, source, external)
+        elif type(other) not in _registry.stream_types and _event.is_event(other):
             _order.wait_event(queue, _event.any_event(other, self).handle, external=external)
         else:
             _event.refuse_host(other, self)
             found, adapter = _registry.extract(other)
             source = _identity.identify(found, adapter, other)
             _order.check_thread(source, other)
-            _order.wait_queue(queue, source, external=external)
+            _order.wait_queue(queue, source, external)
 
     @property
     def done(self) -> bool:
@@ -232,30 +243,22 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
-        view = self._views.get(library)
-        if view is None:
+        try:
+            return self._views[library]
+        except KeyError:
             queue = self._live()
             view, may_keep = _registry.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
-                self._views[library] = view
-        return view
+                self._views = {**self._views, library: view}
+            return view
 
-    def submit(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call ``fn`` now, with this stream current: what it launches is queued here.
 
         It returns no value: results travel in arrays. On a host stream the call itself is queued.
         """
         with self:
             fn(*args, **kwargs)
-
-    def __enter__(self) -> Self:
-        """Make this the current stream of every loaded library, as ``streamkit.use``."""
-        _scope.enter(self, self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore what ``__enter__`` changed."""
-        _scope.leave(self)
 
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
@@ -267,8 +270,9 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
         if not self._owned or queue is None:
             return
         self._last_id = _identity.public_id(queue)
+        self._last_device = self.device_id
         self._hash = hash(self)
-        self._views = {}  # not cleared: an open scope still has them to restore
+        self._views, self._plans = {}, {}
         self._queue = None
 
     def __reduce__(self) -> NoReturn:
@@ -296,8 +300,9 @@ class CudaStream(Stream, Generic[NativeT], metaclass=Concrete):
             return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
         kind = {True: " nonblocking", False: " blocking", None: ""}[queue.nonblocking]
         origin = "owned" if self._owned else _origin(self._native)
+        handle = queue.handle if self._spelled is None else self._spelled
         return (
-            f"<streamkit.CudaStream{name} {self.device} handle={self._handle:#x} "
+            f"<streamkit.CudaStream{name} {self.device} handle={handle:#x} "
             f"id={queue.id if queue.id is not None else 'capturing'}{kind}, {origin}>"
         )
 

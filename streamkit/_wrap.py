@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from streamkit import _device, _driver, _event, _host, _identity, _lifetime, _registry, errors
+from streamkit._adapter import traits_of
 from streamkit._event import CudaEvent
 from streamkit._host import HostStream
 from streamkit._host_event import HostEvent
 from streamkit._lifetime import OwnedEvent
 from streamkit._queue import LEGACY, PER_THREAD, Queue
 from streamkit._stream import CudaStream
+from streamkit._weak_table import WeakTable
 from streamkit.protocols import Stream
+
+if TYPE_CHECKING:
+    from streamkit.protocols import Adapter
 
 NativeT = TypeVar("NativeT")
 
@@ -47,42 +51,51 @@ def wrap(obj: Any, *, device: object = None) -> Any:
         stream = seen()
         if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
             return stream
-    if isinstance(obj, (CudaStream, HostStream)):
+    adapter = _registry.stream_types.get(type(obj))
+    if adapter is not None:
+        found = adapter.extract(obj)
+    elif isinstance(obj, (CudaStream, HostStream)):
         if obj.closed:
             raise errors.closed(obj)
         _check_device(obj, device)
         return obj
-    found, adapter = _registry.extract(obj)
-    spelled, names_device = found.handle, found.device is not None
-    if device is not None and not found.context and found.device is None:
+    else:
+        found, adapter = _registry.extract(obj)
+    if found.permanent and found.id is not None and device is None:  # all is known, for ever
+        stream = found.latest
+        if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
+            _wrapped.keep(id(obj), stream)  # the second time: there will be a third
+        else:
+            stream = found.latest = CudaStream(found, obj)
+        return stream
+    return _wrap_found(found, adapter, obj, device)
+
+
+def _wrap_found(found: Queue, adapter: Adapter, obj: Any, device: object) -> CudaStream[Any]:
+    spelled, named = found.handle, found.device
+    if device is not None and not found.context and named is None:
         found.device = _device.ordinal_of(device)
     queue = _identity.identify(found, adapter, obj)
-    stream = CudaStream(queue, obj, handle=spelled)
-    if device is not None:
-        _check_device(stream, device)
-    if getattr(adapter, "streams_are_fixed", False) and (names_device or not queue.is_default):
-        _note(obj, stream, queue)
+    stream = CudaStream(queue, obj)
+    if spelled != queue.handle:
+        stream._spelled = spelled  # noqa: SLF001 - next door
+    _check_device(stream, device)
+    # will the object mean the same queue the next time?
+    if (
+        queue.id is not None
+        and queue.thread is None
+        and (named is not None or not queue.is_default)
+        and traits_of(adapter).streams_are_fixed
+    ):
+        if queue.permanent:
+            queue.latest = stream  # what is asked for again and again: a library's current stream
+        else:
+            _wrapped.keep(id(obj), stream)
     return stream
 
 
 # id of a library's stream -> its StreamKit stream, which holds it: while that lives the id is its
-_wrapped: dict[int, weakref.ref[CudaStream[Any]]] = {}
-_sweep_at = 1_000
-
-
-def _note(obj: object, stream: CudaStream[Any], queue: Queue) -> None:
-    """Let the next ``wrap`` of the same object find this, if it will mean the same queue then."""
-    global _sweep_at  # noqa: PLW0603 - with the table above
-    if queue.id is None or queue.thread is not None:
-        return
-    _wrapped[id(obj)] = weakref.ref(stream)
-    if queue.permanent:
-        queue.latest = stream  # what is asked for again and again: a library's current stream
-    if len(_wrapped) > _sweep_at:
-        for key, seen in list(_wrapped.items()):
-            if seen() is None:
-                _wrapped.pop(key, None)
-        _sweep_at = 2 * len(_wrapped) + 1_000
+_wrapped: WeakTable[CudaStream[Any]] = WeakTable()
 
 
 def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:
@@ -107,11 +120,13 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     """
     if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _MAX_HANDLE:
         raise errors.bad_handle(handle)
-    found = Queue(int(handle), _device.ordinal_of(device), owner)
-    queue = _identity.identify(found)
+    queue = _identity.identify(Queue(int(handle), _device.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
-        return CudaStream(_identity.younger(queue, owner), None, handle=int(handle))
-    return CudaStream(queue, None, handle=int(handle))
+        queue = _identity.younger(queue, owner)
+    stream = CudaStream(queue, None)
+    if handle != queue.handle:
+        stream._spelled = int(handle)  # noqa: SLF001 - next door
+    return stream
 
 
 Stream.from_handle = staticmethod(from_handle)  # type: ignore[method-assign]  # the same function

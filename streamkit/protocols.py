@@ -11,7 +11,16 @@ import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from streamkit._adapter import API, Adapter, CurrentStream, Events, NestedCurrent
+from streamkit._adapter import (
+    API,
+    Adapter,
+    Binding,
+    BindsCurrent,
+    CurrentStream,
+    Events,
+    Traits,
+    unbound,
+)
 from streamkit._queue import Queue
 
 if TYPE_CHECKING:
@@ -23,14 +32,17 @@ else:
 __all__ = [
     "API",
     "Adapter",
+    "Binding",
+    "BindsCurrent",
     "CurrentStream",
     "Event",
     "Events",
-    "NestedCurrent",
     "Queue",
     "Stream",
     "StreamLike",
     "SupportsCudaStream",
+    "Traits",
+    "unbound",
 ]
 
 _ABSENT = object()
@@ -162,7 +174,7 @@ class Stream(Protocol, metaclass=_StaticProtocol):
         """Make this the current stream of every loaded library, as ``streamkit.use``."""
 
     @abstractmethod
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Restore what ``__enter__`` changed."""
 
 

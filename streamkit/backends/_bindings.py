@@ -7,13 +7,11 @@ from typing import Any
 from cuda.bindings import driver
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Queue, Traits
 
 name = "cuda.bindings"
 api = 1
-streams_are_fixed = True
-any_context = True
-remembers_handles = False  # it remembers nothing
+traits = Traits(streams_are_fixed=True, any_context=True, remembers_handles=False)
 
 
 def extract(obj: Any) -> Queue:

@@ -7,13 +7,15 @@ from typing import Any
 import cuda.core
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
 api = 1
-any_context = True
-hides_owners = True  # behind C++ references
-remembers_handles = False  # its buffers hold their stream
+traits = Traits(
+    any_context=True,
+    hides_owners=True,  # behind C++ references
+    remembers_handles=False,  # its buffers hold their stream
+)
 
 
 class _Owner:

@@ -12,11 +12,11 @@ from typing import Any
 import cupy
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "cupy"
 api = 1
-streams_are_fixed = True
+traits = Traits(streams_are_fixed=True)
 
 _get = cupy.cuda.get_current_stream
 
@@ -73,33 +73,29 @@ def current(device: int) -> Any:
         raise errors.no_device(f"CuPy {cupy.__version__} cannot use CUDA here: {error}") from error
 
 
-def enter(stream: Any) -> Any:
-    """Push the stream and remember what was current, which the push may hide."""
-    previous = _get()
-    stream.__enter__()
-    return stream, previous
-
-
-def leave(token: Any) -> None:
-    """Pop, then set the former stream again if the pop lost it.
+def bind(stream: Any) -> Binding:
+    """Prepare the stream: it is pushed, and what the push may hide is remembered.
 
     CuPy's pop returns to what was pushed before, not to what ``.use()`` set
-    (https://github.com/cupy/cupy/pull/7866).
+    (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
-    stream, previous = token
-    stream.__exit__(None, None, None)
-    if _get() is not previous:
-        previous.use()
+    push, pop, device = stream.__enter__, stream.__exit__, stream.device_id
+
+    def enter() -> Any:
+        previous = _get(device)
+        push()
+        return previous
+
+    def leave(previous: Any) -> None:
+        pop(None, None, None)
+        if _get(device) is not previous:
+            previous.use()
+
+    # not a push: the outer scope has pushed it
+    return Binding(enter, leave, lambda: _get(device) is stream, stream.use)
 
 
-def is_current(stream: Any) -> bool:
-    """Whether the stream is current in this thread."""
-    return _get() is stream
-
-
-def set_current(stream: Any) -> None:
-    """Set the stream without a push: an outer scope has pushed it."""
-    stream.use()
+enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------

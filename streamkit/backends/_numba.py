@@ -7,12 +7,14 @@ from typing import Any
 from numba.cuda.cudadrv import driver
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Queue, Traits
 
 name = "numba"
 api = 1
-streams_are_fixed = True
-remembers_handles = False  # its memory is not bound to streams
+traits = Traits(
+    streams_are_fixed=True,
+    remembers_handles=False,  # its memory is not bound to streams
+)
 
 
 def extract(obj: Any) -> Queue:

@@ -11,11 +11,11 @@ import numbers
 from typing import Any
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Queue, Traits
 
 name = "protocol"
 api = 1
-has_streams = False  # no class of its own
+traits = Traits(has_streams=False)
 
 _MAX_HANDLE = 2**64
 

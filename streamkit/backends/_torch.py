@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from streamkit import errors
-from streamkit.protocols import Queue
+from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "torch"
 api = 1
-streams_are_values = True
-streams_are_fixed = True
+traits = Traits(streams_are_fixed=True, streams_are_values=True)
 
 _CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
+_HERE = -1  # torch's index for the device that is current
 
 
 # (stream id, device, device type) of torch's pools, whose streams are never destroyed
@@ -27,27 +27,32 @@ _own: dict[tuple[int, int, int], Queue] = {}
 
 def extract(obj: Any) -> Queue:
     """Read a torch stream; the generic class has no ``cuda_stream``, but a ``native_handle``."""
+    try:
+        value = obj.stream_id, obj.device_index, obj.device_type
+    except AttributeError:
+        raise errors.not_a_stream(obj) from None
+    queue = _own.get(value)
+    return _read(obj, value) if queue is None else queue
+
+
+def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
     kind: Any = getattr(torch, "Stream", ())  # a half-imported torch has none yet
     if not isinstance(obj, kind):
         raise errors.not_a_stream(obj)
-    value = obj.stream_id, obj.device_index, obj.device_type
-    queue = _own.get(value)
-    if queue is not None:
-        return queue
-    if obj.device_type != _CUDA or torch.version.hip:
+    if value[2] != _CUDA or torch.version.hip:
         raise errors.library_cannot_take(
             "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
         )
     handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
-    attributes = getattr(obj, "__dict__", {})  # the generic class has none up to torch 2.11
-    if "_streamkit_queue" in attributes:
-        queue = attributes["_streamkit_queue"]
-    elif handle and handle != obj.stream_id:  # an external stream's id is its handle
-        queue = _own[value] = Queue(handle, obj.device_index)
+    attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11
+    if attributes and "_streamkit_queue" in attributes:
+        queue: Queue = attributes["_streamkit_queue"]
+    elif handle and handle != value[0]:  # an external stream's id is its handle
+        queue = _own[value] = Queue(handle, value[1])
         queue.permanent = True
     else:
         # such a stream owns nothing; one with attributes may carry what owns the handle
-        queue = Queue(handle, obj.device_index, obj if attributes else None)
+        queue = Queue(handle, value[1], obj if attributes else None)
     return queue
 
 
@@ -81,7 +86,7 @@ def _initialise() -> None:
 
 
 def _public_get(device: int) -> tuple[int, int, int]:
-    stream = torch.cuda.current_stream(device)
+    stream = torch.cuda.current_stream(None if device == _HERE else device)
     return stream.stream_id, stream.device_index, stream.device_type
 
 
@@ -101,44 +106,43 @@ _objects: dict[tuple[int, int, int], Any] = {}  # torch's own streams: few, and 
 
 def current(device: int) -> Any:
     """Return ``torch.cuda.current_stream(device)``, building torch's own streams only once."""
-    if not torch.cuda.is_initialized():
-        _initialise()
-    value = _get(device)
-    stream = _objects.get(value)
+    stream = _objects.get(_get(device)) if _objects else None
     if stream is None:
-        stream = torch.cuda.current_stream(device)
+        _initialise()
+        stream = torch.cuda.current_stream(None if device == _HERE else device)
         handle = stream.cuda_stream
         if not handle or handle != stream.stream_id:
-            _objects[value] = stream
+            _objects[stream.stream_id, stream.device_index, stream.device_type] = stream
     return stream
 
 
-def enter(stream: Any) -> Any:
-    """Set the stream; torch leaves its device current, which the scope restores.
+def current_here() -> Any:
+    """Return ``torch.cuda.current_stream()``."""
+    return current(_HERE)
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream; torch leaves its device current, which the scope restores.
 
     What was current is remembered as torch's own triple: a handle would lose its pool.
     """
     device = stream.device_index
-    previous = _get(device)
-    _set(stream.stream_id, device, _CUDA)
-    return previous
+    value = stream.stream_id, device, _CUDA
+
+    def enter() -> Any:
+        previous = _get(device)
+        _set(*value)
+        return previous
+
+    return Binding(
+        enter,
+        lambda previous: _set(*previous),
+        lambda: _get(device) == value,
+        lambda: _set(*value),
+    )
 
 
-def leave(token: Any) -> None:
-    """Set the previous stream."""
-    _set(*token)
-
-
-def is_current(stream: Any) -> bool:
-    """Whether the stream is current in this thread."""
-    device = stream.device_index
-    current: tuple[int, int, int] = _get(device)
-    return current == (stream.stream_id, device, _CUDA)
-
-
-def set_current(stream: Any) -> None:
-    """Set the stream."""
-    _set(stream.stream_id, stream.device_index, _CUDA)
+enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -6,22 +6,22 @@ dies, the entry goes and the first one breaks. So there is one per queue, made o
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 import weakref
-from functools import partial
 from typing import Any
 
 import warp
 
 from streamkit import errors
-from streamkit._queue import ThreadToken, this_thread
-from streamkit.protocols import Queue
+from streamkit.backends._warp_current import bind, enter, leave
+from streamkit.protocols import Queue, Traits
+
+__all__ = ["bind", "enter", "leave"]  # the scope's part of the adapter, from the file beside
 
 name = "warp"
 api = 1
-streams_are_fixed = True
+traits = Traits(streams_are_fixed=True)
 
 _views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # queue id -> view
 _searched: dict[int, None] = {}  # ids of queues that were looked for, in order
@@ -84,170 +84,17 @@ def _keep(stream: Any, queue: Queue) -> None:
 
 def _device(ordinal: int) -> Any:
     warp.init()
-    _take_short_cuts()
     if not warp.is_cuda_available():
         raise errors.no_device(f"Warp {warp.__version__} cannot use CUDA here")
-    return warp.get_cuda_device(ordinal)
+    return warp.get_cuda_device(ordinal).stream.device  # asking for it makes the device's streams
 
 
-# -- current stream: one for the process, so a scope's move is one record for all threads ------
-
-
-class _Level:
-    """One move of Warp's current stream and default device, and who stands in it."""
-
-    __slots__ = ("default", "device", "previous", "stream", "threads")
-
-    def __init__(self, stream: Any, device: Any) -> None:
-        self.stream = stream
-        self.device = device
-        self.previous = device.stream
-        self.default = _default_device()
-        self.threads: dict[ThreadToken, int] = {}  # thread -> how many of its scopes
-
-    def make(self) -> None:
-        """Move Warp here."""
-        _set_stream(self.device, self.stream)
-        if self.default is not self.device:
-            warp.set_device(self.device)
-
-    def undo(self) -> None:
-        """Set the previous stream and default device."""
-        _set_stream(self.device, self.previous)
-        if _default_device() is not self.default:
-            warp.set_device(self.default)
-
-
-_levels: list[_Level] = []  # innermost last
+# -- current stream ---------------------------------------------------------------------------
 
 
 def current(device: int) -> Any:
     """Return the stream of that Warp device."""
     return _device(device).stream
-
-
-def enter(stream: Any) -> Any:
-    """Move Warp to the stream and its device, or join the thread that has.
-
-    ScopeError if another thread's scope has moved it elsewhere.
-    """
-    thread = this_thread()
-    device = stream.device
-    with _lock:
-        if _levels:
-            level = _levels[-1]
-            if level.stream is stream and device.stream is stream:
-                if len(_levels) > 1:  # a lower level would come back under the other thread
-                    _check_alone(thread, stream)
-                level.threads[thread] = level.threads.get(thread, 0) + 1
-                return level, thread
-            _check_alone(thread, stream)
-        level = _Level(stream, device)
-        try:
-            level.make()
-            level.threads[thread] = 1
-            _levels.append(level)
-        except BaseException:  # an interrupt: without this, nobody could ever undo the move
-            if level in _levels:
-                _levels.remove(level)
-            level.undo()
-            raise
-    return level, thread
-
-
-def _check_alone(thread: ThreadToken, stream: Any) -> None:
-    """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
-    for level in reversed(tuple(_levels)):
-        for other in tuple(level.threads):
-            if other is thread:
-                continue
-            if other.is_alive:
-                raise errors.process_wide(
-                    name,
-                    _text(stream),
-                    _text(level.stream),
-                    str(other),
-                    "name it at each launch: wp.launch(..., stream=s.to('warp'))",
-                )
-            del level.threads[other]
-        if not level.threads:
-            _levels.remove(level)
-            level.undo()
-
-
-def _text(stream: Any) -> str:
-    return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
-
-
-def leave(token: Any) -> None:
-    """Leave the move; the last one out sets the previous stream and default device."""
-    level, thread = token
-    with _lock:
-        threads = level.threads
-        if threads.get(thread, 0) > 1:
-            threads[thread] -= 1
-            return
-        if len(threads) <= 1:
-            level.undo()
-            if level in _levels:
-                _levels.remove(level)
-        threads.pop(thread, None)
-
-
-def is_current(stream: Any) -> bool:
-    """Whether a scope of this thread has moved Warp to the stream, and it is there now."""
-    for level in _levels[-1:]:  # another thread may leave meanwhile
-        device = level.device
-        return (
-            level.stream is stream
-            and this_thread() in level.threads
-            and device.stream is stream
-            and _default_device() is device
-        )
-    return False
-
-
-def set_current(stream: Any) -> None:
-    """Set the stream and its device."""
-    device = stream.device
-    with _lock:
-        _set_stream(device, stream)
-        if _default_device() is not device:
-            warp.set_device(device)
-
-
-def _public_set_stream(device: Any, stream: Any) -> None:
-    device.set_stream(stream, sync=False)
-
-
-# What Warp's own functions do, at a third of their cost, once Warp is initialised: see below.
-_set_stream: Any = _public_set_stream
-_default_device: Any = warp.get_device
-
-
-def _take_short_cuts() -> None:
-    """Set the stream as ``device.set_stream(stream, sync=False)`` does in Warp 1.14 to 1.19.
-
-    That compares devices and looks the runtime up each time. The native call stores one pointer
-    and never blocks, so it keeps the GIL. Any other version goes the public way.
-    """
-    global _set_stream, _default_device  # noqa: PLW0603 - chosen once
-    if _set_stream is not _public_set_stream:
-        return
-    version = tuple(int(part) for part in warp.__version__.split(".")[:2])
-    runtime = getattr(getattr(warp, "_src", warp).context, "runtime", None)
-    if not (1, 14) <= version <= (1, 19) or runtime is None:
-        return
-    native = ctypes.PyDLL(runtime.core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
-    native.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-    native.restype = None
-
-    def set_stream(device: Any, stream: Any) -> None:
-        native(device.context, stream.cuda_stream, 0)
-        device._stream = stream  # noqa: SLF001 - as it does
-
-    _set_stream = set_stream
-    _default_device = partial(getattr, runtime, "default_device")
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -79,14 +79,14 @@ def test_nothing_is_said_at_the_end_of_the_interpreter(ending):
 def test_importing_and_wrapping_touches_no_device():
     done = run("""
         import streamkit as sk
-        import streamkit._driver as seam
+        import streamkit._library as seam
 
-        assert not seam.cu.is_loaded
+        assert not seam.is_loaded()
         for wrong in (None, 5, object()):
             try:
                 sk.wrap(wrong)
             except TypeError:
                 pass
-        assert not seam.cu.is_loaded
+        assert not seam.is_loaded()
     """)
     assert (done.returncode, done.stderr) == (0, "")

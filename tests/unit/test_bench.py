@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import _bench, _bench_rows, _bench_timing, _driver, errors
+from streamkit import _bench, _bench_rows, _bench_timing, _driver, _library, errors
 from streamkit._bench import Count, Import, Report
 from streamkit._bench_timing import Arms, Plan, Row
 
@@ -155,7 +155,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(_bench, "count_calls", lambda *_: count)
     monkeypatch.setattr(_bench, "time_import", lambda: imported)
     monkeypatch.setattr(
-        _driver, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
+        _library, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
     report = _bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
     assert [(row.name, row.note) for row in report.rows] == [("a", ""), ("b", "bad")]
@@ -204,20 +204,23 @@ class Waiter:
 
     def __init__(self, *extra):
         self.extra = extra
+        core = SimpleNamespace(record=lambda _: None, wait=lambda _: None)
+        self._queue = SimpleNamespace(core=core)
 
     def wait(self, other):
         if other is not self:
-            _driver.cu.edge("event", "source", "target")
+            other._queue.core.record("event")
+            self._queue.core.wait("event")
             for name in self.extra:
-                getattr(_driver.cu, name)()
+                getattr(_library.cu, name)()
 
 
 @pytest.fixture
 def driver(monkeypatch):
-    library = SimpleNamespace(edge=lambda *_: None, cuCtxGetCurrent=lambda: (0, 1), CUstream=int)
-    monkeypatch.setattr(_driver, "cu", library)
+    library = SimpleNamespace(cuCtxGetCurrent=lambda: (0, 1), CUstream=int)
+    monkeypatch.setattr(_library, "cu", library)
     yield
-    assert _driver.cu is library
+    assert _library.cu is library
 
 
 @pytest.mark.parametrize(
@@ -225,9 +228,11 @@ def driver(monkeypatch):
     [((), 0), (("cuCtxGetCurrent", "CUstream"), 1), (("cuCtxGetCurrent", "cuCtxGetCurrent"), 2)],
 )
 def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
-    b = Waiter(*extra)
+    a, b = Waiter(), Waiter(*extra)
+    cores = a._queue.core, b._queue.core
     monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
-    count = _bench.count_calls(object(), b, waits=4)
+    count = _bench.count_calls(a, b, waits=4)
+    assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
 
@@ -235,8 +240,8 @@ def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
 def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):
     b = Waiter("cuMissing")
     monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
-    with pytest.raises(AttributeError), _bench._counting():
-        b.wait(None)
+    with pytest.raises(AttributeError), _bench._counting(b):
+        b.wait(Waiter())
 
 
 def test_the_import_is_timed_in_fresh_processes():

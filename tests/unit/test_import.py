@@ -109,7 +109,7 @@ def test_a_later_issues_function_does_not_exist(name):
         getattr(sk, name)
 
 
-@pytest.mark.parametrize("name", ["testing", "capture", "audit", "doctor"])
+@pytest.mark.parametrize("name", ["capture", "audit", "doctor"])
 def test_a_later_issues_module_does_not_exist(name):
     with pytest.raises(ImportError):
         importlib.import_module(f"streamkit.{name}")

@@ -14,7 +14,7 @@ import streamkit
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
-    ("errors", "_queue", "_adapter", "protocols"),
+    ("errors", "_queue", "_weak_table", "_adapter", "protocols"),
     ("_library",),
     ("_driver",),
     ("_edges",),
@@ -26,12 +26,12 @@ LAYERS = (
     ("_event", "_stream", "_host_event", "_host_queue", "_host"),
     ("_wrap",),
     ("_current",),
-    ("__init__", "_bench", "_demo"),
-    ("_cli",),
+    ("__init__", "_bench", "_demo", "_matrix", "testing"),
+    ("_cli", "_pytest_plugin"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TOOLS = ("_bench", "_demo", "_cli")  # they compare and show libraries by name
+TOOLS = ("_bench", "_demo", "_matrix", "_cli")  # they compare and show libraries by name
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
@@ -41,7 +41,7 @@ def layered(path):
     """The name under which a file stands in the table."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = parts[0]
-    return next((known for known in ("_bench", "_demo", "_cli") if name.startswith(known)), name)
+    return next((known for known in TOOLS if name.startswith(known)), name)
 
 
 def is_type_checking(node):
@@ -116,7 +116,7 @@ def test_no_two_modules_import_each_other():
 )
 def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
     name = path.relative_to(ROOT).as_posix()
-    own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)\.py", name)
+    own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)(_\w+)?\.py", name)
     source = path.read_text()
     if own:
         source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)

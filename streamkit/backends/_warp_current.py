@@ -1,0 +1,216 @@
+"""Warp's current stream and default device: one for the process, so a move is one record.
+
+A scope's move is counted for the threads that stand in it, and undone with the last of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import warp
+
+from streamkit import errors
+from streamkit._queue import this_thread
+from streamkit.protocols import Binding, unbound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._queue import ThreadToken
+
+_NAME = "warp"
+_lock = threading.RLock()
+
+
+# One move of Warp's current stream and default device: the stream, where it was moved, what was
+# current before, what sets that again natively, the default device before, and the thread of each
+# scope that stands here. A plain tuple, which costs a fifth of an object.
+_Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "list[ThreadToken]"]
+
+_levels: list[_Level] = []  # innermost last
+_acquire, _release = _lock.acquire, _lock.release  # at half the cost of ``with``
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream: scopes move Warp to it and its device, or join the thread that has.
+
+    ScopeError if another thread's scope has moved Warp elsewhere.
+    """
+    device = stream.device
+    place, runtime = _place(device)
+    set_native = _native_set(stream)
+
+    def enter() -> _Level:
+        thread = this_thread()
+        _acquire()
+        try:
+            level = _join(stream, place, thread) if _levels else None
+            if level is not None:
+                return level
+            previous = place._stream  # noqa: SLF001 - see _place
+            back = _native_set(previous)
+            level = stream, place, previous, back, runtime.default_device, [thread]
+            try:
+                _levels.append(level)
+                set_native()
+                place._stream = stream  # noqa: SLF001 - see _place
+                if runtime.default_device is not device:
+                    runtime.default_device = device
+            except BaseException:  # an interrupt: without this, nobody could ever undo the move
+                _end(level, runtime)
+                raise
+        finally:
+            _release()
+        return level
+
+    def leave(level: _Level) -> None:
+        _acquire()
+        try:
+            threads = level[-1]
+            if len(threads) == 1:
+                _end(level, runtime)
+            else:
+                threads.remove(this_thread())
+        finally:
+            _release()
+
+    def is_current() -> bool:
+        return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - the same
+
+    def set_current() -> None:
+        set_native()
+        place._stream = stream  # noqa: SLF001 - the same
+        if runtime.default_device is not device:
+            runtime.default_device = device
+
+    return Binding(enter, leave, is_current, set_current, keeps_device=place is device)
+
+
+def _end(level: _Level, runtime: Any) -> None:
+    """Set the previous stream and default device."""
+    _, place, previous, back, default, _ = level
+    if _levels and _levels[-1] is level:
+        _levels.pop()
+    else:
+        _levels[:] = [other for other in _levels if other is not level]
+    back()
+    place._stream = previous  # noqa: SLF001 - see _place
+    if runtime.default_device is not default:
+        runtime.default_device = default
+
+
+def _join(stream: Any, place: Any, thread: ThreadToken) -> _Level | None:
+    """Enter the innermost level if it is of this stream, else see that no other thread is there."""
+    level = _levels[-1]
+    joined = level[0] is stream and place._stream is stream  # noqa: SLF001 - see _place
+    if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
+        _check_alone(thread, stream)
+    if not joined or not any(level is other for other in _levels):
+        return None
+    level[-1].append(thread)
+    return level
+
+
+def _check_alone(thread: ThreadToken, stream: Any) -> None:
+    """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
+    for level in reversed(tuple(_levels)):
+        threads = level[-1]
+        for other in tuple(threads):
+            if other is thread:
+                continue
+            if other.is_alive:
+                raise errors.process_wide(
+                    _NAME,
+                    _text(stream),
+                    _text(level[0]),
+                    str(other),
+                    "name it at each launch: wp.launch(..., stream=s.to('warp'))",
+                )
+            threads.remove(other)
+        if not threads:
+            _end(level, _place(level[0].device)[1])
+
+
+def _text(stream: Any) -> str:
+    return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
+
+
+enter, leave = unbound(bind)
+
+
+# -- Warp's own state, directly where its version is known, else through its public functions ----
+
+
+class _PublicDevice:
+    """A device with the attribute that holds its current stream, by the public functions."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    @property
+    def _stream(self) -> Any:
+        return self._device.stream
+
+    @_stream.setter
+    def _stream(self, stream: Any) -> None:
+        self._device.set_stream(stream, sync=False)
+
+
+class _PublicRuntime:
+    """The runtime with the attribute that holds the default device, by the public functions."""
+
+    @property
+    def default_device(self) -> Any:
+        return warp.get_device()
+
+    @default_device.setter
+    def default_device(self, device: Any) -> None:
+        warp.set_device(device)
+
+
+def _place(device: Any) -> tuple[Any, Any]:
+    """Return what has ``_stream`` and what has ``default_device``: Warp's own objects in 1.19.
+
+    There ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at a quarter
+    of its cost; ``_native_set`` gives the other half.
+    """
+    if _native() is None:
+        return _PublicDevice(device), _PublicRuntime()
+    return device, _runtime()
+
+
+def _runtime() -> Any:
+    return getattr(getattr(warp, "_src", warp).context, "runtime", None)
+
+
+@functools.cache
+def _native() -> Any:
+    """Return Warp's function that stores the current stream, which blocks never: it keeps the GIL.
+
+    None if this version is not known to have it.
+    """
+    if not warp.__version__.startswith("1.19.") or _runtime() is None:
+        return None
+    native = ctypes.PyDLL(_runtime().core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
+    native.restype = None
+    return native
+
+
+def _native_set(stream: Any) -> Callable[[], None]:
+    """Return what sets Warp's native current stream, with its arguments converted once."""
+    try:
+        found: Callable[[], None] = stream._streamkit_set  # noqa: SLF001 - ours
+    except AttributeError:
+        native = _native()
+        if native is None:
+            return _nothing
+        pointers = ctypes.c_void_p(stream.device.context), ctypes.c_void_p(stream.cuda_stream)
+        found = stream._streamkit_set = functools.partial(native, *pointers, 0)  # noqa: SLF001 - ours
+    return found
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,247 @@
+"""The driver's own answers on raw handles, and a gate that holds queues.
+
+This is what the checks believe: nothing here goes through StreamKit or an adapter. The work is
+value writes into pinned memory, which need no kernel, so that an emulated driver can do it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _driver as streamkits_driver
+from streamkit import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import TracebackType
+    from typing import Self
+
+LIMIT = 20.0
+"""Seconds after which a gate opens by itself, so that a call that waits for it fails, not hangs."""
+
+_WORDS = 64
+_ROUNDS = 20
+_NOT_READY = 600
+_NONBLOCKING = 1
+_NO_TIMING = 2
+_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
+_DEVICE_MAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
+
+
+@functools.cache
+def _driver() -> Any:
+    module: Any = importlib.import_module("cuda.bindings.driver")
+    return module
+
+
+def ask(call: str, *arguments: object) -> Any:
+    """Call the driver; return its one answer, a tuple of several, or None."""
+    code, *answers = getattr(_driver(), call)(*arguments)
+    if code:
+        raise errors.DriverError(call, code.name, int(code))
+    return answers[0] if len(answers) == 1 else tuple(answers) or None
+
+
+# -- contexts ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def _primary_context(device: int) -> int:
+    streamkits_driver.device_count()  # its NoDeviceError says what is missing
+    return int(ask("cuDevicePrimaryCtxRetain", device))  # for good: the libraries live in it
+
+
+@contextlib.contextmanager
+def on_device(device: int) -> Generator[None]:
+    """Have the device's primary context current for the block, then the former one back."""
+    context = _primary_context(device)
+    former = current_context()
+    ask("cuCtxSetCurrent", context)
+    try:
+        yield
+    finally:
+        ask("cuCtxSetCurrent", former)  # not a pop: an adapter may have lost what was pushed
+
+
+def current_context() -> int:
+    """Return this thread's current context, 0 if it has none."""
+    return int(ask("cuCtxGetCurrent"))
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def raw_stream() -> Generator[int]:
+    """Lend a non-blocking stream of the current context that no library has seen."""
+    stream = int(ask("cuStreamCreate", _NONBLOCKING))
+    number = stream_id(stream)
+    try:
+        yield stream
+    finally:
+        if is_alive(stream, number):  # an adapter may have destroyed it, which its check tells
+            ask("cuStreamDestroy", stream)
+
+
+def stream_id(stream: int) -> int:
+    """Return the id that tells two queues apart even if one got the other's handle."""
+    return int(ask("cuStreamGetId", stream))
+
+
+def stream_device(stream: int) -> int:
+    """Return the device of a created stream's context."""
+    found = ask("cuStreamGetCtx", stream)  # some bindings add the green context
+    ask("cuCtxPushCurrent", found[0] if isinstance(found, tuple) else found)
+    try:
+        return int(ask("cuCtxGetDevice"))
+    finally:
+        ask("cuCtxPopCurrent")
+
+
+def is_alive(stream: int, number: int) -> bool:
+    """Whether the stream of this handle is still the one of this id."""
+    code, found = _driver().cuStreamGetId(stream)
+    return not code and int(found) == number
+
+
+def is_busy(stream: int) -> bool:
+    """Whether the stream has work left."""
+    return _is_pending("cuStreamQuery", stream)
+
+
+def sync(stream: int) -> None:
+    """Block until the stream is idle."""
+    ask("cuStreamSynchronize", stream)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def raw_event() -> Generator[int]:
+    """Lend an event of the current context that no library has seen."""
+    event = ask("cuEventCreate", _NO_TIMING)
+    try:
+        yield int(event)
+    finally:
+        _driver().cuEventDestroy(event)  # an adapter may have done it, which its check tells
+
+
+def is_pending(event: int) -> bool:
+    """Whether the event's last recorded point was not reached yet."""
+    return _is_pending("cuEventQuery", event)
+
+
+def _is_pending(call: str, handle: int) -> bool:
+    (code,) = getattr(_driver(), call)(handle)
+    if code and code != _NOT_READY:
+        raise errors.DriverError(call, code.name, int(code))
+    return bool(code)
+
+
+# -- order ------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds queues of the current context until it is opened or the ``with`` block ends."""
+
+    def __init__(self) -> None:
+        # all before anything is held: allocating pinned memory may wait for the device
+        self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
+        self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
+        ctypes.memset(self._words, 0, 4 * _WORDS)
+        self._address = int(ask("cuMemHostGetDevicePointer", self._memory, 0))
+        self._free = ask("cuStreamCreate", _NONBLOCKING)
+        self._used = 1
+        self._watchdog = threading.Timer(LIMIT, self.open)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.open()
+        self._watchdog.cancel()
+        ask("cuCtxSynchronize")  # the queues may be anybody's, and gone
+        ask("cuStreamDestroy", self._free)
+        ask("cuMemFreeHost", self._memory)
+
+    def hold(self, stream: int) -> None:
+        """Let the queue's later work run after the gate has opened."""
+        ask("cuStreamWaitValue32", stream, self._address, 1, _AT_LEAST)
+
+    def mark(self, stream: int) -> Callable[[], bool]:
+        """Queue a piece of work; return what tells whether it has run."""
+        place = self._used
+        self._used += 1
+        ask("cuStreamWriteValue32", stream, self._address + 4 * place, 1, 0)
+        return lambda: self._words[place] == 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether the held queues are still held."""
+        return self._words[0] == 0
+
+    def open(self) -> None:
+        """Let the held queues run."""
+        self._words[0] = 1
+
+    def lets_through(self, stream: int) -> bool:
+        """Whether work on this queue runs through while the gate is closed."""
+        reached = self.mark(stream)
+        sync(stream)
+        return self.closed and reached()
+
+    def holds_back(self, reached: Callable[[], bool]) -> bool:
+        """Whether marked work stays undone while a free stream runs work submitted after it."""
+        last = 4 * (_WORDS - 1)
+        for _ in range(_ROUNDS):
+            ask("cuStreamWriteValue32", self._free, self._address + last, 1, 0)
+            sync(int(self._free))
+            time.sleep(0.0005)  # an emulated queue is a thread, which wants its turn
+            if reached():
+                return False
+        return self.closed
+
+
+def runs_beside(held: int, other: int) -> bool:
+    """Whether work on ``other`` runs through while ``held`` is held: the control arm."""
+    with Gate() as gate:
+        gate.hold(held)
+        return gate.lets_through(other)
+
+
+def runs_after(first: int, later: int, order: Callable[[], object]) -> bool:
+    """Whether, after ``order()``, work on ``later`` runs only once ``first`` has run its own.
+
+    AssertionError if ``order()`` itself waited for ``first``.
+    """
+    with Gate() as gate:
+        gate.hold(first)
+        before = gate.mark(first)
+        order()
+        require(gate.closed, "the call blocked the host until the first queue had run")
+        after = gate.mark(later)
+        if not gate.holds_back(after):
+            return False
+        gate.open()
+        sync(later)
+        return before() and after()
+
+
+def require(holds: object, message: str) -> None:
+    """Raise AssertionError unless it holds, also under ``python -O``."""
+    if not holds:
+        raise AssertionError(message)

@@ -1,0 +1,254 @@
+"""Host streams in an adversarial order, so that a missing wait fails a test on a laptop.
+
+Worker threads nearly always run unordered work in the order of its submission, which hides that
+nobody asked for that order. Here the work is held back until somebody waits, and a seeded
+generator decides what runs next of all that may.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from streamkit import _host_queue, _scope, errors
+from streamkit._host import HostStream
+from streamkit._host_queue import Engine, Mark, Turn, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from streamkit._host_queue import Item, WorkQueue
+
+# How often the streams' priorities are drawn again, one of which each seed takes. Never: one stream
+# runs ahead of another as far as it can, which finds work that is unordered with the end of a long
+# queue. Always: each step is drawn by itself, which reaches every order there is.
+_RESTLESS = (0.0, 0.125, 1.0)
+
+
+@contextmanager
+def adversarial(seed: int) -> Generator[None]:
+    """Run the host streams' work in an order that the seed chooses among all that are allowed.
+
+    In the block a submitted function runs only when somebody waits: in ``sync`` of a stream or an
+    event, on entering a scope, in a ``wait`` inside one, when ``done`` is asked for (which runs a
+    few, perhaps none) and at the end of the block, which waits for everything. It runs in the
+    thread that waits, one after the other. Each stream's order, waits and records hold as always;
+    everything else may run in any order. In a single thread, the same seed gives the same order.
+
+    Leaving the block raises the first error of a function that no ``sync`` has raised. Any error
+    that leaves the block names the seed in a note. Blocks nest: the inner seed has its turn when
+    the outer block's work has run. ScopeError inside a scope of a host stream, and for work that
+    waits for itself, which would hang otherwise.
+
+    It does not find: an order that was wrong inside one function or one scope's body; a function
+    that was submitted too early, for it never runs before the next wait; what only happens with
+    values or streams that the program did not use; anything on CUDA streams. A function that
+    waits for the thread that submitted it, other than through streams and events, hangs.
+    """
+    open_scopes = _scope._stack.scopes  # noqa: SLF001 - the thread's own, nobody else's
+    if any(isinstance(scope.stream, HostStream) for scope in open_scopes):
+        raise errors.ScopeError(
+            f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
+            "cannot interleave. Enter it first."
+        )
+    _host_queue.drain()
+    scheduler = _Scheduler(seed)
+    previous = _host_queue.exchange(scheduler)
+    try:
+        try:
+            yield
+        except BaseException:
+            with suppress(errors.ScopeError):  # what raised is the reason why it cannot end
+                scheduler.finish()
+            raise
+        scheduler.finish()
+        scheduler.raise_error()
+    except BaseException as error:
+        error.add_note(f"in streamkit.testing.adversarial({seed}): the same seed repeats it")
+        raise
+    finally:
+        _host_queue.exchange(previous)
+
+
+def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -> None:
+    """Call ``program()`` under each seed; the error of the first that fails names it in a note.
+
+    ``seeds`` is how many, from 0, or which. The program makes its own streams and data.
+    """
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
+        with adversarial(seed):
+            program()
+
+
+class _Lane:
+    """The items of one queue that have not run, and the one that runs."""
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.running: Item | None = None
+        self.thread = 0  # that runs it
+
+
+class _Scheduler(Engine):
+    """The engine behind ``adversarial``. Functions run outside its lock, in threads that wait."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        # An odd seed prefers what the even one before it puts last, so that a pair of seeds tries
+        # both orders of what comes first.
+        self._random = random.Random(seed // 2)  # noqa: S311 - to be repeated, not to be secret
+        self._preferred = max if seed % 2 else min
+        self._restless = self._random.choice(_RESTLESS)
+        self._priorities: dict[WorkQueue, float] = {}
+        self._lanes: dict[WorkQueue, _Lane] = {}  # of those with items that have not ended
+        self._failed: dict[WorkQueue, None] = {}  # in the order of their first errors
+        self._changed = threading.Condition()
+        self._resting: set[int] = set()  # threads with nothing to run since the last change
+
+    def put(self, queue: WorkQueue, item: Item) -> None:
+        with self._changed:
+            self._lanes.setdefault(queue, _Lane()).items.append(item)
+            self._notify()
+
+    def ended(self, queue: WorkQueue) -> None:
+        with self._changed:
+            lane = self._lanes.get(queue)
+            if lane is not None:
+                if isinstance(lane.running, Turn) and lane.running.over:
+                    lane.running = None
+                if lane.running is None and not lane.items:
+                    del self._lanes[queue]
+            if queue.error is not None:
+                self._failed[queue] = None
+            self._notify()
+
+    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+        return self._run_until(event.is_set, timeout)
+
+    def polled(self) -> None:
+        while self._random.random() < 0.5 and self._step():  # noqa: PLR2004 - a coin
+            pass
+
+    def finish(self) -> None:
+        self._run_until(lambda: not self._lanes)
+
+    def raise_error(self) -> None:
+        """Raise the first error of a function that was not raised yet."""
+        for queue in self._failed:
+            queue.raise_error()
+
+    def _notify(self) -> None:
+        self._resting.clear()
+        self._changed.notify_all()
+
+    # -- what runs next -----------------------------------------------------------------------
+
+    def _run_until(self, enough: Callable[[], bool], timeout: float | None = None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                self._pass_points()
+                if enough():
+                    break
+                begun = self._begin()
+                if begun is None:
+                    if not self._rest(deadline):
+                        return False
+                    continue
+            self._run(*begun)
+        self.polled()  # or nothing could run between this and the caller's next wait
+        return True
+
+    def _step(self) -> bool:
+        with self._changed:
+            self._pass_points()
+            begun = self._begin()
+        if begun is not None:
+            self._run(*begun)
+        return begun is not None
+
+    def _pass_points(self) -> None:
+        """Pass every mark whose turn it is, and the waits for such marks."""
+        passed = True
+        while passed:  # each can set others free
+            passed = False
+            for queue, lane in list(self._lanes.items()):
+                while lane.running is None and lane.items and _is_point(lane.items[0]):
+                    passed = True
+                    item = lane.items.popleft()
+                    if isinstance(item, Turn):  # its thread gave it up, and has ended it
+                        self.ended(queue)
+                        continue
+                    queue.end_item()  # before anybody can see that the mark is reached
+                    if isinstance(item, Mark):
+                        item()
+
+    def _begin(self) -> tuple[WorkQueue, Item] | None:
+        """Choose among the items that may run, and let the chosen one begin; None without any."""
+        ready = [
+            queue
+            for queue, lane in self._lanes.items()
+            if lane.running is None and not isinstance(lane.items[0], Wait)
+        ]
+        if not ready:
+            return None
+        if self._random.random() < self._restless:
+            self._priorities.clear()
+        for queue in ready:
+            self._priorities.setdefault(queue, self._random.random())
+        queue = self._preferred(ready, key=self._priorities.__getitem__)
+        lane = self._lanes[queue]
+        lane.running = item = lane.items.popleft()
+        lane.thread = threading.get_ident()
+        if isinstance(item, Turn):
+            lane.thread = item.thread
+            item.begun.set()
+            self._notify()
+        return queue, item
+
+    def _run(self, queue: WorkQueue, item: Item) -> None:
+        if isinstance(item, Turn):  # its own thread runs it
+            return
+        try:
+            with _apart():
+                item()
+        finally:
+            with self._changed:
+                self._lanes[queue].running = None
+                queue.end_item()
+
+    def _rest(self, deadline: float | None) -> bool:
+        """Wait for another thread to change something; False when the time is over."""
+        if deadline is not None:
+            return self._changed.wait(deadline - time.monotonic())
+        self._resting.add(threading.get_ident())
+        busy = {queue.name: lane for queue, lane in self._lanes.items() if lane.running is not None}
+        if all(lane.thread in self._resting for lane in busy.values()):
+            raise errors.ScopeError(
+                f"the host work waits for itself, in adversarial({self._seed}): what runs on "
+                f"{', '.join(busy)} waits for its own end, perhaps through other streams. On "
+                "worker threads it would hang. Wait outside of it."
+            )
+        return self._changed.wait()
+
+
+def _is_point(item: Item) -> bool:
+    """Whether an item at the head of a queue takes no time."""
+    if isinstance(item, Wait):
+        return item.mark.reached.is_set()
+    return isinstance(item, Mark) or (isinstance(item, Turn) and item.over)
+
+
+@contextmanager
+def _apart() -> Generator[None]:
+    """Hold the thread's open scopes back: a function runs outside of them, as in a worker."""
+    stack = _scope._stack  # noqa: SLF001 - the thread's own, nobody else's
+    own, stack.scopes = stack.scopes, []
+    try:
+        yield
+    finally:
+        stack.scopes = own

@@ -1,0 +1,106 @@
+"""The emulated tier: its driver is built and loaded before anything can look for a real one.
+
+It has a process of its own (``pytest tests/emulated``): loaded beside the other tiers, it would
+give tests that describe life without a driver one. There its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from _libraries import lane, missing
+
+HERE = Path(__file__).parent
+GPU = HERE.parent / "gpu"
+sys.path[:0] = [str(HERE), str(GPU)]  # both tiers have the same oracle
+
+import _build  # noqa: E402 - found through the line above
+import _emulator  # noqa: E402 - the same
+
+unavailable = pytest.StashKey[str]()
+
+
+def is_alone(config):
+    """Whether this session was asked for nothing but this folder."""
+    asked = [Path(config.invocation_params.dir, name.partition("::")[0]) for name in config.args]
+    return all(path.resolve().is_relative_to(HERE) for path in asked)
+
+
+def prepare(config):
+    """Build and load the driver; a reason if that cannot be."""
+    if not is_alone(config):
+        return "the emulated driver needs a process of its own: pytest tests/emulated"
+    if absent := missing({"cuda"}):
+        return f"not installed: {absent}"
+    sanitizer = os.environ.get("STREAMKIT_SANITIZER", "")
+    folder = tempfile.TemporaryDirectory(prefix="streamkit-emulated-")
+    config.add_cleanup(folder.cleanup)
+    try:
+        library = _build.build(Path(folder.name), sanitizer)
+        if sanitizer and str(_build.runtime(sanitizer)) not in os.environ.get("LD_PRELOAD", ""):
+            return f"{sanitizer} needs its runtime: run tests/emulated/sanitized.py {sanitizer}"
+    except _build.CannotBuildError as error:
+        return str(error)
+    before = os.environ.get("LD_LIBRARY_PATH")  # where child processes look
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (folder.name, before)))
+    _emulator.load(library)
+    return None
+
+
+def pytest_configure(config):
+    reason = prepare(config)
+    if reason is None:
+        return
+    if "emulated" in lane():
+        pytest.exit(f"the lane {'-'.join(lane())} needs the emulated driver: {reason}", 1)
+    config.stash[unavailable] = reason
+
+
+class Unavailable(pytest.Module):
+    """A file that is not even imported, for it would look for the driver."""
+
+    def collect(self):
+        pytest.skip(self.config.stash[unavailable], allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if unavailable in parent.config.stash:
+        return Unavailable.from_parent(parent, path=module_path)
+    return None
+
+
+def _fixtures_of_the_gpu_tier():
+    """A context, a gate and cells of memory: the same code on the emulated driver."""
+    spec = importlib.util.spec_from_file_location("gpu_conftest", GPU / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_gpu = _fixtures_of_the_gpu_tier()
+primary_context, in_primary_context = _gpu.primary_context, _gpu.in_primary_context
+gate, cells = _gpu.gate, _gpu.cells
+
+
+@pytest.fixture(autouse=True)
+def no_fault_left():
+    """Start without a fault, and end with none that did not come."""
+    _emulator.clear_faults()
+    yield
+    assert _emulator.clear_faults() == 0, "a fault that was set never came"
+
+
+@pytest.fixture(params=["recycled", "fresh"])
+def handles(request):
+    """Handles that come back at once break what is kept by handle; fresh ones tell dead ones."""
+    _emulator.recycle(request.param == "recycled")
+    _emulator.dead_handles_used()
+    yield
+    _emulator.recycle(True)
+    assert _emulator.dead_handles_used() == 0, "the driver was given a handle that is not alive"

@@ -1,0 +1,171 @@
+/* Executable graphs and their launches, and the user objects that graphs keep alive. */
+#include "emulator.h"
+
+#include <stdlib.h>
+
+struct executable {
+    struct graph *graph; /* a copy: the original may change or go */
+    cuuint64_t flags;
+};
+
+static CUresult instantiate(CUgraphExec *executable, CUgraph handle, cuuint64_t flags) {
+    struct graph *graph = object_of(GRAPH, handle);
+    REQUIRE(graph && executable, CUDA_ERROR_INVALID_VALUE);
+    struct executable *made = zeroed(sizeof *made);
+    made->graph = copy_graph(graph, false);
+    made->flags = flags;
+    *executable = new_handle(EXECUTABLE, made);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph,
+                                            unsigned long long flags) {
+    ENTER();
+    return instantiate(executable, graph, flags);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph,
+                                             CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    ENTER();
+    parameters->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    parameters->hErrNode_out = NULL;
+    return instantiate(executable, graph, parameters->flags);
+}
+
+#define ENTER_EXECUTABLE(handle)                                   \
+    ENTER();                                                       \
+    struct executable *executable = object_of(EXECUTABLE, handle); \
+    REQUIRE(executable, CUDA_ERROR_INVALID_VALUE)
+
+EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
+    ENTER_EXECUTABLE(handle);
+    *flags = executable->flags;
+    return CUDA_SUCCESS;
+}
+
+/* What was launched holds its own copies of the work. */
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
+    ENTER_EXECUTABLE(handle);
+    TRY(refuse_unsafe());
+    free_graph(executable->graph);
+    free(executable);
+    drop_handle(handle);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
+    ENTER_EXECUTABLE(handle);
+    struct stream *stream;
+    TRY(find_target(stream_handle, &stream));
+    return CUDA_SUCCESS; /* nothing to bring anywhere */
+}
+
+/* One after another, which is one of the orders that the graph allows. */
+static void launch(const struct graph *graph, struct stream *stream) {
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        const struct node *node = graph->nodes.items[i];
+        if (node->child)
+            launch(node->child, stream);
+        else
+            submit(stream, &node->action);
+    }
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
+    ENTER_EXECUTABLE(handle);
+    struct stream *stream;
+    TRY(find_target(stream_handle, &stream));
+    if (stream->capture) {
+        struct graph *graph = stream->capture->graph;
+        struct node *node = new_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, &stream->frontier);
+        node->child = copy_graph(executable->graph, true);
+        stream->frontier.count = 0;
+        APPEND(stream->frontier, node);
+    } else {
+        launch(executable->graph, stream);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* -- what graphs keep alive ----------------------------------------------------------------- */
+
+struct user_object {
+    CUuserObject handle; /* NULL: memory of an allocation node, which nobody has a handle of */
+    void *object;
+    CUhostFn destroy;
+    unsigned references;
+};
+
+static void release(struct user_object *object, unsigned count) {
+    object->references -= count < object->references ? count : object->references;
+    if (object->references) return;
+    if (object->handle) drop_handle(object->handle);
+    bool was_inside = inside_host_function;
+    inside_host_function = true; /* it may call nothing of the driver */
+    object->destroy(object->object);
+    inside_host_function = was_inside;
+    free(object);
+}
+
+void retain_user_object(struct user_object *object) { object->references++; }
+
+void release_user_object(struct user_object *object) { release(object, 1); }
+
+void keep_with_graph(struct graph *graph, void *object, CUhostFn destroy) {
+    struct user_object *made = zeroed(sizeof *made);
+    *made = (struct user_object){NULL, object, destroy, 1};
+    APPEND(graph->kept, made);
+}
+
+EXPORT CUresult cuUserObjectCreate(CUuserObject *handle, void *object, CUhostFn destroy,
+                                   unsigned references, unsigned flags) {
+    ENTER();
+    REQUIRE(handle && destroy && references, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUDA_ERROR_INVALID_VALUE);
+    struct user_object *made = zeroed(sizeof *made);
+    *made = (struct user_object){new_handle(USER_OBJECT, made), object, destroy, references};
+    *handle = made->handle;
+    return CUDA_SUCCESS;
+}
+
+#define ENTER_USER_OBJECT(handle)                                \
+    ENTER();                                                     \
+    struct user_object *object = object_of(USER_OBJECT, handle); \
+    REQUIRE(object, CUDA_ERROR_INVALID_VALUE)
+
+EXPORT CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
+    ENTER_USER_OBJECT(handle);
+    object->references += count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
+    ENTER_USER_OBJECT(handle);
+    release(object, count);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count,
+                                        unsigned flags) {
+    ENTER_USER_OBJECT(handle);
+    struct graph *graph = object_of(GRAPH, graph_handle);
+    REQUIRE(graph, CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < count; i++) APPEND(graph->kept, object);
+    if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) object->references += count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle,
+                                         unsigned count) {
+    ENTER_USER_OBJECT(handle);
+    struct graph *graph = object_of(GRAPH, graph_handle);
+    REQUIRE(graph, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = graph->kept.count; i-- > 0 && count;) {
+        if (graph->kept.items[i] != object) continue;
+        graph->kept.items[i] = graph->kept.items[graph->kept.count - 1];
+        graph->kept.count--;
+        count--;
+        release(object, 1);
+    }
+    return count ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}

@@ -1,0 +1,151 @@
+/* Memory: malloc's, with the device and the pool it is counted to. */
+#include "emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LIMIT ((size_t)1 << 30)
+#define UNWRITTEN 0xCD /* what a program reads that should have been written first */
+
+static struct allocation {
+    struct allocation *next;
+    char *start;
+    size_t bytes;
+    int device;
+    CUmemorytype type;
+    struct pool *pool;
+} *allocations;
+
+CUresult allocate(void **memory, size_t bytes, int device, CUmemorytype type, struct pool *pool) {
+    REQUIRE(memory && bytes, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(bytes <= LIMIT, CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(!posix_memalign(memory, 512, bytes), CUDA_ERROR_OUT_OF_MEMORY);
+    memset(*memory, UNWRITTEN, bytes);
+    struct allocation *made = zeroed(sizeof *made);
+    *made = (struct allocation){allocations, *memory, bytes, device, type, pool};
+    allocations = made;
+    if (pool) pool->used += bytes;
+    if (pool && pool->used > pool->high) pool->high = pool->used;
+    return CUDA_SUCCESS;
+}
+
+bool deallocate(void *memory) {
+    struct allocation **link = &allocations, *found;
+    while (*link && (*link)->start != memory) link = &(*link)->next;
+    if (!(found = *link)) return false;
+    *link = found->next;
+    if (found->pool) found->pool->used -= found->bytes;
+    free(found->start);
+    free(found);
+    return true;
+}
+
+static struct allocation *find(CUdeviceptr pointer) {
+    for (struct allocation *found = allocations; found; found = found->next)
+        if ((char *)pointer >= found->start && (char *)pointer < found->start + found->bytes)
+            return found;
+    return NULL;
+}
+
+bool is_allocated(CUdeviceptr pointer) { return find(pointer); }
+
+static CUresult allocate_here(void **memory, size_t bytes, CUmemorytype type) {
+    struct context *context;
+    TRY(current_context(&context));
+    TRY(refuse_unsafe());
+    return allocate(memory, bytes, context->device, type, NULL);
+}
+
+static CUresult release(void *memory) {
+    struct context *context;
+    TRY(current_context(&context));
+    if (!memory) return CUDA_SUCCESS;
+    struct allocation *found = find((CUdeviceptr)memory);
+    REQUIRE(found && found->start == memory, CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
+    wait_for_context(context); /* it waits for the device, as the real one does */
+    deallocate(memory);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    ENTER();
+    return allocate_here((void **)pointer, bytes, CU_MEMORYTYPE_DEVICE);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    ENTER();
+    return release((void *)pointer);
+}
+
+EXPORT CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    ENTER();
+    (void)flags;
+    return allocate_here(pointer, bytes, CU_MEMORYTYPE_HOST);
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
+    ENTER();
+    return allocate_here(pointer, bytes, CU_MEMORYTYPE_HOST);
+}
+
+EXPORT CUresult cuMemFreeHost(void *pointer) {
+    ENTER();
+    return release(pointer);
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned flags) {
+    ENTER();
+    REQUIRE(!flags && find((CUdeviceptr)pointer), CUDA_ERROR_INVALID_VALUE);
+    *device = (CUdeviceptr)pointer;
+    return CUDA_SUCCESS;
+}
+
+static CUresult describe(void *value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    struct allocation *found = find(pointer);
+    REQUIRE(found, CUDA_ERROR_INVALID_VALUE);
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value = primary_context(found->device)->handle;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = found->type;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = found->device;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *(CUdeviceptr *)value = pointer;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(bool *)value = false;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)value = found->pool ? found->pool->handle : NULL;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
+                                      CUdeviceptr pointer) {
+    ENTER();
+    return describe(value, attribute, pointer);
+}
+
+/* Of a pointer that is not CUDA's, every attribute is zero. */
+EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
+                                       void **values, CUdeviceptr pointer) {
+    ENTER();
+    for (unsigned i = 0; i < count; i++) {
+        if (!describe(values[i], attributes[i], pointer)) continue;
+        bool is_number = attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+                         attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        bool is_flag = attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED;
+        memset(values[i], 0, is_flag ? sizeof(bool) : is_number ? sizeof(int) : sizeof(void *));
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) *(int *)values[i] = -2;
+    }
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,39 @@
+"""Run the emulated tier on a driver built with a sanitizer.
+
+python tests/emulated/sanitized.py asan|tsan [options of pytest, and files of the tier]
+
+The interpreter is not sanitized itself, so the sanitizer's runtime has to be in the process before
+it. Leaks are not looked for: at its end CPython still holds memory on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import _build
+
+OPTIONS = {
+    "asan": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    # CPython and the libraries are not instrumented: only what the driver's code does counts
+    "tsan": {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"},
+}
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1] not in OPTIONS:
+        sys.exit(__doc__)
+    name, *options = sys.argv[1:]
+    os.environ.update(OPTIONS[name], LD_PRELOAD=str(_build.runtime(name)), STREAMKIT_SANITIZER=name)
+    some = any(Path(option.partition("::")[0]).exists() for option in options)
+    pytest = str(Path(sys.executable).with_name("pytest"))
+    what = options if some else [str(Path(__file__).parent), *options]
+    # not capturing file descriptors: a report is written to one, and then the process ends
+    os.execv(pytest, [pytest, "--capture=sys", *what])  # noqa: S606 - there is no shell to fear
+
+
+if __name__ == "__main__":
+    main()

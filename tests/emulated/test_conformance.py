@@ -1,0 +1,102 @@
+"""The conformance kit on the emulated driver, and proof that each of its checks can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from _conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
+from _conformance_cases import check_library as check
+from _conformance_mutants import MUTANTS, UNCHANGED, run_kit
+from _libraries import need
+from streamkit import testing
+from streamkit.testing import _gate
+
+
+@pytest.mark.parametrize("library", ON_AN_EMULATED_DRIVER)
+def test_the_adapter_conforms(library):
+    check(library)
+
+
+def test_every_library_is_tried_that_runs_here():
+    assert set(CASES) - set(ON_AN_EMULATED_DRIVER) == {"torch", "cupy"}
+
+
+# -- the kit can fail -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    need("cuda")
+    return run_kit(tmp_path_factory.mktemp("mutants"), MUTANTS)
+
+
+def test_the_unchanged_adapter_passes_every_check(found):
+    assert found[UNCHANGED] == {}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_adapter_is_found_out_by_the_check_it_breaks(found, mutant):
+    _, _, expected = MUTANTS[mutant]
+    assert set(found[mutant]) == set(expected)
+    for message in found[mutant].values():
+        assert message.startswith("AssertionError: adapter 'toy"), message
+
+
+def test_every_check_finds_some_mutant():
+    need("cuda")
+    killers = {name for _, _, expected in MUTANTS.values() for name in expected}
+    assert killers == {check.name for check in testing.checks("cuda.core", object)}
+
+
+# -- what is told -----------------------------------------------------------------------------
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    def always_the_same(*, of=[]):  # noqa: B006 - the one stream
+        of[:] = of or [cuda_core().make_stream()]
+        return of[0]
+
+    with pytest.raises(AssertionError) as raised:
+        testing.check_adapter("cuda.core", always_the_same)
+    first, *lines = str(raised.value).splitlines()
+    assert first == f"{len(lines)} checks failed"
+    assert {line.partition(":")[0] for line in lines} >= {"round_trip", "wait_orders"}
+    assert "make_stream() gave one queue twice" in lines[0]
+
+
+def test_a_control_arm_that_hangs_proves_nothing(monkeypatch):
+    monkeypatch.setattr(_gate, "LIMIT", 0.2)  # seconds that the control arm waits in vain
+    core = need("cuda")
+    device = core.Device(0)
+    device.set_current()
+    blocking = device.create_stream(options=core.StreamOptions(nonblocking=False))
+    streams = iter((core.LEGACY_DEFAULT_STREAM, blocking))
+    (check,) = [
+        check
+        for check in testing.checks("cuda.core", lambda: next(streams))
+        if check.name == "wait_orders"
+    ]
+    with pytest.raises(AssertionError, match="the control arm hangs"):
+        check()
+
+
+def test_what_does_not_apply_says_why():
+    case = cuda_core()
+    report = testing.check_adapter("cuda.core", case.make_stream)
+    assert report.library == "cuda.core"
+    assert report.not_applicable["enter_adds_no_wait"] == "cuda.core has no CurrentStream"
+    assert "make_event" in report.not_applicable["event_orders"]
+    assert "cannot wrap an event" in report.not_applicable["borrowed_event_lets_go"]
+
+
+def test_a_waived_promise_that_is_kept_fails():
+    case = cuda_core()
+    (check,) = [
+        check
+        for check in testing.checks(
+            "cuda.core", case.make_stream, waive={"borrow_keeps_owner": "it cannot"}
+        )
+        if check.name == "borrow_keeps_owner"
+    ]
+    with pytest.raises(AssertionError, match="is waived, and kept: drop the waiver"):
+        check()

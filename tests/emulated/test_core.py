@@ -1,0 +1,75 @@
+"""cuda.core's own objects, live: streams, events and a graph builder, which is a stream too."""
+
+from __future__ import annotations
+
+import pytest
+from _raw import busy, stream_id, sync
+
+import streamkit as sk
+from _libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+@pytest.fixture(params=[0, 1])
+def device(request, in_primary_context):
+    device = need("cuda").Device(request.param)
+    device.set_current()
+    return device
+
+
+def test_a_stream_of_cuda_core_is_the_queue_it_names(device):
+    native = device.create_stream()
+    stream = sk.wrap(native)
+    assert stream.native is native
+    assert stream.to("cuda.core") is native
+    assert stream.id == stream_id(int(native.handle))
+    assert stream.device_id == device.device_id
+    assert stream.is_nonblocking is native.is_nonblocking
+    assert stream.priority == native.priority
+    assert stream == sk.wrap(device.create_stream(native)) == sk.from_handle(int(native.handle))
+    native.close()
+
+
+def test_its_events_order_streamkits_streams(device, gate):
+    native, stream = device.create_stream(), sk.new_stream(nonblocking=True)
+    control = sk.new_stream(nonblocking=True)
+    gate.hold(int(native.handle))
+    stream.wait(native.record())
+    assert busy(stream.handle)
+    assert control.done
+    gate.open()
+    stream.sync()
+
+
+def test_streamkits_streams_order_its_streams(device, gate):
+    native, control = device.create_stream(), device.create_stream()
+    stream = sk.new_stream(device.device_id, nonblocking=True)
+    gate.hold(stream.handle)
+    native.wait(stream)
+    assert busy(int(native.handle))
+    assert not busy(int(control.handle))
+    gate.open()
+    sync(int(native.handle))
+
+
+def test_work_joins_the_graph_that_a_builder_captures(device):
+    native = device.create_stream()
+    builder = native.create_graph_builder()
+    builder.begin_building()
+    capturing = sk.wrap(builder)
+    side, beside = (sk.new_stream(device.device_id, nonblocking=True) for _ in range(2))
+    assert capturing.is_capturing
+    side.wait(capturing)
+    assert side.is_capturing
+    assert not beside.is_capturing
+    capturing.wait(side)
+    called = []
+    builder.callback(lambda: called.append(True))
+    graph = builder.end_building().complete()
+    assert called == []
+    graph.launch(native)
+    native.sync()
+    assert called == [True]
+    assert not side.is_capturing
+    assert sk.wrap(native).id == stream_id(int(native.handle))

@@ -1,0 +1,67 @@
+"""The emulated driver beside the record of a real one: every observation the same, or accepted."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from differences import ACCEPTED
+
+HERE = Path(__file__).parent
+HARDWARE = HERE.parents[1] / "docs" / "evidence" / "driver_gpu.json"
+
+
+def observations(path):
+    """Observations by (section, name)."""
+    sections = json.loads(path.read_text())["observations"]
+    return {
+        (section, name): seen for section in sections for name, seen in sections[section].items()
+    }
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    out = tmp_path_factory.mktemp("differential") / "record.json"
+    subprocess.run([sys.executable, HERE / "differential.py", "--out", out], check=True)
+    return observations(out)
+
+
+@pytest.fixture(scope="module")
+def hardware():
+    return observations(HARDWARE)
+
+
+def accepted(section, name):
+    return [row for row in ACCEPTED if row[0] == section and fnmatch.fnmatchcase(name, row[1])]
+
+
+def test_no_section_broke_off(emulated, hardware):
+    for record in (emulated, hardware):
+        assert [section for section, name in record if name == "broke off"] == []
+
+
+def test_both_were_asked_the_same(emulated, hardware):
+    one_device = not any(section == "two_devices" for section, _ in hardware)
+    asked = {key for key in emulated if not (one_device and key[0] == "two_devices")}
+    assert asked == set(hardware)
+
+
+def test_the_answers_are_the_same_or_the_difference_is_accepted(emulated, hardware):
+    different = {
+        key: {"emulated": emulated[key], "hardware": seen}
+        for key, seen in hardware.items()
+        if key in emulated and emulated[key] != seen and not accepted(*key)
+    }
+    assert different == {}
+
+
+def test_every_accepted_difference_is_one(emulated, hardware):
+    needed = [
+        row for key, seen in hardware.items() if emulated.get(key) != seen for row in accepted(*key)
+    ]
+    assert [row for row in ACCEPTED if row not in needed] == []
+    assert all(reason for _, _, reason in ACCEPTED)

@@ -1,0 +1,89 @@
+"""No device, an old driver, a driver that fails to start, another meaning of handle 0."""
+
+from __future__ import annotations
+
+import pytest
+from test_emulator import run
+
+RAISED = """
+def raised(call):
+    try:
+        call()
+    except sk.StreamKitError as error:
+        return type(error).__name__
+    return "nothing"
+"""
+
+
+def test_without_a_device_there_is_the_host():
+    program = f"""
+import streamkit as sk
+{RAISED}
+print(sk.new_stream().device)
+print(raised(lambda: sk.new_stream("cuda:0")), raised(lambda: sk.from_handle(0)))
+print(raised(lambda: sk.new_event(device=0)))
+"""
+    assert run(program, EMULATED_DEVICES="0") == ["cpu", *["NoDeviceError"] * 3]
+
+
+@pytest.mark.parametrize("code", [999, 802, 803, 2, 46])
+def test_a_driver_that_does_not_start_is_an_error_and_no_host(code):
+    program = """
+import streamkit as sk
+try:
+    sk.new_stream()
+except sk.DriverError as error:
+    print(error.code, "cuInit" in str(error))
+print(sk.new_stream().device)  # the next attempt finds it
+"""
+    assert run(program, EMULATED_FAIL=f"cuInit:1:{code}") == [str(code), "True", "cuda:0"]
+
+
+WORK = """
+from cuda.bindings import driver
+import streamkit as sk
+
+first, second = sk.new_stream(), sk.new_stream(1, nonblocking=True)
+second.wait(first)
+first.wait(second)
+first.sync()
+core = first.to("cuda.core")
+assert sk.wrap(core) == first == sk.from_handle(first.handle)
+assert sk.from_handle(second.handle).device == "cuda:1"
+assert sk.default_stream() == sk.from_handle(0) != sk.per_thread_stream()
+with first:
+    assert sk.current_stream() is first
+(end := second.record(timing=True)).sync()
+first.close()
+print(first.closed, second.done, end.device)
+"""
+
+
+@pytest.mark.parametrize("version", ["12000", "12040", "12080", "13000"])
+def test_drivers_of_cuda_12_and_13_serve(version):
+    assert run(WORK, EMULATED_VERSION=version) == ["True", "True", "cuda:1"]
+
+
+def test_fresh_handles_and_other_orders_serve():
+    for seed in ("2", "3", "4"):
+        found = run(WORK, EMULATED_SEED=seed, EMULATED_RECYCLE="0")
+        assert found == ["True", "True", "cuda:1"]
+
+
+def test_a_handle_0_that_means_the_per_thread_stream():
+    program = """
+from cuda.bindings import driver
+import streamkit as sk
+
+legacy, mine, bare = sk.default_stream(0), sk.per_thread_stream(0), sk.from_handle(0)
+assert bare == legacy != mine
+legacy.record().sync()
+print(legacy.id == int(driver.cuStreamGetId(1)[1]))
+print(mine.id == int(driver.cuStreamGetId(2)[1]) == int(driver.cuStreamGetId(0)[1]))
+"""
+    per_thread = run(
+        "from cuda.bindings import driver; driver.cuInit(0);"
+        "driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])" + program,
+        CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1",
+    )
+    assert per_thread == ["True", "True"]

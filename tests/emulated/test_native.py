@@ -1,0 +1,233 @@
+"""The native backend: what it asks of the driver, exactly, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import _emulator
+import pytest
+from _raw import busy, check, destroy_stream, driver, make_stream, stream_id
+
+import streamkit as sk
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+WAIT = {"cuEventRecord": 1, "cuStreamWaitEvent": 1}
+KINDS = ("streams", "events", "contexts", "graphs", "executables")
+
+
+class Foreign:
+    """Somebody's stream, which knows nothing but its handle."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def asked(call):
+    """The driver calls that ``call()`` makes, with how often."""
+    _emulator.reset_calls()
+    call()
+    return _emulator.all_calls()
+
+
+def alive():
+    gc.collect()
+    return {kind: _emulator.live(kind) for kind in KINDS}
+
+
+# -- how many calls ---------------------------------------------------------------------------
+
+
+def test_a_wait_is_one_record_and_one_wait():
+    first, second = sk.new_stream(), sk.new_stream()
+    second.wait(first)
+    assert asked(lambda: second.wait(first)) == WAIT
+    assert asked(lambda: first.wait(second)).keys() >= WAIT.keys()
+    assert asked(lambda: first.wait(second)) == WAIT
+
+
+def test_a_wait_across_devices_is_one_record_and_one_wait():
+    zero, one = sk.new_stream(0), sk.new_stream(1)
+    one.wait(zero)
+    zero.wait(one)
+    assert asked(lambda: (one.wait(zero), zero.wait(one))) == dict.fromkeys(WAIT, 2)
+
+
+def test_a_wait_for_ones_own_queue_asks_nothing():
+    stream = sk.new_stream()
+    again = sk.from_handle(stream.handle)
+    assert asked(lambda: (stream.wait(stream), again.wait(stream), stream.wait(again))) == {}
+
+
+def test_a_record_in_a_known_event_is_one_call():
+    stream = sk.new_stream()
+    event = stream.record()
+    assert asked(lambda: stream.record(event)) == {"cuEventRecord": 1}
+    other = sk.new_stream()
+    other.wait(event)
+    assert asked(lambda: other.wait(event)) == {"cuStreamWaitEvent": 1}
+
+
+def test_what_a_stream_is_was_asked_once():
+    stream = sk.wrap(Foreign(make_stream()))
+    facts = asked(
+        lambda: (stream.id, stream.device, stream.device_id, stream.handle, stream.is_default,
+                 stream.name, stream.owned, stream.closed, hash(stream))
+    )  # fmt: skip
+    assert facts == {}
+    destroy_stream(stream.handle)
+
+
+def test_a_new_stream_is_created_once_and_a_closed_one_destroyed_once():
+    parked = []  # of other tests: kept out of the way
+    while (stream := sk.new_stream(nonblocking=True))._queue.remembered:
+        parked.append(stream)
+    stream.close()
+    del stream
+    made = asked(lambda: sk.new_stream(nonblocking=True).close())
+    assert made["cuStreamCreateWithPriority"] == 1
+    assert made["cuStreamDestroy"] == 1
+    assert not {name for name in made if "Event" in name or "Synchronize" in name}
+
+
+# -- what stays -------------------------------------------------------------------------------
+
+
+def test_streams_and_events_that_are_dropped_are_destroyed():
+    first, second = sk.new_stream(), sk.new_stream()
+    second.wait(first)
+    before = alive()
+    for _ in range(50):
+        stream = sk.new_stream(nonblocking=True)
+        stream.wait(first)
+        second.wait(stream)
+        event = stream.record(timing=True)
+        second.wait(event)
+        sk.new_event(device=1)
+        stream.close()
+    del stream, event
+    second.sync()
+    assert alive() == before
+
+
+def test_wrapping_leaves_nothing():
+    raw, stream = make_stream(), sk.new_stream()
+    stream.wait(Foreign(raw))
+    sk.wrap(Foreign(raw)).wait(stream)
+    before = alive()
+    for _ in range(50):
+        wrapped = sk.wrap(Foreign(raw))
+        stream.wait(wrapped)
+        wrapped.wait(stream)
+        wrapped.to("cuda.core"), wrapped.to("cuda.bindings")
+        wrapped.close()
+    del wrapped
+    assert alive() == before
+    destroy_stream(raw)
+
+
+def test_threads_leave_nothing():
+    sk.new_stream(), sk.default_stream()
+    before, context = alive(), check(driver.cuCtxGetCurrent())
+
+    def work():
+        check(driver.cuCtxSetCurrent(context))
+        stream = sk.new_stream()
+        stream.wait(sk.per_thread_stream())
+        sk.per_thread_stream().record().sync()
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert alive() == before
+
+
+def test_a_busy_stream_that_is_closed_is_destroyed_and_its_work_runs(gate, cells):
+    cell = cells(0)
+    before = alive()
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    raw = stream._queue.handle  # not .handle: who reads that may remember it
+    gate.hold(raw)
+    check(driver.cuMemsetD32Async(cell.pointer, 0x3F800000, 1, raw))  # 1.0
+    other.wait(stream)
+    stream.close()
+    del stream
+    gc.collect()
+    assert not other.done
+    gate.open()
+    other.sync()
+    assert cell.read() == 1
+    other.close()
+    del other
+    assert alive() == before
+
+
+# -- recycled handles -------------------------------------------------------------------------
+
+
+def test_an_event_kept_for_a_dead_queue_does_not_order_the_next_one(gate):
+    """What is remembered by handle takes the second stream for the first."""
+    waiting = sk.new_stream(nonblocking=True)
+    first = make_stream()
+    waiting.wait(Foreign(first))
+    number = sk.from_handle(first).id
+    destroy_stream(first)
+    second = make_stream()
+    gate.hold(second)
+    assert sk.from_handle(second).id == stream_id(second) != number
+    waiting.wait(Foreign(second))
+    assert busy(waiting.handle)
+    gate.open()
+    waiting.sync()
+    destroy_stream(second)
+
+
+def test_a_flag_kept_by_handle_is_not_the_next_ones():
+    for nonblocking in (True, False, True):
+        raw = make_stream(nonblocking=nonblocking)
+        assert sk.from_handle(raw).is_nonblocking is nonblocking
+        assert sk.from_handle(raw).to("cuda.core").is_nonblocking is nonblocking
+        destroy_stream(raw)
+
+
+# -- order, and its control -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_work_waits_if_it_was_told_to(gate, device, ordered):
+    source, middle, last = (sk.new_stream(device, nonblocking=True) for _ in range(3))
+    gate.hold(source.handle)
+    if ordered:
+        middle.wait(source)
+    last.wait(middle.record())
+    if ordered:
+        assert busy(last.handle)
+        assert gate.closed
+        gate.open()
+    last.sync(timeout=5)
+    assert gate.closed is not ordered
+    gate.open()
+    source.sync()
+
+
+def test_a_random_graph_of_waits_holds_in_every_order():
+    """A counter per queue, copied along each wait: who waits has seen what it waited for."""
+    streams = [sk.new_stream(nonblocking=True) for _ in range(6)]
+    words = check(driver.cuMemAlloc(64 * 8))
+    for step in range(300):
+        source, target = streams[step * 7 % 6], streams[(step * 5 + step // 6) % 6]
+        slot = int(words) + 8 * (step % 64)
+        check(driver.cuStreamWriteValue32(source.handle, slot, step + 1, 0))
+        target.wait(source)
+        check(driver.cuMemcpyDtoDAsync(slot + 4, slot, 4, target.handle))
+        check(driver.cuStreamWaitValue32(target.handle, slot + 4, step + 1, 0))
+        source.wait(target)
+    for stream in streams:
+        stream.sync(timeout=20)
+    check(driver.cuMemFree(words))

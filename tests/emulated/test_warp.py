@@ -1,0 +1,206 @@
+"""Scopes over real Warp: where it stands, what comes back, what the driver is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import _emulator
+import pytest
+from _raw import busy, current_context
+
+import streamkit as sk
+from _libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+@pytest.fixture
+def warp():
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    return warp
+
+
+@pytest.fixture
+def stands(warp):
+    """Where Warp stands on both devices, in Python and natively."""
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+    devices = [warp.get_cuda_device(index) for index in range(2)]
+
+    def stands():
+        return (
+            [warp.get_stream(device) for device in devices],
+            [native(device.context) for device in devices],
+            str(warp.get_device()),
+            current_context(),
+        )
+
+    before = stands()
+    yield stands
+    assert stands() == before
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_warp_stands_on_the_scopes_stream_and_then_where_it_stood(
+    warp, stands, device, nonblocking
+):
+    stream = sk.new_stream(device, nonblocking=nonblocking)
+    with stream:
+        assert warp.get_stream(f"cuda:{device}").cuda_stream == stream.handle
+        assert stands()[1][device] == stream.handle
+        assert str(warp.get_device()) == stream.device
+        assert sk.current_stream("warp") == stream == sk.current_stream()
+        sk.assert_one_queue()
+
+
+def leave_by_exception(stream):
+    with pytest.raises(KeyError), sk.use(stream):
+        raise KeyError
+
+
+def leave_by_generator(stream):
+    def body():
+        with sk.use(stream):
+            yield
+
+    generator = body()
+    next(generator)
+    generator.close()
+
+
+def leave_inner_first(stream):
+    with stream, sk.new_stream(1), stream:
+        assert sk.current_stream("warp") == stream
+
+
+def leave_after_a_change(stream):
+    warp = need("warp")
+    with stream:
+        warp.set_stream(warp.Stream("cuda:0"), "cuda:0")
+        warp.set_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    "leave", [leave_by_exception, leave_by_generator, leave_inner_first, leave_after_a_change]
+)
+@pytest.mark.parametrize("start", ["own", "another", "null"])
+def test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start):
+    own = warp.get_stream("cuda:0")
+    another = {
+        "own": own, "another": warp.Stream("cuda:0"), "null": warp.get_cuda_device(0).null_stream,
+    }[start]  # fmt: skip
+    warp.set_stream(another, "cuda:0")
+    try:
+        before = stands()
+        leave(sk.new_stream())
+        assert stands() == before
+        assert warp.get_stream("cuda:0") is another
+    finally:
+        warp.set_stream(own, "cuda:0")
+
+
+def test_a_scope_adds_no_event_and_no_wait(stands):
+    first, second = sk.new_stream(), sk.new_stream(1)
+    with first, second:  # builds the views
+        pass
+    _emulator.reset_calls()
+    with first, second, first:
+        pass
+    forbidden = ("Event", "Synchronize", "Query", "Wait", "Create", "Destroy", "StreamGet")
+    asked = {name for name in _emulator.all_calls() if any(part in name for part in forbidden)}
+    assert not asked
+
+
+def test_an_ordered_scope_is_two_edges(warp, stands):
+    previous, stream = warp.Stream("cuda:0"), sk.new_stream()
+    with warp.ScopedStream(previous):
+        with sk.use(stream, ordered=True):
+            pass
+        _emulator.reset_calls()
+        with sk.use(stream, ordered=True):
+            pass
+        asked = _emulator.all_calls()
+    assert asked["cuEventRecord"] == 2
+    assert asked["cuStreamWaitEvent"] == 2
+    assert not {name for name in asked if "Synchronize" in name}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_ordered_waits_for_what_came_before_and_is_waited_for(warp, stands, gate, ordered):
+    previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
+    with warp.ScopedStream(previous, sync_enter=False):
+        gate.hold(previous.cuda_stream)
+        with contextlib.suppress(KeyError), sk.use(stream, ordered=ordered):
+            assert busy(stream.handle) is ordered
+            raise KeyError
+        gate.open()
+        stream.sync()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_stood_before_waits_for_an_ordered_scope(warp, stands, gate, ordered):
+    previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
+    with warp.ScopedStream(previous, sync_enter=False):
+        with sk.use(stream, ordered=ordered):
+            gate.hold(stream.handle)
+        assert busy(previous.cuda_stream) is ordered
+        gate.open()
+        stream.sync()
+
+
+def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands):
+    stream, other = sk.new_stream(name="one"), sk.new_stream(name="two")
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with stream:
+            entered.set()
+            leave.wait(10)
+
+    holder = threading.Thread(target=hold, name="holder")
+    holder.start()
+    assert entered.wait(10)
+    try:
+        with pytest.raises(sk.ScopeError, match="holder"), other:
+            pass
+        with stream:
+            leave.set()
+            holder.join()
+            assert sk.current_stream("warp") == stream, "the first one out restored"
+    finally:
+        leave.set()
+        holder.join()
+    with other:
+        assert sk.current_stream("warp") == other
+
+
+def test_warps_streams_and_events_order_with_streamkits(warp, stands, gate):
+    native = warp.Stream("cuda:0")
+    stream, waiting = sk.wrap(native), sk.new_stream(nonblocking=True)
+    assert stream.native is native
+    assert stream.to("warp") is native
+    gate.hold(native.cuda_stream)
+    waiting.wait(native.record_event())
+    assert busy(waiting.handle)
+    warp_view = waiting.to("warp")
+    third = warp.Stream("cuda:0")
+    third.wait_event(warp_view.record_event())
+    assert busy(third.cuda_stream)
+    gate.open()
+    sk.wrap(third).sync()
+
+
+def test_one_view_of_a_queue_for_warp(warp, stands):
+    stream = sk.new_stream()
+    view = stream.to("warp")
+    assert view is stream.to("warp") is sk.from_handle(stream.handle).to("warp")
+    with stream, sk.from_handle(stream.handle):
+        assert warp.get_stream("cuda:0") is view
+
+
+def test_a_library_without_a_current_stream_says_so(stands):
+    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+        sk.use(sk.new_stream(), libraries=["cuda.core"])

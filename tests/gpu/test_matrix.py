@@ -1,0 +1,31 @@
+"""The matrix on real hardware: every ordered pair of all the libraries."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from _libraries import LIBRARIES, need
+
+
+@pytest.fixture(scope="module")
+def report():
+    need(*LIBRARIES)
+    from streamkit import _matrix
+
+    return _matrix.run()
+
+
+def test_every_pair_is_there_and_ok(report):
+    from streamkit._matrix_libraries import LABELS
+
+    assert (report.libraries, report.missing) == (list(LABELS), {})
+    pairs = {(pair.first, pair.second): pair for pair in report.pairs}
+    assert set(pairs) == set(itertools.permutations(LABELS, 2))
+    assert not [pair for pair in report.pairs if not pair.ok]
+
+
+def test_the_rest_is_there(report):
+    assert report.device
+    assert {"streamkit", "python", "torch", "cupy", "warp", "numba"} <= set(report.versions)

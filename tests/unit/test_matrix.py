@@ -1,0 +1,203 @@
+"""``streamkit matrix`` without a GPU: its verdicts, its table, its data, and how it exits."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+
+import pytest
+
+from streamkit import _driver, _matrix, _matrix_libraries, errors
+from streamkit._matrix import Pair, Report
+from streamkit._matrix_libraries import LABELS, Library, UnusableError
+
+NAMES = ("torch", "cuda.bindings", "native")
+LOST = ["order: work ran before that for which it was told to wait"]
+
+
+def pair(first, second, problems=()):
+    kept = None if second == "cuda.bindings" else True
+    return Pair(first, second, True, True, kept, True, not problems, list(problems))
+
+
+def report_of(problems=()):
+    pairs = [pair(*names) for names in itertools.permutations(NAMES, 2)]
+    pairs[0] = pair(pairs[0].first, pairs[0].second, problems)
+    return Report(
+        date="2026-11-21",
+        device="a GPU [x]",
+        cuda="13.0",
+        versions={"streamkit": "0.1.0", "torch": "2.11.0"},
+        libraries=list(NAMES),
+        missing={"warp": "not installed. Install it with: pip install 'streamkit-cuda[warp]'"},
+        pairs=pairs,
+    )
+
+
+# -- the verdicts -----------------------------------------------------------------------------
+
+
+def test_one_problem_fails_a_pair_and_the_report():
+    assert report_of().ok
+    report = report_of(LOST)
+    assert not report.ok
+    assert [pair.ok for pair in report.pairs] == [False, True, True, True, True, True]
+
+
+def test_the_data_holds_the_verdicts():
+    data = json.loads(json.dumps(_matrix.as_data(report_of(LOST))))
+    assert data["ok"] is False
+    assert data["pairs"][0]["ok"] is False
+    assert data["pairs"][0]["problems"] == LOST
+    assert data["pairs"][1]["ok"] is True
+    assert [pair["owner_kept"] for pair in data["pairs"]].count(None) == 2
+
+
+# -- what is here -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bindings_13(monkeypatch):
+    monkeypatch.setattr(_matrix_libraries.importlib.metadata, "version", lambda _: "13.5.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("torch", "torch"), ("cupy", "cupy13"), ("numba", "numba"), ("cuda.core", "cuda13")],
+)
+@pytest.mark.usefixtures("bindings_13")
+def test_the_line_that_installs_a_library_fits_the_cuda_python_that_is_here(name, extra):
+    assert _matrix_libraries.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
+
+
+@pytest.mark.usefixtures("bindings_13")
+def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_tried(monkeypatch):
+    def load(name, *_):
+        if name == "torch":
+            raise UnusableError("torch 2.13.0+cpu finds no GPU")
+        if name == "cupy":
+            raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
+        if name == "warp":
+            raise RuntimeError("it is broken")
+        return Library(name, "1", object, int)
+
+    monkeypatch.setattr(_matrix, "load", load)
+    with contextlib.ExitStack() as cleanup:
+        found, missing = _matrix._load(0, cleanup, lambda *_: None)
+    assert [library.name for library in found] == [
+        name for name in LABELS if name not in ("torch", "cupy", "warp")
+    ]
+    assert missing == {
+        "torch": "torch 2.13.0+cpu finds no GPU. Install a build that does: "
+        "pip install 'streamkit-cuda[torch]'",
+        "cupy": "not installed. Install it with: pip install 'streamkit-cuda[cupy13]'",
+        "warp": "cannot be used here: RuntimeError: it is broken",
+    }
+
+
+def test_without_a_device_it_cannot_run(monkeypatch):
+    monkeypatch.setattr(_driver, "is_present", lambda: False)
+    with pytest.raises(_matrix.CannotRunError, match="no CUDA device"):
+        _matrix.run()
+
+
+def test_without_cuda_python_it_says_what_installs_it(monkeypatch):
+    def is_present():
+        raise errors.BackendNotInstalledError("cuda.bindings")
+
+    monkeypatch.setattr(_driver, "is_present", is_present)
+    with pytest.raises(_matrix.CannotRunError, match=r"streamkit-cuda\[cuda13\]"):
+        _matrix.run()
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def matrix(monkeypatch, capsys):
+    """Run ``streamkit matrix ARGUMENTS`` on a given report; return its exit status and output."""
+    for needed in ("numpy", "rich", "typer"):
+        pytest.importorskip(needed)
+    from streamkit import _cli
+
+    def matrix(report, *arguments, columns=80):
+        monkeypatch.setattr(_matrix, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as exited:
+            _cli.main()
+        return exited.value.code, *capsys.readouterr()
+
+    return matrix
+
+
+def rows(output):
+    lines = (line.split() for line in output.splitlines())
+    return {words[0]: words[1:] for words in lines if set(words[1:]) & {"-"} and words[0] != "from"}
+
+
+def test_the_grid_shows_each_pair_and_the_command_exits_0(matrix):
+    status, output, complaints = matrix(report_of())
+    assert (status, complaints) == (0, "")
+    assert rows(output) == {
+        "torch": ["-", "ok*", "ok"],
+        "cuda.bindings": ["ok", "-", "ok"],
+        "StreamKit": ["ok", "ok*", "-"],
+    }
+    assert output.startswith("a GPU [x], CUDA 13.0; streamkit 0.1.0, torch 2.11.0\n")
+    assert "a bare handle can hold nothing" in output
+    assert "No Warp: not installed. Install it with: pip install 'streamkit-cuda[warp]'\n" in output
+    assert output.endswith("OK: 6 pairs of 3 libraries\n")
+    assert "a library talks" not in output
+    assert "\x1b" not in output
+
+
+def test_a_pair_that_fails_is_shown_with_its_problem_and_exits_1(matrix):
+    status, output, complaints = matrix(report_of(LOST))
+    assert (status, complaints) == (1, "")
+    assert rows(output)["torch"] == ["-", "FAIL", "ok"]
+    assert f"torch to cuda.bindings: {LOST[0]}\n" in output
+    assert output.endswith("FAILED: 1 of 6 pairs of 3 libraries\n")
+
+
+def test_the_grid_of_all_libraries_fits_a_terminal_of_80_columns(matrix):
+    pairs = [pair(*names) for names in itertools.permutations(LABELS, 2)]
+    report = Report("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
+    _, output, _ = matrix(report, columns=80)
+    grid = rows(output)
+    assert set(grid) == set(LABELS.values())
+    assert {len(cells) for cells in grid.values()} == {len(LABELS)}
+
+
+@pytest.mark.parametrize(("problems", "expected"), [((), 0), (LOST, 1)])
+def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
+    path = tmp_path / "matrix.json"
+    report = report_of(problems)
+    status, output, _ = matrix(report, "--json", "--output", path)
+    assert status == expected
+    assert json.loads(output) == json.loads(path.read_text()) == _matrix.as_data(report)
+    assert matrix(report, "--output", path)[1].endswith(f"Written: {path}\n")
+
+
+def test_it_that_cannot_write_says_so_and_fails(matrix, tmp_path):
+    status, output, complaints = matrix(report_of(), "--output", tmp_path / "missing" / "x.json")
+    assert (status, output) == (1, "")
+    assert complaints.startswith("FileNotFoundError")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_the_command_says_plainly_that_there_is_no_device(monkeypatch, capsys, arguments):
+    for needed in ("numpy", "rich", "typer"):
+        pytest.importorskip(needed)
+    from streamkit import _cli
+
+    monkeypatch.setattr(_driver, "is_present", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *arguments])
+    with pytest.raises(SystemExit) as exited:
+        _cli.main()
+    assert exited.value.code == 1
+    output, complaints = capsys.readouterr()
+    assert output == ""
+    assert complaints == ("There is no CUDA device here, and the libraries' streams are on one.\n")

@@ -1,0 +1,90 @@
+"""Random programs of host streams, against the reference model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+import streamkit as sk
+from _model import flat_programs, is_caught, play, programs, search
+from _model_host import Adversarial, Threads
+
+quick = settings(search, max_examples=200, phases=[Phase.generate])
+
+
+@settings(search, max_examples=200)
+@given(programs)
+def test_worker_threads_keep_every_edge_and_add_none(program):
+    play(program, Threads())
+
+
+@settings(search, max_examples=300)
+@given(programs, st.integers(0, 10**6))
+def test_the_adversarial_order_keeps_every_edge(program, seed):
+    play(program, Adversarial(seed))
+
+
+# -- the controls: each of these streams is wrong in one thing, which the search has to find ------
+
+
+class Deaf(sk.HostStream):
+    def wait(self, other, *, external=False):
+        pass
+
+
+class DeafToEvents(sk.HostStream):
+    def wait(self, other, *, external=False):
+        if isinstance(other, sk.HostStream):
+            super().wait(other)
+
+
+class RecordsOnce(sk.HostStream):
+    def record(self, event=None, **options):
+        return super().record(event, **options) if event is None else event
+
+
+class Impatient(sk.HostStream):
+    def sync(self, timeout=None):
+        pass
+
+
+class Unordered(sk.HostStream):
+    def submit(self, fn, *args, **kwargs):
+        sk.new_stream("cpu").submit(fn, *args, **kwargs)
+
+
+class AlwaysDone(sk.HostStream):
+    done = True
+
+
+WRONG = [Deaf, DeafToEvents, RecordsOnce, Impatient, Unordered, AlwaysDone]
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_search_on_worker_threads_finds_a_stream_that_is_wrong(kind):
+    find(flat_programs, lambda program: is_caught(program, Threads(kind)), settings=quick)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_search_in_adversarial_order_finds_a_stream_that_is_wrong(kind):
+    find(
+        st.tuples(flat_programs, st.integers(0, 100)),
+        lambda drawn: is_caught(drawn[0], Adversarial(drawn[1], kind)),
+        settings=quick,
+    )
+
+
+class WaitsBothWays(sk.HostStream):
+    def wait(self, other, *, external=False):
+        super().wait(other)
+        sk.HostStream.wait(other, self)
+
+
+def test_an_edge_too_many_is_found():
+    program = [("hold", 0), ("wait_stream", 0, 1), ("work", 1)]
+    play(program, Threads())
+    machine = Threads(WaitsBothWays)
+    machine.patience = 0.05
+    with pytest.raises(AssertionError, match=r"\[1\] waited for what it need not"):
+        play(program, machine)

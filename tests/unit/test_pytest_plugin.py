@@ -1,0 +1,210 @@
+"""The pytest plugin, in a pytest of its own."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+
+from _programs import python
+from streamkit import _driver, _pytest_plugin
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Run pytest with this plugin alone on a test file, as if there was no GPU."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setattr(_driver, "is_present", lambda: False)
+
+    def run(tests, *options):
+        pytester.makepyfile(tests)
+        return pytester.runpytest_inprocess("-p", "streamkit._pytest_plugin", *options)
+
+    return run
+
+
+def test_pytest_finds_it_where_streamkit_is_installed():
+    try:
+        points = distribution("streamkit-cuda").entry_points
+    except PackageNotFoundError:
+        pytest.skip("StreamKit runs from a checkout that is not installed")
+    (point,) = points.select(group="pytest11")
+    assert (point.name, point.value) == ("streamkit", "streamkit._pytest_plugin")
+
+
+def test_it_imports_nothing_but_pytest_and_the_standard_library():
+    python("""
+import sys
+import pytest
+before = set(sys.modules)
+import streamkit._pytest_plugin
+roots = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert not roots - set(sys.stdlib_module_names) - {"streamkit"}, roots
+assert "streamkit.testing" not in sys.modules
+""")
+
+
+# -- the fixture stream -----------------------------------------------------------------------
+
+
+def test_a_stream_is_fresh_named_and_closed_afterwards(run):
+    result = run("""
+        import streamkit
+
+        streams = []
+
+        def test_one(stream):
+            assert isinstance(stream, streamkit.Stream)
+            assert (stream.device, stream.name, stream.closed) == ("cpu", "test_one", False)
+            streams.append(stream)
+
+        def test_two(stream):
+            assert stream is not streams[0]
+            assert streams[0].closed
+        """)
+    result.assert_outcomes(passed=2)
+
+
+def test_work_that_is_left_runs_before_the_test_ends(run):
+    result = run("""
+        seen = []
+
+        def test_one(stream):
+            stream.submit(seen.append, 1)
+
+        def test_two():
+            assert seen == [1]
+        """)
+    result.assert_outcomes(passed=2)
+
+
+def test_an_error_of_the_work_is_one_of_the_test(run):
+    result = run("""
+        streams = []
+
+        def fail():
+            raise RuntimeError("of the work")
+
+        def test_one(stream):
+            streams.append(stream)
+            stream.submit(fail)
+
+        def test_two():
+            assert streams[0].closed
+        """)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_one*", "*RuntimeError: of the work"])
+    assert result.ret == 1
+
+
+def test_a_test_may_close_the_stream_itself(run):
+    run("def test_one(stream): stream.close()").assert_outcomes(passed=1)
+
+
+def test_a_project_may_have_a_stream_of_its_own(run):
+    result = run("""
+        import pytest
+
+        @pytest.fixture
+        def stream():
+            return "mine"
+
+        def test_one(stream):
+            assert stream == "mine"
+        """)
+    result.assert_outcomes(passed=1)
+
+
+# -- seeds ------------------------------------------------------------------------------------
+
+MISSING_WAIT = """
+    import streamkit
+
+    def test_order(stream, streamkit_seed):
+        other, seen = streamkit.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        {wait}
+        other.submit(seen.append, 2)
+        stream.sync()
+        other.sync()
+        assert seen == [1, 2]
+    """
+
+
+def test_a_missing_wait_fails_under_some_of_the_seeds(run):
+    result = run(MISSING_WAIT.format(wait="pass"))
+    result.assert_outcomes(failed=5, passed=5)
+    result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
+
+
+def test_with_the_wait_every_seed_passes(run):
+    result = run(MISSING_WAIT.format(wait="other.wait(stream)"), "--streamkit-seeds", "50")
+    result.assert_outcomes(passed=50)
+
+
+def test_a_seed_can_be_repeated(run):
+    result = run(MISSING_WAIT.format(wait="pass"), "--streamkit-seed=0", "--streamkit-seed=1")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
+
+
+def test_the_stream_of_a_test_with_seeds_is_the_hosts_on_a_gpu_machine_too(run, monkeypatch):
+    monkeypatch.setattr(_driver, "is_present", lambda: pytest.fail("CUDA was asked for"))
+    result = run(MISSING_WAIT.format(wait="other.wait(stream)"))
+    result.assert_outcomes(passed=10)
+
+
+def test_work_that_is_left_at_the_end_runs_in_the_order_of_the_seed(run):
+    result = run("""
+        import streamkit
+
+        def test_one(streamkit_seed):
+            streamkit.new_stream("cpu").submit(lambda: 1 / 0)
+        """)
+    result.assert_outcomes(passed=10, errors=10)
+    result.stdout.fnmatch_lines(["*ZeroDivisionError*", "*adversarial(0)*"])
+
+
+# -- the marker gpu ---------------------------------------------------------------------------
+
+MARKED = """
+    import pytest
+
+    @pytest.mark.gpu
+    def test_one():
+        pass
+
+    def test_two():
+        pass
+    """
+
+
+def test_a_gpu_test_is_skipped_without_a_device(run):
+    result = run(MARKED, "-rs", "--strict-markers")
+    result.assert_outcomes(passed=1, skipped=1)
+    reason = "needs a CUDA device, and this machine has none"
+    result.stdout.fnmatch_lines([f"SKIPPED *test_a_gpu_test_is_skipped*.py:3: {reason}"])
+
+
+def test_a_gpu_test_runs_with_a_device(run, monkeypatch):
+    monkeypatch.setattr(_pytest_plugin, "_has_device", lambda: True)
+    run(MARKED, "--strict-markers").assert_outcomes(passed=2)
+
+
+def test_the_marker_gives_way_to_a_projects_own_rule(run, pytester):
+    pytester.makeini("[pytest]\nmarkers =\n    gpu: ours\n")
+    pytester.makeconftest("""
+        import pytest
+
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                item.add_marker("gpu")
+                item.add_marker(pytest.mark.skip(reason="our rule"))
+        """)
+    result = run(MARKED, "-rs", "--strict-markers")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*our rule*"])
+    result.stdout.no_fnmatch_line("*needs a CUDA device*")
