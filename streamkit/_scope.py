@@ -187,7 +187,9 @@ def enter(
 
     If a library refuses the stream, everything is put back and its error raised.
     """
-    queue = target._live()  # noqa: SLF001 - next door
+    queue = target._queue  # noqa: SLF001 - next door
+    if queue is None or queue.thread is not None:
+        queue = target._live()  # noqa: SLF001 - the same
     plan = target._plans.get(libraries)  # noqa: SLF001 - the same
     if plan is None or not plan.is_whole():
         plan = target._new_plan(libraries)  # noqa: SLF001 - the same

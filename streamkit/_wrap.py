@@ -87,10 +87,9 @@ def _wrap_found(found: Queue, adapter: Adapter, obj: Any, device: object) -> Cud
         and (named is not None or not queue.is_default)
         and traits_of(adapter).streams_are_fixed
     ):
+        _wrapped.keep(id(obj), stream)
         if queue.permanent:
             queue.latest = stream  # what is asked for again and again: a library's current stream
-        else:
-            _wrapped.keep(id(obj), stream)
     return stream
 
 

@@ -185,7 +185,7 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
 
     for seam, names in {
         _driver: ("create_event", "record_event", "wait_event", "sync_stream"),
-        _edges: ("create_event", "record", "edge"),
+        _edges: ("create_event", "stream", "edge"),
     }.items():
         for name in names:
             monkeypatch.setattr(seam, name, refuse)

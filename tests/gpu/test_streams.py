@@ -183,7 +183,7 @@ def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
     def refuse(*_):
         raise AssertionError("a driver call")
 
-    for module, names in ((seam, ("record_event", "wait_event")), (_edges, ("record", "edge"))):
+    for module, names in ((seam, ("record_event", "wait_event")), (_edges, ("stream", "edge"))):
         for name in names:
             monkeypatch.setattr(module, name, refuse)
     view.wait(stream)
