@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _device, _driver, _host, _movers, _registry, _scope, errors
+from streamkit import _device, _driver, _host, _movers, _open_scopes, _registry, errors
 from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
 
@@ -38,7 +38,7 @@ def current_stream(
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
         return _current(current, _device_or_current(device))
-    scope = _scope.innermost()
+    scope = _open_scopes.innermost()
     if scope is not None and _device.parse(device) in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
         return stream
@@ -129,8 +129,8 @@ class use:  # noqa: N801 - used as a function
         if isinstance(self.stream, HostStream):
             _host.enter(self.stream, self)
         else:
-            _scope.enter(self.stream, self, self._libraries, ordered=self._ordered)
+            self.stream.__enter__(self, self._libraries, self._ordered)
         return self.stream
 
     def __exit__(self, *_: object) -> None:
-        _scope.leave(self)
+        _open_scopes.leave(self)

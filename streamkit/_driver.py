@@ -74,14 +74,6 @@ def current_context() -> int:
     return int(context)
 
 
-def context_answer(context: int) -> tuple[Any, Any]:
-    """Return what ``cu.cuCtxGetCurrent()`` answers while that context is current.
-
-    Comparing answers costs half of ``current_context``, and a failure is unequal too.
-    """
-    return _library.cu.CUresult.CUDA_SUCCESS, _library.cu.CUcontext(context)
-
-
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
     _ask("cuCtxSetCurrent", context)

@@ -11,7 +11,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _scope, errors
+from streamkit import _open_scopes, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_queue import Mark, Wait, WorkQueue
 from streamkit.protocols import Concrete, Stream
@@ -128,13 +128,13 @@ class HostStream(Stream, metaclass=Concrete):
         if (
             self._thread is not None
             and _per_thread.stream is not self
-            and not _scope.holds(self)  # the worker runs this thread's functions
+            and not _open_scopes.holds(self)  # the worker runs this thread's functions
         ):
             raise errors.wrong_thread(self, self._thread, threading.get_ident())
 
     def _put(self, item: Callable[[], None]) -> None:
         """Queue an item, or run it at once if this thread's body is the running item."""
-        if _scope.holds(self):
+        if _open_scopes.holds(self):
             item()
         else:
             self._queue.put(item)
@@ -148,12 +148,12 @@ class HostStream(Stream, metaclass=Concrete):
 
         def call() -> None:
             key = object()
-            _scope.push(_HostScope(self, key))
+            _open_scopes.push(_HostScope(self, key))
             try:
                 try:
                     fn(*args, **kwargs)
                 finally:
-                    _scope.leave(key)
+                    _open_scopes.leave(key)
             except BaseException as error:  # noqa: BLE001 - raised where the user waits
                 if self._queue.error is None:
                     self._queue.error = error
@@ -207,7 +207,7 @@ class HostStream(Stream, metaclass=Concrete):
     def done(self) -> bool:
         """Whether all work submitted so far has run. Raises the first error of a function."""
         self._check_open()
-        done = _scope.holds(self) or self._queue.polled()
+        done = _open_scopes.holds(self) or self._queue.polled()
         if done:
             self._queue.raise_error()
         return done
@@ -218,7 +218,7 @@ class HostStream(Stream, metaclass=Concrete):
         Raises the first error of a submitted function, once. TimeoutError names the stream.
         """
         self._check_open()
-        if not self._queue.idle and not _scope.holds(self):
+        if not self._queue.idle and not _open_scopes.holds(self):
             mark = Mark()
             self._queue.put(mark)
             if not mark.wait(timeout) and timeout is not None:
@@ -232,7 +232,7 @@ class HostStream(Stream, metaclass=Concrete):
 
     def __exit__(self, *_: object) -> None:
         """End the item; what other threads submitted meanwhile follows."""
-        _scope.leave(self)
+        _open_scopes.leave(self)
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
@@ -266,8 +266,8 @@ class _HostScope:
 def enter(stream: HostStream, key: object) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
     stream._check_open()  # noqa: SLF001 - one module's business
-    turn = None if _scope.holds(stream) else stream._queue.turn()  # noqa: SLF001 - the same
-    _scope.push(_HostScope(stream, key, turn))
+    turn = None if _open_scopes.holds(stream) else stream._queue.turn()  # noqa: SLF001 - the same
+    _open_scopes.push(_HostScope(stream, key, turn))
 
 
 # -- the default queues -----------------------------------------------------------------------

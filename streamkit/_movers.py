@@ -22,6 +22,7 @@ class Mover(NamedTuple):
     name: str
     current: Callable[[int], Any]
     bind: Callable[[Any], Ways]
+    where: Callable[[], int] | None = None  # a cheap look at the CUcontext that is current
 
 
 class Ways(NamedTuple):
@@ -75,7 +76,12 @@ def _look_again() -> None:
             adapter = watched[module]()
             name = adapter.name
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                mover = Mover(name, adapter.current, _bind(adapter))
+                mover = Mover(
+                    name,
+                    adapter.current,
+                    _bind(adapter),
+                    getattr(adapter, "current_context", None),
+                )
                 found = tuple(sorted((*found, mover), key=lambda mover: _registry.rank(mover.name)))
             del watched[module]
             waiting = tuple(watched)

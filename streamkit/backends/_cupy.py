@@ -73,6 +73,11 @@ def current(device: int) -> Any:
         raise errors.no_device(f"CuPy {cupy.__version__} cannot use CUDA here: {error}") from error
 
 
+current_context: Any = getattr(
+    cupy.cuda.driver, "ctxGetCurrent", None
+)  # half of the bindings' cost
+
+
 def bind(stream: Any) -> Binding:
     """Prepare the stream: it is pushed, and what the push may hide is remembered.
 

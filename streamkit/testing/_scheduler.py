@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from streamkit import _host_queue, _scope, errors
+from streamkit import _host_queue, _open_scopes, errors
 from streamkit._host import HostStream
 from streamkit._host_queue import Engine, Mark, Turn, Wait
 
@@ -49,7 +49,7 @@ def adversarial(seed: int) -> Generator[None]:
     values or streams that the program did not use; anything on CUDA streams. A function that
     waits for the thread that submitted it, other than through streams and events, hangs.
     """
-    open_scopes = _scope._stack.scopes  # noqa: SLF001 - the thread's own, nobody else's
+    open_scopes = _open_scopes.stack.scopes
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes):
         raise errors.ScopeError(
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
@@ -246,7 +246,7 @@ def _is_point(item: Item) -> bool:
 @contextmanager
 def _apart() -> Generator[None]:
     """Hold the thread's open scopes back: a function runs outside of them, as in a worker."""
-    stack = _scope._stack  # noqa: SLF001 - the thread's own, nobody else's
+    stack = _open_scopes.stack
     own, stack.scopes = stack.scopes, []
     try:
         yield

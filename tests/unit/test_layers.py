@@ -22,7 +22,7 @@ LAYERS = (
     ("_lifetime",),
     ("_identity",),
     ("_registry",),
-    ("_order", "_movers", "_scope"),
+    ("_open_scopes", "_order", "_movers", "_scope"),
     ("_event", "_stream", "_host_event", "_host_queue", "_host"),
     ("_wrap",),
     ("_current",),

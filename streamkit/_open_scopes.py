@@ -1,0 +1,85 @@
+"""The open scopes of a thread, innermost last; nothing is kept on the stream.
+
+So one stream can be entered in many places at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from typing import Any, NoReturn, Protocol
+
+from streamkit import errors
+
+
+class OpenScope(Protocol):
+    """What a thread's stack holds: the scope of a CUDA stream or of a host stream."""
+
+    stream: Any
+    key: object  # under which it is left
+
+    @abstractmethod
+    def leave(self) -> list[str] | None:
+        """Restore everything, and name what could not be."""
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []  # OpenScope
+
+
+stack = _Stack()
+"""The calling thread's: ``stack.scopes``, the innermost last."""
+
+
+def innermost() -> Any:
+    """Return the stream of this thread's innermost scope, or None."""
+    return stack.scopes[-1].stream if stack.scopes else None
+
+
+def holds(stream: object) -> bool:
+    """Whether this thread has a scope of the stream open."""
+    return any(scope.stream is stream for scope in stack.scopes)
+
+
+def push(scope: OpenScope) -> None:
+    """Note an entered scope as this thread's innermost."""
+    stack.scopes.append(scope)
+
+
+def leave(key: object) -> None:
+    """Leave the scope that was entered under ``key``, the innermost one if all is well.
+
+    Scopes still open inside it are left first, innermost first, and ScopeError says so.
+    """
+    scopes = stack.scopes
+    if scopes and scopes[-1].key is key:
+        lost = scopes.pop().leave()
+        if lost:
+            raise errors.not_restored(lost)
+    else:
+        leave_out_of_order(scopes, key)
+
+
+def leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
+    """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
+    depth = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
+    if depth is None:
+        raise errors.left_out_of_order(
+            f"the scope of {errors.describe(getattr(key, 'stream', key))} is not open in this "
+            "thread: it was entered elsewhere, or an outer scope was left before it"
+        )
+    inner = [errors.describe(scope.stream) for scope in scopes[depth + 1 :]]
+    lost: list[str] = []
+    while len(scopes) > depth + 1:
+        lost += scopes.pop().leave() or []
+    if getattr(scopes[depth], "depth", 0):
+        scopes[depth].depth -= 1
+        lost += scopes[depth].plan.stay() or []
+    else:
+        lost += scopes.pop().leave() or []
+    raise errors.left_out_of_order(
+        f"a scope was left while scopes inside it were open, which ended too: "
+        f"{', '.join(reversed(inner))}",
+        lost,
+    )

@@ -1,0 +1,32 @@
+"""The table of objects that it does not keep alive."""
+
+from __future__ import annotations
+
+import gc
+
+from streamkit._weak_table import WeakTable
+
+
+class Thing:
+    pass
+
+
+def test_it_keeps_nothing_alive():
+    table = WeakTable()
+    thing = Thing()
+    table.keep(1, thing)
+    assert table.find(1) is thing
+    del thing
+    gc.collect()
+    assert table.find(1) is None
+    assert list(table.living()) == []
+
+
+def test_a_sweep_takes_the_dead_and_leaves_the_living():
+    table = WeakTable()
+    things = {number: Thing() for number in range(0, 5_000, 100)}
+    for number in range(5_000):
+        table.keep(number, things.get(number) or Thing())
+    assert len(table) < 2_500, "the dead are still there"
+    assert all(table.find(number) is thing for number, thing in things.items())
+    assert set(table.living()) == set(things.values())
