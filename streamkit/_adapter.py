@@ -79,8 +79,7 @@ class CurrentStream(Protocol):
 
     Called with the stream's device current. ``current`` may initialise the library's CUDA state
     and raises NoDeviceError where this build of the library has none. Optional beside these:
-    ``current_here()``, a cheap ``current`` of whatever device is current; ``current_context()``,
-    this thread's CUcontext as an int (0 for none), cheaper than cuda.bindings tells it.
+    ``current_here()``, a cheap ``current`` of whatever device is current.
     """
 
     @abstractmethod

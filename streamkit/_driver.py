@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _library, errors
+from streamkit._locks import new_lock
 from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _NOT_READY = 600
 _CAPTURE_IMPLICIT = 906
@@ -26,7 +26,7 @@ _EVENT_TIMING, _EVENT_NO_TIMING = 0, 2
 _EXTERNAL = 1
 _RELAXED = 2
 
-_lock = threading.RLock()
+_lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
 _devices: dict[int, int] = {}  # the same, the other way round
 
@@ -74,6 +74,14 @@ def current_context() -> int:
     return int(context)
 
 
+def context_answer(context: int) -> tuple[Any, Any]:
+    """Return what ``cuCtxGetCurrent`` answers while that context is current.
+
+    Comparing answers costs two thirds of ``current_context``, and a failure is unequal too.
+    """
+    return _library.cu.CUresult.CUDA_SUCCESS, _library.cu.CUcontext(context)
+
+
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
     _ask("cuCtxSetCurrent", context)
@@ -87,6 +95,19 @@ def in_context(context: int) -> Generator[None]:
         yield
     finally:
         _ask("cuCtxPopCurrent")
+
+
+def _create(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
+    """Make something in a context; it goes if the context before cannot be had back."""
+    made = 0
+    try:
+        with in_context(context):
+            made = int(make())
+    except errors.DriverError:
+        if made:
+            destroy(made)
+        raise
+    return made
 
 
 def current_device() -> int:
@@ -126,9 +147,9 @@ def priority_range(device: int) -> tuple[int, int]:
 
 def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
     """Create a stream in the device's primary context."""
-    with in_context(primary_context(device)):
-        flags = _NONBLOCKING_FLAG if nonblocking else 0
-        return int(_ask("cuStreamCreateWithPriority", flags, priority))
+    flags = _NONBLOCKING_FLAG if nonblocking else 0
+    call = functools.partial(_ask, "cuStreamCreateWithPriority", flags, priority)
+    return _create(primary_context(device), call, destroy_stream)
 
 
 def destroy_stream(stream: int) -> None:
@@ -188,7 +209,7 @@ def capture_id(stream: int) -> int | None:
     makes every question about the legacy stream illegal.
     """
     code, status = _library.cu.cuStreamIsCapturing(stream)
-    if code == _CAPTURE_IMPLICIT:
+    if code == _CAPTURE_IMPLICIT and stream == LEGACY:
         return 0
     if code:
         raise _error("cuStreamIsCapturing", code)
@@ -230,8 +251,8 @@ def sync_stream(stream: int) -> None:
 
 def create_event(context: int, *, timing: bool) -> int:
     """Create an event in a context: it can be recorded only on streams of that context."""
-    with in_context(context):
-        return int(_ask("cuEventCreate", _EVENT_TIMING if timing else _EVENT_NO_TIMING))
+    flags = _EVENT_TIMING if timing else _EVENT_NO_TIMING
+    return _create(context, functools.partial(_ask, "cuEventCreate", flags), destroy_event)
 
 
 def destroy_event(event: int) -> None:

@@ -11,14 +11,18 @@ import re
 from typing import Any
 
 from streamkit import _driver, _library, errors
+from streamkit._locks import new_lock
+
+_lock = new_lock()
 
 
 @functools.cache
 def _core() -> Any:
-    try:
-        return importlib.import_module("cuda.core")
-    except ImportError as error:
-        raise errors.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
+    with _lock:  # a second thread would be given a module that is still being imported
+        try:
+            return importlib.import_module("cuda.core")
+        except ImportError as error:
+            raise errors.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
 
 
 def stream(handle: int) -> Any:
@@ -34,21 +38,28 @@ def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
     """Create an event in a context; return its handle, and cuda.core's object that destroys it.
 
     It can be recorded on streams of that context only (or, of a primary one, its green ones).
-    cuda.core makes events in primary contexts; in another there is no object, and the caller
-    destroys the event.
+    cuda.core makes events in primary contexts; in another, or where it fails, which it does without
+    a reason, there is no object, and the caller destroys the event.
     """
     device = _driver.primary_device(context)
-    if device is None:
+    event = None if device is None else _core_event(context, device, timing=timing)
+    if event is None:
         return _driver.create_event(context, timing=timing), None
+    return int(event.handle), event
+
+
+def _core_event(context: int, device: int, *, timing: bool) -> Any:
     core = _core()
     with _driver.in_context(context):
+        maker = core.Device(device)
         try:
-            maker = core.Device(device)
             maker.set_current()  # it asks for that, once in each thread
-            event = maker.create_event(core.EventOptions(timing_enabled=timing))
         except Exception as error:
-            raise failed("cuEventCreate", error) from error
-    return int(event.handle), event
+            raise failed("cuCtxSetCurrent", error) from error
+        try:
+            return maker.create_event(core.EventOptions(timing_enabled=timing))
+        except Exception:  # noqa: BLE001 - the driver is asked next, and says why
+            return None
 
 
 def edge(event: Any, source: Any, target: Any) -> None:
@@ -62,8 +73,9 @@ def edge(event: Any, source: Any, target: Any) -> None:
         raise failed("cuEventRecord or cuStreamWaitEvent", error) from error
 
 
-def failed(call: str, error: Exception) -> errors.DriverError:
-    """Word an error of cuda.core, which begins with CUDA's name for it."""
+def failed(call: str, error: Exception) -> Exception:
+    """Word an error of cuda.core, which begins with CUDA's name for it; another is itself."""
     found = re.search(r"CUDA_ERROR_\w+", str(error))
-    name = found[0] if found else "CUDA_ERROR_UNKNOWN"
-    return errors.DriverError(call, name, int(getattr(_library.cu.CUresult, name)))
+    if found is None:
+        return error
+    return errors.DriverError(call, found[0], int(getattr(_library.cu.CUresult, found[0])))

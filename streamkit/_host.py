@@ -250,14 +250,16 @@ class HostStream(Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_turn", "key", "stream")
+    __slots__ = ("_turn", "depth", "key", "stream")
 
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
+        self.depth = 0
 
-    def leave(self) -> None:
+    def leave(self) -> list[str]:
         if self._turn is not None:
             self._turn.end()
+        return []
 
     def __del__(self) -> None:
         self.leave()  # the thread ended inside it

@@ -8,12 +8,12 @@ device and handle until the capture ends.
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _library, errors
 from streamkit._adapter import traits_of
+from streamkit._locks import new_lock
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._weak_table import WeakTable
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _known: WeakTable[Queue] = WeakTable()  # id -> record
 _legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
-_lock = threading.RLock()  # a garbage collection inside it can run code that comes back here
+lock = new_lock()
+"""Held while records and views of queues change."""
 
 
 def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> Queue:
@@ -67,7 +68,7 @@ def _identify_default(found: Queue) -> Queue:
             number = _driver.legacy_id()
         elif _driver.capture_id(handle) is None:
             number = _driver.stream_id(handle)
-    with _lock:
+    with lock:
         queue = None if number is None else _known.find(number)
         if queue is None:
             queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
@@ -89,19 +90,16 @@ def _identify_created(found: Queue, stream: Any) -> Queue:
     context, device, primary = _driver.stream_context(stream)
     _check_device(found, device)
     nonblocking = _driver.stream_is_nonblocking(stream)
-    _lock.acquire()  # at half the cost of ``with``
-    try:
+    with lock:
         queue = _known.find(number)
         if queue is None:
             found.nonblocking = nonblocking
             queue = _complete(found, context, device, primary=primary, number=number)
-    finally:
-        _lock.release()
     return queue
 
 
 def _identify_capturing(found: Queue, capture: int) -> Queue:
-    with _lock:
+    with lock:
         for queue in _known.living():
             # a handle cannot have been reused while what destroys it is alive
             owned = queue.owner is not None or queue.is_owned or queue.permanent
@@ -135,7 +133,7 @@ def _check_device(found: Queue, device: int | None) -> None:
 def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
     if owner is None and traits_of(adapter).streams_are_values and not queue.permanent:
         return queue  # another of its objects on this queue will be as good
-    with _lock:
+    with lock:
         if queue.view(adapter.name) is native:
             return queue
         if owner is not None:
@@ -193,7 +191,7 @@ def register(queue: Queue) -> None:
     """Complete the record of a stream that was just created here."""
     device = queue.device or 0
     number = _driver.stream_id(queue.handle)
-    with _lock:
+    with lock:
         _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
 
 
@@ -207,7 +205,7 @@ def settle(queue: Queue) -> bool:
                 return False
             queue.nonblocking = _driver.stream_is_nonblocking(queue.handle)
             queue.id = _driver.stream_id(queue.handle)
-        with _lock:
+        with lock:
             if _known.find(queue.id) is None:
                 _known.keep(queue.id, queue)
     return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
-import threading
 from typing import Any
 
 from streamkit import errors
+from streamkit._locks import new_lock
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
@@ -37,7 +38,8 @@ cu: Any = _Unloaded()
 is_forked = False
 """Whether this process is the child of one that had initialised CUDA."""
 
-_lock = threading.RLock()
+_is_loading = False
+_lock = new_lock()
 
 
 def is_loaded() -> bool:
@@ -46,8 +48,18 @@ def is_loaded() -> bool:
 
 
 def _load() -> None:
-    global cu  # noqa: PLW0603 - one driver for the process
+    global cu, _is_loading  # noqa: PLW0603 - one driver for the process
     bindings = _import_bindings()
+    _watch_forks()
+    _is_loading = True
+    try:
+        _initialise(bindings)
+        cu = bindings
+    finally:
+        _is_loading = False
+
+
+def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
     except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
@@ -56,14 +68,18 @@ def _load() -> None:
         raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
     if code:
         _, name = bindings.cuGetErrorName(code)
-        raise errors.DriverError("cuInit", name.decode(), int(code))
+        raise errors.DriverError("cuInit", name.decode() if name else "unknown", int(code))
+
+
+@functools.cache
+def _watch_forks() -> None:
     os.register_at_fork(after_in_child=_forbid)
-    cu = bindings
 
 
 def _forbid() -> None:
     global cu, is_forked
-    cu, is_forked = _Forked(), True
+    if _is_loading or is_loaded():
+        cu, is_forked = _Forked(), True
 
 
 def _import_bindings() -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _driver, _registry, errors
+from streamkit._locks import new_lock
 from streamkit.protocols import BindsCurrent, CurrentStream
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ class Mover(NamedTuple):
     name: str
     current: Callable[[int], Any]
     bind: Callable[[Any], Ways]
-    where: Callable[[], int] | None = None  # a cheap look at the CUcontext that is current
 
 
 class Ways(NamedTuple):
@@ -39,7 +38,7 @@ found: tuple[Mover, ...] = ()
 """What ``movers`` returned last."""
 waiting: tuple[str, ...] | None = None
 """The modules to watch for, once that is known; () if ``found`` will not change any more."""
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def movers() -> tuple[Mover, ...]:
@@ -48,18 +47,14 @@ def movers() -> tuple[Mover, ...]:
     A library whose build or driver has no CUDA has none to move. Asking initialises a library
     that is imported but has not touched CUDA.
     """
-    for module in _first_look() if waiting is None else waiting:
+    if waiting is None:
+        _look_again()
+        return found
+    for module in waiting:
         if module in sys.modules and _registry.is_loaded(module):
             _look_again()
             break
     return found
-
-
-def _first_look() -> tuple[str, ...]:
-    """Return the modules to watch for."""
-    global waiting  # noqa: PLW0603 - one table for the process
-    waiting = tuple(_watched())
-    return waiting
 
 
 @functools.cache
@@ -74,17 +69,11 @@ def _look_again() -> None:
         watched = _watched()
         for module in [module for module in watched if _registry.is_loaded(module)]:
             adapter = watched[module]()
-            name = adapter.name
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                mover = Mover(
-                    name,
-                    adapter.current,
-                    _bind(adapter),
-                    getattr(adapter, "current_context", None),
-                )
+                mover = Mover(adapter.name, adapter.current, _bind(adapter))
                 found = tuple(sorted((*found, mover), key=lambda mover: _registry.rank(mover.name)))
             del watched[module]
-            waiting = tuple(watched)
+        waiting = tuple(watched)
 
 
 def _bind(adapter: CurrentStream) -> Callable[[Any], Ways]:

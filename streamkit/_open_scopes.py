@@ -17,10 +17,11 @@ class OpenScope(Protocol):
 
     stream: Any
     key: object  # under which it is left
+    depth: int  # how often it was entered again under its key, directly inside
 
     @abstractmethod
-    def leave(self) -> list[str] | None:
-        """Restore everything, and name what could not be."""
+    def leave(self) -> list[str]:
+        """Restore everything, and name what could not be; a second time does what is left."""
 
 
 class _Stack(threading.local):
@@ -53,31 +54,43 @@ def leave(key: object) -> None:
     Scopes still open inside it are left first, innermost first, and ScopeError says so.
     """
     scopes = stack.scopes
-    if scopes and scopes[-1].key is key:
-        lost = scopes.pop().leave()
-        if lost:
-            raise errors.not_restored(lost)
-    else:
+    if not scopes or scopes[-1].key is not key:
         leave_out_of_order(scopes, key)
+    lost = leave_innermost(scopes)
+    if lost:
+        raise errors.not_restored(lost)
+
+
+def leave_innermost(scopes: list[Any]) -> list[str]:
+    """Leave the innermost scope, once if it was entered again; name what could not be restored."""
+    scope = scopes[-1]
+    if scope.depth:
+        scope.depth -= 1
+        lost: list[str] = scope.plan.stay()
+        return lost
+    try:
+        lost = scope.leave()
+    except BaseException:  # an interrupt: the rest is restored all the same
+        scope.leave()
+        raise
+    finally:
+        scopes.pop()
+    return lost
 
 
 def leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
-    depth = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
-    if depth is None:
+    index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
+    if index is None:
         raise errors.left_out_of_order(
             f"the scope of {errors.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
-    inner = [errors.describe(scope.stream) for scope in scopes[depth + 1 :]]
+    inner = [errors.describe(scope.stream) for scope in scopes[index + 1 :]]
     lost: list[str] = []
-    while len(scopes) > depth + 1:
-        lost += scopes.pop().leave() or []
-    if getattr(scopes[depth], "depth", 0):
-        scopes[depth].depth -= 1
-        lost += scopes[depth].plan.stay() or []
-    else:
-        lost += scopes.pop().leave() or []
+    while len(scopes) > index + 1:
+        lost += leave_innermost(scopes)
+    lost += leave_innermost(scopes)
     raise errors.left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",

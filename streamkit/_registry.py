@@ -221,13 +221,25 @@ def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
             "a stream of another context than the device's primary one",
             "it runs in the primary one. Order its own stream after this one: t.wait(s)",
         )
-    if isinstance(queue, OwnedQueue) and traits.remembers_handles:
-        queue.remembered = True
-    with _driver.in_context(queue.context):  # building it may initialise the library's device
-        made = served.borrow(queue)
-    queue.shown = True
-    _identity.remember(queue, served, made, made=True)
+    with _identity.lock:
+        found = queue.view(served.name)  # another thread's, meanwhile
+        if found is not None:
+            return found, may_keep
+        with _driver.in_context(queue.context):  # building it may initialise the library's device
+            made = served.borrow(queue)
+        show(queue, remembers=traits.remembers_handles)
+        _identity.remember(queue, served, made, made=True)
     return made, may_keep
+
+
+def show(queue: Queue, *, remembers: bool) -> None:
+    """Note that others may have the handle now, and an allocator that ``remembers`` it."""
+    elder: Queue | None = queue
+    while elder is not None:
+        elder.shown = True
+        if remembers and isinstance(elder, OwnedQueue):
+            elder.remembered = True
+        elder = elder.also
 
 
 # -- with a current stream --------------------------------------------------------------------

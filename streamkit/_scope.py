@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import _driver, _identity, _library, _movers, _order, _registry, errors
-from streamkit._open_scopes import leave_out_of_order, stack
+from streamkit._open_scopes import leave_innermost, leave_out_of_order, stack
 
 if TYPE_CHECKING:
     from typing import Self
@@ -26,7 +26,7 @@ class Plan:
     def __init__(self, target: Scoped, context: int, libraries: Libraries) -> None:
         self.context = context
         self.known = _movers.movers()
-        self.where = next((m.where for m in self.known if m.where), _driver.current_context)
+        self.here = _driver.context_answer(context)
         self.movers = [m for m in self.known if libraries is None or m.name in libraries]
         ways = [mover.bind(target.to(mover.name)) for mover in self.movers]
         self.enters = [way.enter for way in ways]
@@ -40,14 +40,17 @@ class Plan:
         for look in self.looks:
             if not look():
                 return False
-        return self.where() == self.context
+        return bool(_library.cu.cuCtxGetCurrent() == self.here)
 
-    def stay(self) -> list[str] | None:
+    def stay(self) -> list[str]:
         """Put every library, and the context, back there if they are not; name what could not."""
-        if self.is_there():
-            return None
-        _driver.set_context(self.context)
         lost: list[str] = []
+        try:
+            if self.is_there():
+                return lost
+            _driver.set_context(self.context)
+        except errors.StreamKitError as error:
+            lost.append(f"the device ({error})")
         for mover, set_current in zip(self.movers, self.back, strict=True):
             try:
                 assert set_current is not None  # noqa: S101 - there is no scope inside otherwise
@@ -65,6 +68,7 @@ class Scoped:
     """A CUDA stream as something to enter."""
 
     _queue: Queue | None
+    _views: dict[str, Any]  # the libraries' objects that the stream holds
     _plans: dict[Libraries, Plan] = {}  # noqa: RUF012 - replaced, never changed
 
     @abstractmethod
@@ -77,7 +81,9 @@ class Scoped:
 
     def _new_plan(self, libraries: Libraries) -> Plan:
         plan = Plan(self, self._live().context, libraries)
-        self._plans = {**self._plans, libraries: plan}
+        # a view that the stream may not hold is made anew for each scope, and so is the plan
+        if all(mover.name in self._views for mover in plan.movers):
+            self._plans = {**self._plans, libraries: plan}
         return plan
 
     def __enter__(
@@ -91,8 +97,6 @@ class Scoped:
         ``use`` enters it under a key of its own. If a library refuses the stream, everything is
         put back and its error raised.
         """
-        if _library.is_forked:
-            raise errors.forked()
         queue = self._queue
         if queue is None or queue.thread is not None:
             queue = self._live()
@@ -106,14 +110,14 @@ class Scoped:
             else:
                 scopes.append(NestedScope(self, self if key is None else key, plan))
             return self
+        is_here = _library.cu.cuCtxGetCurrent() == plan.here
         scope = CudaScope()
         scope.stream, scope.key, scope.plan = self, self if key is None else key, plan
-        scope.previous, scope.depth, scope.ordered = plan.context, 0, None
+        scope.previous = plan.context if is_here else _driver.current_context()
+        scope.depth, scope.ordered = 0, None
         tokens = scope.tokens = []
         try:
-            previous = plan.where()
-            if previous != plan.context:
-                scope.previous = previous
+            if not is_here:
                 _driver.set_context(plan.context)
             if ordered:
                 scope.order_after(queue)
@@ -128,17 +132,12 @@ class Scoped:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Restore what ``__enter__`` changed."""
         scopes = stack.scopes
-        if not scopes or scopes[-1].key is not self:
-            leave_out_of_order(scopes, self)
-        scope = scopes[-1]
-        if scope.depth:
-            scope.depth -= 1
-            lost = scope.plan.stay()
+        if scopes and scopes[-1].key is self:
+            lost = leave_innermost(scopes)
+            if lost:
+                raise errors.not_restored(lost)
         else:
-            scopes.pop()
-            lost = scope.leave()
-        if lost:
-            raise errors.not_restored(lost)
+            leave_out_of_order(scopes, self)
 
 
 def _undo(scope: CudaScope, error: BaseException) -> None:
@@ -180,9 +179,9 @@ class CudaScope:
         interrupt: BaseException | None = None
         plan, tokens, previous = self.plan, self.tokens, self.previous
         try:
-            if _library.is_forked or plan.where() != plan.context:
+            if _library.cu.cuCtxGetCurrent() != plan.here:
                 _driver.set_context(plan.context)  # the body may have changed the device
-        except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
+        except errors.StreamKitError as error:
             lost.append(f"the device of {self.stream!r} ({error})")
         for leave in plan.leaves[len(plan.leaves) - len(tokens) :]:  # of those that were entered
             try:
@@ -193,8 +192,11 @@ class CudaScope:
                 lost.append(f"{name} ({type(error).__name__}: {error})")
         if self.ordered is not None:
             lost += self._hold_others(*self.ordered)
-        if previous != plan.context or not plan.keeps_device:
-            _driver.set_context(previous)
+        try:
+            if previous != plan.context or not plan.keeps_device:
+                _driver.set_context(previous)
+        except errors.StreamKitError as error:
+            lost.append(f"the device before {self.stream!r} ({error})")
         if interrupt is not None:
             raise interrupt
         return lost
@@ -220,6 +222,6 @@ class NestedScope:
         self.plan = plan
         self.depth = 0  # as in CudaScope
 
-    def leave(self) -> list[str] | None:
+    def leave(self) -> list[str]:
         """Put back what the body moved: to this very stream, where the outer scope has it."""
         return self.plan.stay()

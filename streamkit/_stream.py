@@ -16,7 +16,8 @@ from streamkit import (
     errors,
 )
 from streamkit._event import CudaEvent
-from streamkit._lifetime import OwnedEvent, OwnedQueue
+from streamkit._lifetime import OwnedEvent
+from streamkit._queue import LEGACY
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ class CudaStream(_scope.Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def _show(self) -> Queue:
         """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()
-        queue.shown = True
-        if isinstance(queue, OwnedQueue):
-            queue.remembered = True
+        _registry.show(queue, remembers=True)
         return queue
 
     @property
@@ -145,6 +144,8 @@ class CudaStream(_scope.Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def priority(self) -> int:
         """The effective priority: smaller is more urgent, 0 the default."""
         queue = self._live()
+        if queue.handle == LEGACY:
+            return 0  # asking would break a blocking stream's capture
         with _order.on(queue):
             return _driver.stream_priority(queue.handle)
 
@@ -157,7 +158,7 @@ class CudaStream(_scope.Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def is_capturing(self) -> bool:
         """Whether a graph is being captured on it, whoever began that."""
         queue = self._live()
-        if queue.handle == 1:
+        if queue.handle == LEGACY:
             return False  # the legacy stream cannot be captured
         with _order.on(queue):
             return _driver.capture_id(queue.handle) is not None

@@ -139,7 +139,7 @@ class Cuda:
         self._streams.pop(stream).close()
 
     def scope(self, stream, ordered):
-        return sk.use(self._streams[stream], ordered=ordered)
+        return sk.use(self._streams[stream], libraries=["warp"], ordered=ordered)
 
     # -- what happened ------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from streamkit.protocols import Queue, Traits
 
 name = "cuda.bindings"
 api = 1
-traits = Traits(streams_are_fixed=True, any_context=True, remembers_handles=False)
+# not fixed: the object outlives its stream, and the handle can come back as another
+traits = Traits(any_context=True, remembers_handles=False)
 
 
 def extract(obj: Any) -> Queue:

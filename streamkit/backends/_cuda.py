@@ -6,7 +6,7 @@ from typing import Any
 
 import cuda.core
 
-from streamkit import errors
+from streamkit import _edges, errors
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -48,8 +48,11 @@ def borrow(queue: Queue) -> Any:
         singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
         return singletons[queue.handle]
     device = cuda.core.Device(queue.device)
-    device.set_current()  # create_stream asks for it, once in each thread
-    return device.create_stream(_Owner(queue))
+    try:
+        device.set_current()  # create_stream asks for it, once in each thread
+        return device.create_stream(_Owner(queue))
+    except Exception as error:
+        raise _edges.failed("cuCtxSetCurrent", error) from error
 
 
 def event_handle(event: Any) -> int:

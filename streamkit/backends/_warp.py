@@ -7,13 +7,13 @@ dies, the entry goes and the first one breaks. So there is one per queue, made o
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from typing import Any
 
 import warp
 
 from streamkit import errors
+from streamkit._locks import new_lock
 from streamkit.backends._warp_current import bind, enter, leave
 from streamkit.protocols import Queue, Traits
 
@@ -26,7 +26,7 @@ traits = Traits(streams_are_fixed=True)
 _views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # queue id -> view
 _searched: dict[int, None] = {}  # ids of queues that were looked for, in order
 _REMEMBERED = 10_000
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def extract(obj: Any) -> Queue:
@@ -83,10 +83,11 @@ def _keep(stream: Any, queue: Queue) -> None:
 
 
 def _device(ordinal: int) -> Any:
-    warp.init()
-    if not warp.is_cuda_available():
-        raise errors.no_device(f"Warp {warp.__version__} cannot use CUDA here")
-    return warp.get_cuda_device(ordinal).stream.device  # asking for it makes the device's streams
+    with _lock:  # Warp has a device's context before it has made its streams
+        warp.init()
+        if not warp.is_cuda_available():
+            raise errors.no_device(f"Warp {warp.__version__} cannot use CUDA here")
+        return warp.get_cuda_device(ordinal).stream.device  # asking makes the streams
 
 
 # -- current stream ---------------------------------------------------------------------------

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import warp
 
 from streamkit import errors
+from streamkit._locks import new_lock
 from streamkit._queue import this_thread
 from streamkit.protocols import Binding, unbound
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamkit._queue import ThreadToken
 
 _NAME = "warp"
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 # One move of Warp's current stream and default device: the stream, where it was moved, what was
@@ -31,7 +31,6 @@ _lock = threading.RLock()
 _Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "list[ThreadToken]"]
 
 _levels: list[_Level] = []  # innermost last
-_acquire, _release = _lock.acquire, _lock.release  # at half the cost of ``with``
 
 
 def bind(stream: Any) -> Binding:
@@ -45,8 +44,7 @@ def bind(stream: Any) -> Binding:
 
     def enter() -> _Level:
         thread = this_thread()
-        _acquire()
-        try:
+        with _lock:  # not ``acquire``: an interrupt right after it would leave the lock held
             level = _join(stream, place, thread) if _levels else None
             if level is not None:
                 return level
@@ -62,20 +60,12 @@ def bind(stream: Any) -> Binding:
             except BaseException:  # an interrupt: without this, nobody could ever undo the move
                 _end(level, runtime)
                 raise
-        finally:
-            _release()
-        return level
+            return level
 
     def leave(level: _Level) -> None:
-        _acquire()
-        try:
-            threads = level[-1]
-            if len(threads) == 1:
+        with _lock:
+            if not _others_stay(level):
                 _end(level, runtime)
-            else:
-                threads.remove(this_thread())
-        finally:
-            _release()
 
     def is_current() -> bool:
         return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - the same
@@ -87,6 +77,15 @@ def bind(stream: Any) -> Binding:
             runtime.default_device = device
 
     return Binding(enter, leave, is_current, set_current, keeps_device=place is device)
+
+
+def _others_stay(level: _Level) -> bool:
+    """Take this thread out of a level that it shares; whether anybody stays there."""
+    threads = level[-1]
+    if len(threads) == 1:
+        return False
+    threads.remove(this_thread())
+    return any(thread.is_alive for thread in threads)
 
 
 def _end(level: _Level, runtime: Any) -> None:

@@ -12,9 +12,11 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import _build
+
+TIER = Path(__file__).resolve().parent
 
 OPTIONS = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
@@ -28,11 +30,11 @@ def main():
         sys.exit(__doc__)
     name, *options = sys.argv[1:]
     os.environ.update(OPTIONS[name], LD_PRELOAD=str(_build.runtime(name)), STREAMKIT_SANITIZER=name)
-    some = any(Path(option.partition("::")[0]).exists() for option in options)
+    os.chdir(TIER.parents[1])
     pytest = str(Path(sys.executable).with_name("pytest"))
-    what = options if some else [str(Path(__file__).parent), *options]
     # not capturing file descriptors: a report is written to one, and then the process ends
-    os.execv(pytest, [pytest, "--capture=sys", *what])  # noqa: S606 - there is no shell to fear
+    fixed = ("--capture=sys", f"--override-ini=testpaths={TIER}")
+    os.execv(pytest, [pytest, *fixed, *options])  # noqa: S606 - there is no shell to fear
 
 
 if __name__ == "__main__":

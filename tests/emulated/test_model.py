@@ -58,12 +58,12 @@ class Unmoved(Cuda):
 
 class Unordered(Cuda):
     def scope(self, stream, ordered):
-        return sk.use(self._streams[stream])
+        return sk.use(self._streams[stream], libraries=["warp"])
 
 
 class AlwaysOrdered(Cuda):
     def scope(self, stream, ordered):
-        return sk.use(self._streams[stream], ordered=True)
+        return sk.use(self._streams[stream], libraries=["warp"], ordered=True)
 
 
 @pytest.mark.parametrize(

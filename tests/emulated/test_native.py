@@ -167,6 +167,18 @@ def test_a_busy_stream_that_is_closed_is_destroyed_and_its_work_runs(gate, cells
     assert alive() == before
 
 
+def test_events_measure_once_both_are_reached(gate):
+    stream = sk.new_stream(nonblocking=True)
+    start = stream.record(timing=True)
+    gate.hold(stream.handle)
+    end = stream.record(timing=True)
+    with pytest.raises(ValueError, match="not reached"):
+        end - start
+    gate.open()
+    end.sync()
+    assert end - start > 0 > start - end
+
+
 # -- recycled handles -------------------------------------------------------------------------
 
 

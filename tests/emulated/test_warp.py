@@ -117,10 +117,10 @@ def test_a_scope_adds_no_event_and_no_wait(stands):
 def test_an_ordered_scope_is_two_edges(warp, stands):
     previous, stream = warp.Stream("cuda:0"), sk.new_stream()
     with warp.ScopedStream(previous):
-        with sk.use(stream, ordered=True):
+        with sk.use(stream, libraries=["warp"], ordered=True):
             pass
         _emulator.reset_calls()
-        with sk.use(stream, ordered=True):
+        with sk.use(stream, libraries=["warp"], ordered=True):
             pass
         asked = _emulator.all_calls()
     assert asked["cuEventRecord"] == 2

@@ -14,7 +14,7 @@ import streamkit
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
-    ("errors", "_queue", "_weak_table", "_adapter", "protocols"),
+    ("errors", "_locks", "_queue", "_weak_table", "_adapter", "protocols"),
     ("_library",),
     ("_driver",),
     ("_edges",),

@@ -113,6 +113,9 @@ static bool is_joined(const struct stream *fork, const struct stream *origin) {
 }
 
 static CUresult verdict(const struct capture *capture) {
+    bool is_own = pthread_equal(capture->thread, pthread_self());
+    REQUIRE(is_own || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED,
+            CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD); /* which ends it all the same */
     REQUIRE(capture->valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     for (size_t i = 0; i < capture->streams.count; i++)
         REQUIRE(is_joined(capture->streams.items[i], capture->origin),
@@ -143,11 +146,6 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
     if (capture->origin != stream) {
         capture->valid = false;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    }
-    bool is_own = pthread_equal(capture->thread, pthread_self());
-    if (!is_own && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
-        capture->valid = false;
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
     CUresult found = verdict(capture);
     if (found)

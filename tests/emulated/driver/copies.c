@@ -3,7 +3,6 @@
 
 static CUresult add_copy(CUstream handle, void *to, const void *from, size_t bytes, bool waits) {
     struct stream *stream;
-    if (waits) TRY(refuse_unsafe());
     TRY(find_target(handle, &stream));
     add_work(stream, &(struct action){COPY, .copy = {to, from, bytes}},
              CU_GRAPH_NODE_TYPE_MEMCPY);
@@ -68,7 +67,6 @@ struct area {
 static CUresult add_fill(CUstream handle, struct area area, uint32_t value, size_t size,
                          bool waits) {
     struct stream *stream;
-    if (waits) TRY(refuse_unsafe());
     TRY(find_target(handle, &stream));
     struct action action = {FILL, .fill = {(char *)area.to, area.pitch, size, area.width,
                                            area.height, value}};

@@ -208,7 +208,7 @@ void add_work(struct stream *stream, const struct action *action, CUgraphNodeTyp
 
 struct node {
     CUgraphNode handle;
-    struct graph *graph, *child;
+    struct graph *graph;
     CUgraphNodeType type;
     struct action action;
     nodes dependencies;
@@ -223,7 +223,7 @@ struct graph {
 struct graph *new_graph(void);
 struct node *new_node(struct graph *graph, CUgraphNodeType type, const nodes *dependencies);
 void add_once(nodes *list, struct node *node);
-struct graph *copy_graph(const struct graph *graph, bool with_handles);
+struct graph *copy_graph(const struct graph *graph);
 void free_graph(struct graph *graph);
 void keep_with_graph(struct graph *graph, void *object, CUhostFn destroy);
 void retain_user_object(struct user_object *object);

@@ -78,7 +78,9 @@ static CUresult record(CUevent handle, CUstream on, unsigned flags) {
     struct stream *stream;
     TRY(find_target(on, &stream));
     REQUIRE(event->context == stream->context, CUDA_ERROR_INVALID_HANDLE);
-    if (!stream->capture || flags & CU_EVENT_RECORD_EXTERNAL) {
+    bool external = flags & CU_EVENT_RECORD_EXTERNAL;
+    REQUIRE(stream->capture || !external, CUDA_ERROR_ILLEGAL_STATE);
+    if (!stream->capture || external) {
         add_work(stream, &(struct action){RECORD, .event = event},
                  CU_GRAPH_NODE_TYPE_EVENT_RECORD);
         return CUDA_SUCCESS;
@@ -101,16 +103,26 @@ EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned 
     return record(event, stream, flags);
 }
 
+/* The place in a graph that an event stands for ends with the capture. */
+static CUresult refuse_stale(const struct event *event) {
+    return event->capture && event->capture->ended ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 static CUresult wait_captured(struct stream *stream, struct event *event) {
-    REQUIRE(event->capture->valid && !event->capture->ended,
-            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CUresult refused = CUDA_SUCCESS;
     if (stream->capture && stream->capture != event->capture) {
-        stream->capture->valid = event->capture->valid = false;
-        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+        stream->capture->valid = false;
+        refused = CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    } else if (stream->sort == LEGACY) {
+        refused = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    } else if (!event->capture->valid) {
+        refused = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    REQUIRE(stream->sort != LEGACY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    join_capture(stream, event->capture, &event->frontier);
-    return CUDA_SUCCESS;
+    if (refused)
+        event->capture->valid = false;
+    else
+        join_capture(stream, event->capture, &event->frontier);
+    return refused;
 }
 
 EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags) {
@@ -118,8 +130,13 @@ EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags) {
     REQUIRE(!(flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
     struct stream *stream;
     TRY(find_target(on, &stream));
+    bool external = flags & CU_EVENT_WAIT_EXTERNAL;
+    CUresult stale = refuse_stale(event);
+    if (stale && stream->capture) stream->capture->valid = false;
+    if (stale) return stale;
+    REQUIRE(stream->capture || !external, CUDA_ERROR_ILLEGAL_STATE);
     if (event->capture) return wait_captured(stream, event);
-    if (stream->capture && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
+    if (stream->capture && !external) {
         if (!event->record) return CUDA_SUCCESS;
         stream->capture->valid = false;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
@@ -133,6 +150,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags) {
 
 static CUresult refuse_captured(struct event *event) {
     if (!event->capture) return refuse_unsafe();
+    TRY(refuse_stale(event));
     event->capture->valid = false;
     return CUDA_ERROR_CAPTURED_EVENT;
 }
@@ -155,6 +173,9 @@ static CUresult elapsed(float *milliseconds, CUevent from, CUevent to) {
     REQUIRE(milliseconds, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(start && end, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
+    TRY(refuse_stale(start));
+    TRY(refuse_stale(end));
+    REQUIRE(!start->capture && !end->capture, CUDA_ERROR_CAPTURED_EVENT);
     REQUIRE(start->record && end->record, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(start->context == end->context, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(record_reached(start->record) && record_reached(end->record), CUDA_ERROR_NOT_READY);

@@ -12,7 +12,7 @@ static CUresult instantiate(CUgraphExec *executable, CUgraph handle, cuuint64_t 
     struct graph *graph = object_of(GRAPH, handle);
     REQUIRE(graph && executable, CUDA_ERROR_INVALID_VALUE);
     struct executable *made = zeroed(sizeof *made);
-    made->graph = copy_graph(graph, false);
+    made->graph = copy_graph(graph);
     made->flags = flags;
     *executable = new_handle(EXECUTABLE, made);
     return CUDA_SUCCESS;
@@ -57,33 +57,20 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
     ENTER_EXECUTABLE(handle);
     struct stream *stream;
     TRY(find_target(stream_handle, &stream));
-    return CUDA_SUCCESS; /* nothing to bring anywhere */
+    return refuse_capturing(stream); /* nothing to bring anywhere */
 }
 
 /* One after another, which is one of the orders that the graph allows. */
 static void launch(const struct graph *graph, struct stream *stream) {
-    for (size_t i = 0; i < graph->nodes.count; i++) {
-        const struct node *node = graph->nodes.items[i];
-        if (node->child)
-            launch(node->child, stream);
-        else
-            submit(stream, &node->action);
-    }
+    for (size_t i = 0; i < graph->nodes.count; i++) submit(stream, &graph->nodes.items[i]->action);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     ENTER_EXECUTABLE(handle);
     struct stream *stream;
     TRY(find_target(stream_handle, &stream));
-    if (stream->capture) {
-        struct graph *graph = stream->capture->graph;
-        struct node *node = new_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, &stream->frontier);
-        node->child = copy_graph(executable->graph, true);
-        stream->frontier.count = 0;
-        APPEND(stream->frontier, node);
-    } else {
-        launch(executable->graph, stream);
-    }
+    TRY(refuse_capturing(stream));
+    launch(executable->graph, stream);
     return CUDA_SUCCESS;
 }
 

@@ -43,14 +43,13 @@ void add_work(struct stream *stream, const struct action *action, CUgraphNodeTyp
     APPEND(stream->frontier, node);
 }
 
-static struct node *copy_node(const struct node *node, struct graph *graph, bool with_handles) {
+/* A copy is nobody's to look at: it has no handles. */
+static struct node *copy_node(const struct node *node, struct graph *graph) {
     struct node *copy = zeroed(sizeof *copy);
     copy->graph = graph;
     copy->type = node->type;
     copy->action = node->action;
-    if (with_handles) copy->handle = new_handle(NODE, copy);
     if (uses_event(copy)) copy->action.event->references++;
-    if (node->child) copy->child = copy_graph(node->child, with_handles);
     for (size_t i = 0; i < node->dependencies.count; i++) /* those come first in their graph */
         for (size_t k = 0; k < graph->nodes.count; k++)
             if (node->graph->nodes.items[k] == node->dependencies.items[i])
@@ -58,11 +57,10 @@ static struct node *copy_node(const struct node *node, struct graph *graph, bool
     return copy;
 }
 
-struct graph *copy_graph(const struct graph *graph, bool with_handles) {
+struct graph *copy_graph(const struct graph *graph) {
     struct graph *copy = zeroed(sizeof *copy);
-    if (with_handles) copy->handle = new_handle(GRAPH, copy);
     for (size_t i = 0; i < graph->nodes.count; i++)
-        APPEND(copy->nodes, copy_node(graph->nodes.items[i], copy, with_handles));
+        APPEND(copy->nodes, copy_node(graph->nodes.items[i], copy));
     for (size_t i = 0; i < graph->kept.count; i++) {
         retain_user_object(graph->kept.items[i]);
         APPEND(copy->kept, graph->kept.items[i]);
@@ -73,7 +71,6 @@ struct graph *copy_graph(const struct graph *graph, bool with_handles) {
 static void free_node(struct node *node) {
     if (node->handle) drop_handle(node->handle);
     if (uses_event(node)) release_event(node->action.event);
-    if (node->child) free_graph(node->child);
     free(node->dependencies.items);
     free(node);
 }
@@ -105,24 +102,6 @@ EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
 EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     ENTER_GRAPH(handle);
     free_graph(graph);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphClone(CUgraph *copy, CUgraph handle) {
-    ENTER_GRAPH(handle);
-    *copy = copy_graph(graph, true)->handle;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *added, CUgraph handle,
-                                    const CUgraphNode *dependencies, size_t count) {
-    ENTER_GRAPH(handle);
-    for (size_t i = 0; i < count; i++)
-        REQUIRE(object_of(NODE, dependencies[i]), CUDA_ERROR_INVALID_VALUE);
-    struct node *node = new_node(graph, CU_GRAPH_NODE_TYPE_EMPTY, &(nodes){0});
-    for (size_t i = 0; i < count; i++)
-        add_once(&node->dependencies, object_of(NODE, dependencies[i]));
-    *added = node->handle;
     return CUDA_SUCCESS;
 }
 
@@ -186,14 +165,6 @@ EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
     struct node *node = object_of(NODE, handle);
     REQUIRE(node && type, CUDA_ERROR_INVALID_VALUE);
     *type = node->type;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *graph) {
-    ENTER();
-    struct node *node = object_of(NODE, handle);
-    REQUIRE(node && node->child, CUDA_ERROR_INVALID_VALUE);
-    *graph = node->child->handle;
     return CUDA_SUCCESS;
 }
 

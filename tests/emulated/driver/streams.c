@@ -90,11 +90,16 @@ CUresult find_stream(CUstream handle, struct stream **stream) {
     return CUDA_SUCCESS;
 }
 
+/* A capturing stream itself may be asked this; the legacy one beside it may not. */
+static CUresult refuse_legacy(struct stream *stream) {
+    return stream->sort == LEGACY ? refuse_capturing(stream) : CUDA_SUCCESS;
+}
+
 CUresult find_target(CUstream handle, struct stream **stream) {
     TRY(find_stream(handle, stream));
     if ((*stream)->capture && !(*stream)->capture->valid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    return (*stream)->sort == LEGACY ? refuse_capturing(*stream) : CUDA_SUCCESS;
+    return refuse_legacy(*stream);
 }
 
 /* -- made and destroyed --------------------------------------------------------------------- */
@@ -137,6 +142,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
 
 EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority) {
     ENTER_STREAM(handle);
+    TRY(refuse_legacy(stream));
     *priority = stream->priority;
     return CUDA_SUCCESS;
 }
@@ -164,12 +170,14 @@ EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *device) {
 
 EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
     ENTER_STREAM(handle);
+    TRY(refuse_legacy(stream));
     *context = stream->context->handle;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green) {
     ENTER_STREAM(handle);
+    TRY(refuse_legacy(stream));
     *context = stream->context->handle;
     if (green) *green = NULL; /* there are no green contexts */
     return CUDA_SUCCESS;
@@ -181,11 +189,22 @@ EXPORT CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *green) {
     return CUDA_SUCCESS;
 }
 
+/* The legacy stream is as busy as the blocking ones beside it. */
+static bool is_idle(const struct stream *stream) {
+    if (stream->done < stream->submitted) return false;
+    if (stream->sort != LEGACY) return true;
+    for (struct stream *other = stream->context->streams; other; other = other->next) {
+        bool is_blocking = !(other->flags & CU_STREAM_NON_BLOCKING);
+        if (is_blocking && other->done < other->submitted) return false;
+    }
+    return true;
+}
+
 EXPORT CUresult cuStreamQuery(CUstream handle) {
     ENTER_STREAM(handle);
     TRY(refuse_capturing(stream));
     TRY(refuse_unsafe());
-    return stream->done == stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return is_idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream handle) {

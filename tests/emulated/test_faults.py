@@ -1,0 +1,117 @@
+"""Each driver call of each operation fails in turn, with each code that it can fail with."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import _operations_of_libraries
+import _operations_of_order  # noqa: F401 - its operations are in the table
+import _operations_of_scopes  # noqa: F401 - the same
+import _operations_of_streams  # noqa: F401 - the same
+import pytest
+from _careless import CAREFUL, CARELESS
+from _faults import ACCEPTED, needed, try_all
+from _operations import OPERATIONS, Operation, fresh
+
+import streamkit as sk
+from _libraries import installed
+
+tried = set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections(primary_context):
+    """Collect garbage when it is asked for only, and only what is made from now on."""
+    if installed("warp"):
+        _operations_of_libraries.warp()
+    if installed("numba"):
+        _operations_of_libraries.numba()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def printed(capfd):
+    """What was printed, but for what Warp has to say of its own calls."""
+    out, err = capfd.readouterr()
+    return [line for line in (out + err).splitlines() if not line.startswith("Warp CUDA error")]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_call_that_fails_is_told_and_leaves_nothing(name, capfd):
+    problems = try_all(name, OPERATIONS[name])
+    tried.add(name)
+    assert not problems, "\n".join(problems)
+    assert printed(capfd) == []
+
+
+def test_every_exception_is_needed():
+    if untried := set(OPERATIONS) - tried:
+        pytest.skip(f"not tried: {', '.join(sorted(untried))}")
+    assert [accepted for accepted in ACCEPTED if accepted not in needed] == []
+
+
+def test_what_is_asked_once_for_the_process():
+    script = Path(__file__).with_name("_first_calls.py")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=100, check=True
+    )
+    *problems, trials = done.stdout.splitlines()
+    assert not problems, done.stdout
+    assert int(trials.split()[0]) > 100
+    assert done.stderr == ""
+
+
+# -- the suite can fail -----------------------------------------------------------------------
+
+
+def test_a_careful_operation_passes():
+    assert try_all("careful", CAREFUL) == []
+
+
+@pytest.mark.parametrize(("prepare", "problem"), CARELESS.items())
+def test_a_careless_operation_is_found(prepare, problem):
+    problems = try_all(prepare.__name__, Operation(prepare, ends=False))
+    assert any(problem in found for found in problems), problems
+
+
+def test_an_error_that_streamkit_swallows_is_found(monkeypatch):
+    wait = sk.CudaStream.wait
+
+    def swallow(*arguments):
+        with contextlib.suppress(sk.DriverError):
+            wait(*arguments)
+
+    monkeypatch.setattr(sk.CudaStream, "wait", swallow)
+    problems = try_all("wait", OPERATIONS["wait_for_a_stream_again"])
+    assert problems
+    assert all(problem.endswith(": succeeded all the same") for problem in problems)
+
+
+def test_a_stream_that_streamkit_leaks_is_found(monkeypatch):
+    wait, leaks = sk.CudaStream.wait, []
+
+    def leak(*arguments):
+        try:
+            wait(*arguments)
+        except sk.DriverError:
+            leaks.append(fresh())
+            raise
+
+    monkeypatch.setattr(sk.CudaStream, "wait", leak)
+    problems = try_all("wait", OPERATIONS["wait_for_a_stream_again"])
+    assert problems
+    assert all(problem.endswith(": left alive: {'streams': 1}") for problem in problems)
+
+
+def test_what_is_printed_is_found(capfd):
+    print("Warp CUDA error 1: its own")
+    print("something else")
+    assert printed(capfd) == ["something else"]

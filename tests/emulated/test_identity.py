@@ -1,0 +1,276 @@
+"""Which queue it is, and who is kept alive for it, on handles that come back at once."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+
+import pytest
+from _raw import check, current_context, destroy_stream, driver, make_stream, stream_id
+from test_emulator import run
+
+import streamkit as sk
+from _libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+class Foreign:
+    """Somebody's stream, which knows nothing but its handle."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+class Owner(Foreign):
+    """Somebody's stream, destroyed with this object."""
+
+    def __init__(self):
+        super().__init__(make_stream())
+        weakref.finalize(self, destroy_stream, self.handle).atexit = False
+
+
+@pytest.fixture
+def warp():
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    return warp
+
+
+@contextlib.contextmanager
+def another_context():
+    """Hold a context current that is no device's primary one."""
+    device = check(driver.cuDeviceGet(0))
+    arguments = (None, 0, device) if driver.CUDA_VERSION >= 13000 else (0, device)
+    context = check(driver.cuCtxCreate(*arguments))
+    yield int(context)
+    check(driver.cuCtxPopCurrent())
+    check(driver.cuCtxDestroy(context))
+
+
+# -- which queue ------------------------------------------------------------------------------
+
+
+def test_two_records_of_one_queue_are_equal():
+    raw = make_stream()
+    one, two = sk.wrap(Foreign(raw)), sk.wrap(Foreign(raw))
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != sk.new_stream()
+    destroy_stream(raw)
+
+
+def test_a_recycled_handle_that_captures_is_another_queue():
+    first = make_stream()
+    old = sk.from_handle(first)
+    number = old.id
+    destroy_stream(first)
+    second = make_stream()
+    check(driver.cuStreamBeginCapture(second, driver.CUstreamCaptureMode(1)))
+    stream = sk.from_handle(second)
+    assert stream.id != number
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(second))))
+    assert stream.id == stream_id(second) != number
+    assert stream != old
+    destroy_stream(second)
+
+
+def test_per_thread_streams_of_two_devices_that_capture_differ():
+    """Neither may be asked for its id, and both have the handle 2."""
+    streams = []
+    with contextlib.ExitStack() as captures:
+        for device in range(2):
+            check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
+            check(driver.cuStreamBeginCapture(2, driver.CUstreamCaptureMode(1)))
+            captures.callback(end_capture_of_this_thread, current_context())
+            streams.append(sk.per_thread_stream())
+        zero, one = streams
+        assert zero == sk.per_thread_stream(0)
+        assert zero != one
+
+
+def end_capture_of_this_thread(context):
+    check(driver.cuCtxSetCurrent(context))
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(2))))
+
+
+def test_a_handle_0_that_comes_first_is_the_legacy_stream_all_the_same():
+    """cuda.bindings then gives the driver's per-thread variants, for which 0 is another queue."""
+    program = """
+        from cuda.bindings import driver
+        import streamkit as sk
+
+        driver.cuInit(0)
+        driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+        zero = sk.from_handle(0)
+        print(zero.id == int(driver.cuStreamGetId(1)[1]) != int(driver.cuStreamGetId(0)[1]))
+        print(zero == sk.from_handle(1) != sk.per_thread_stream())
+    """
+    assert run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1") == ["True", "True"]
+
+
+def test_the_per_thread_stream_is_a_default_stream():
+    assert sk.per_thread_stream().is_default
+    assert not sk.new_stream().is_default
+
+
+def test_a_kept_view_of_a_per_thread_stream_is_refused_elsewhere():
+    mine, told = sk.per_thread_stream(), []
+    assert int(mine.to("cuda.bindings")) == 2
+
+    def elsewhere():
+        with pytest.raises(sk.ScopeError):
+            mine.to("cuda.bindings")
+        told.append(True)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert told
+
+
+def test_a_device_that_disagrees_with_the_object_is_refused(warp):
+    raw = make_stream()
+    for native in (Foreign(raw), warp.Stream("cuda:0")):  # one that names its device, and not
+        with pytest.raises(sk.DeviceMismatchError):
+            sk.wrap(native, device=1)
+    assert sk.wrap(Foreign(raw), device=0).device == "cuda:0"
+    destroy_stream(raw)
+
+
+# -- contexts ---------------------------------------------------------------------------------
+
+
+def test_a_stream_of_another_context_is_not_converted(warp):
+    with another_context() as context:
+        raw = make_stream()
+        stream = sk.from_handle(raw)
+        assert stream.context == context
+        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+            stream.to("warp")
+        destroy_stream(raw)
+
+
+def test_the_default_stream_of_another_context_is_not_the_primary_ones(warp):
+    primary = sk.default_stream(0)
+    with another_context() as context:
+        stream = sk.default_stream()
+        assert stream.context == context != primary.context
+        assert stream != primary
+        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+            stream.to("warp")
+
+
+@pytest.mark.parametrize("library", ["cuda.core", "warp", "numba"])
+def test_converting_leaves_the_current_device(library):
+    need({"cuda.core": "cuda"}.get(library, library))
+    before, stream = current_context(), sk.new_stream(1)
+    assert sk.wrap(stream.to(library)) == stream
+    assert current_context() == before
+
+
+# -- owners -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["cuda.core", "warp", "numba"])
+def test_a_view_keeps_what_destroys_its_stream(library):
+    need({"cuda.core": "cuda"}.get(library, library))
+    owner = Owner()
+    raw, number, alive = owner.handle, stream_id(owner.handle), weakref.ref(owner)
+    view = sk.wrap(owner).to(library)
+    del owner
+    gc.collect()
+    assert alive() is not None
+    assert stream_id(raw) == number
+    del view
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_view_keeps_warps_stream(warp):
+    native = warp.Stream("cuda:0")
+    raw, number = native.cuda_stream, stream_id(native.cuda_stream)
+    view = sk.wrap(native).to("cuda.core")
+    del native
+    gc.collect()
+    assert stream_id(raw) == number
+    del view
+
+
+def test_of_two_owners_each_is_kept_by_its_own_views():
+    raw = make_stream()
+    one, two = Foreign(raw), Foreign(raw)
+    first, second = sk.wrap(one).to("cuda.core"), sk.wrap(two).to("cuda.core")
+    alive = weakref.ref(one), weakref.ref(two)
+    del one, two
+    gc.collect()
+    assert all(reference() is not None for reference in alive)
+    del first
+    gc.collect()
+    assert alive[0]() is not None, "it may be what destroys the handle of the other view"
+    del second
+    gc.collect()
+    assert not any(reference() is not None for reference in alive)
+    destroy_stream(raw)
+
+
+def test_an_owner_that_comes_after_the_handle_is_kept():
+    owner = Owner()
+    raw, number = owner.handle, stream_id(owner.handle)
+    bare = sk.from_handle(raw)
+    view = sk.wrap(owner).to("cuda.core")
+    del owner, bare
+    gc.collect()
+    assert stream_id(raw) == number
+    del view
+
+
+def test_the_owner_given_for_a_default_stream_is_kept():
+    owner = Foreign(0)
+    alive, stream = weakref.ref(owner), sk.from_handle(0, owner=owner)
+    del owner
+    gc.collect()
+    assert alive() is not None
+    del stream
+    gc.collect()
+    assert alive() is None
+
+
+# -- the library's own object -----------------------------------------------------------------
+
+
+def test_the_users_own_object_is_the_view_of_its_queue():
+    device = need("cuda").Device(0)
+    device.set_current()
+    native = device.create_stream()
+    stream = sk.wrap(native)
+    assert sk.from_handle(int(native.handle)).to("cuda.core") is native
+    assert stream.to("cuda.core") is native
+    native.close()
+
+
+def test_one_view_for_warp_through_each_of_two_owners(warp):
+    raw = make_stream()
+    one, two = sk.wrap(Foreign(raw)), sk.wrap(Foreign(raw))
+    assert one.to("warp") is two.to("warp")
+    del one, two
+    gc.collect()
+    destroy_stream(raw)
+
+
+def test_a_stream_that_warp_has_already_is_not_wrapped_again(warp):
+    native = warp.Stream("cuda:0")
+    raw, number = native.cuda_stream, stream_id(native.cuda_stream)
+    stream = sk.from_handle(raw)
+    assert stream.to("warp") is native
+    view = stream.to("cuda.core")
+    del native, stream
+    gc.collect()
+    assert stream_id(raw) == number, "what was found on the handle is what destroys it"
+    del view

@@ -1,0 +1,154 @@
+"""Which libraries a scope moves, and where each of them stands."""
+
+from __future__ import annotations
+
+from _toys import WITHOUT_CUDA, program
+
+import streamkit as sk
+from _libraries import need
+
+__all__ = ["program"]  # the fixture
+
+
+# -- which libraries --------------------------------------------------------------------------
+
+
+def test_a_library_loaded_later_is_moved_by_the_next_scope(program):
+    program(
+        """
+import toya
+stream = sk.new_stream()
+with stream:
+    import toyb
+    assert stands(toya, toyb) == [stream.handle, 0]
+    with stream:
+        assert stands(toya, toyb) == [stream.handle] * 2
+with stream:
+    assert stands(toya, toyb) == [stream.handle] * 2
+assert stands(toya, toyb) == [0, 0]
+""",
+        toya="",
+        toyb="",
+    )
+
+
+def test_a_library_that_is_being_imported_is_left_alone(program, tmp_path):
+    program(
+        """
+import toya
+stream = sk.new_stream()
+import importlib.abc, importlib.machinery
+
+class Loader(importlib.abc.SourceLoader):
+    def get_filename(self, name):
+        return name
+    def get_data(self, path):
+        return b"import __main__; __main__.meanwhile()"
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "toyb":
+            return importlib.machinery.ModuleSpec(name, Loader())
+
+def meanwhile():
+    import toyc
+    assert list(sk.current_streams()) == ["toya", "toyc"]
+    with stream:
+        assert stands(toya, toyc) == [stream.handle] * 2
+
+sys.meta_path.insert(0, Finder())
+import toyb
+""",
+        toya="",
+        toyb="",
+        toyc="",
+    )
+
+
+def test_a_library_without_cuda_is_left_alone(program):
+    program(
+        """
+import toya, toyb
+stream = sk.new_stream()
+with stream:
+    assert stands(toya, toyb) == [stream.handle, 0]
+    assert list(sk.current_streams()) == ["toya"]
+""",
+        toya="",
+        toyb=WITHOUT_CUDA,
+    )
+
+
+def test_libraries_stand_in_table_order(program):
+    need("warp")
+    program(
+        """
+import toya
+assert list(sk.current_streams()) == ["toya"]
+import warp
+warp.config.quiet = True
+assert list(sk.current_streams()) == ["warp", "toya"]
+""",
+        toya="",
+    )
+
+
+def test_an_adapter_of_another_contract_is_refused(program):
+    program(
+        """
+import toya
+try:
+    sk.wrap(toya.Stream(64))
+except sk.BackendNotInstalledError as error:
+    assert "contract 99" in str(error)
+else:
+    raise AssertionError("it was taken")
+""",
+        toya="\napi = 99\n",
+    )
+
+
+# -- where they stand -------------------------------------------------------------------------
+
+
+def test_libraries_on_two_queues_are_told(program):
+    program(
+        """
+import toya, toyb
+sk.assert_one_queue()
+assert sk.current_stream() == sk.default_stream()
+toyb.set_current_stream(sk.new_stream().to("toyb"))
+for ask, error in ((sk.assert_one_queue, sk.OneQueueError), (sk.current_stream, sk.ScopeError)):
+    try:
+        ask()
+    except error as told:
+        assert "toya" in str(told) and "toyb" in str(told)
+    else:
+        raise AssertionError("nobody was told")
+sk.assert_one_queue(libraries=["toyb"])
+with sk.new_stream() as stream:
+    sk.assert_one_queue()
+    assert sk.current_stream() is stream
+""",
+        toya="",
+        toyb="",
+    )
+
+
+def test_a_librarys_default_stream_is_that_of_the_device_asked_for(program):
+    program(
+        """
+import toya
+with sk.use(sk.new_stream(0), libraries=[]):
+    for device in range(2):
+        assert sk.current_stream("toya", device=device) == sk.default_stream(device)
+        assert sk.current_streams(device=device) == {"toya": sk.default_stream(device)}
+""",
+        toya="",
+    )
+
+
+def test_the_current_stream_of_another_device_is_not_the_scopes():
+    with sk.new_stream(0) as stream:
+        assert sk.current_stream(device=0) is stream
+        assert sk.current_stream(device=1).device == "cuda:1"

@@ -1,0 +1,130 @@
+"""Who destroys a stream, when, and which stream a new one may be."""
+
+from __future__ import annotations
+
+import gc
+
+import _emulator
+import pytest
+from _raw import check, driver, make_stream, sync
+from test_identity import another_context
+
+import streamkit as sk
+from _libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+# Each test parks streams of a priority of its own, where no other test's are found.
+
+
+def test_a_stream_whose_handle_was_shown_is_parked_and_used_again():
+    stream = sk.new_stream(priority=-2)
+    number = stream.id
+    int(stream)  # once: what learned the handle remembers it for ever
+    for _ in range(3):
+        stream.close()
+        del stream
+        gc.collect()
+        stream = sk.new_stream(priority=-2)
+        assert stream.id == number
+
+
+def test_control_a_stream_that_nobody_saw_is_not_parked():
+    stream = sk.new_stream(nonblocking=True, priority=-2)
+    number = stream.id
+    stream.close()
+    del stream
+    gc.collect()
+    assert sk.new_stream(nonblocking=True, priority=-2).id != number
+
+
+def test_a_stream_that_warp_saw_is_parked():
+    need("warp").config.quiet = True
+    stream = sk.new_stream(priority=-3)
+    number = stream.id
+    stream.to("warp")
+    stream.close()
+    del stream
+    gc.collect()
+    assert sk.new_stream(priority=-3).id == number
+
+
+def test_a_stream_that_warp_saw_through_another_record_is_parked():
+    need("warp").config.quiet = True
+    stream = sk.new_stream(nonblocking=True, priority=-3)
+    number, raw = stream.id, stream._queue.handle  # not .handle: who reads that may remember it
+    view = sk.from_handle(raw, owner=object()).to("warp")
+    stream.close()
+    del stream, view
+    gc.collect()
+    assert sk.new_stream(nonblocking=True, priority=-3).id == number
+
+
+def test_a_busy_parked_stream_is_not_given_out(gate):
+    stream = sk.new_stream(priority=-4)
+    number, raw = stream.id, stream.handle
+    gate.hold(raw)
+    stream.close()
+    del stream
+    gc.collect()
+    other = sk.new_stream(priority=-4)
+    assert other.id != number
+    gate.open()
+    sync(raw)
+    assert number in {sk.new_stream(priority=-4).id, sk.new_stream(priority=-4).id}
+
+
+def test_a_parked_stream_that_captures_is_let_be():
+    stream = sk.new_stream(nonblocking=True, priority=-4)
+    number, raw = stream.id, stream.handle
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(2)))
+    stream.close()
+    del stream
+    gc.collect()
+    assert sk.new_stream(nonblocking=True, priority=-4).id != number
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_a_parked_stream_is_used_for_its_own_kind_only(nonblocking):
+    stream = sk.new_stream(nonblocking=nonblocking, priority=-5)
+    int(stream)
+    stream.close()
+    del stream
+    gc.collect()
+    other = sk.new_stream(nonblocking=not nonblocking, priority=-5)
+    assert check(driver.cuStreamGetFlags(other.handle)) == int(not nonblocking)
+    assert check(driver.cuStreamGetPriority(other.handle)) == -5
+
+
+def test_who_took_the_protocol_keeps_the_stream_beyond_close():
+    stream = sk.new_stream(nonblocking=True, priority=-1)
+    number = stream.id
+    stream.__cuda_stream__()
+    stream.close()
+    gc.collect()
+    assert sk.new_stream(nonblocking=True, priority=-1).id != number
+
+
+def test_a_closed_stream_has_no_views():
+    stream = sk.new_stream()
+    stream.to("cuda.bindings")
+    stream.close()
+    with pytest.raises(sk.StreamClosedError):
+        stream.to("cuda.bindings")
+    with pytest.raises(sk.StreamClosedError):
+        stream.__enter__()
+
+
+def test_an_event_of_another_context_is_destroyed():
+    with another_context():
+        stream = sk.from_handle(make_stream())
+        stream.record()
+        before = _emulator.live("events")
+        event = stream.record(timing=True)
+        assert _emulator.live("events") == before + 1
+        event.close()
+        del event
+        gc.collect()
+        assert _emulator.live("events") == before
+        del stream

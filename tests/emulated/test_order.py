@@ -1,0 +1,272 @@
+"""Edges between queues, and what the driver refuses: told with its code, and nothing moved."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+
+import _emulator
+import pytest
+from _raw import check, current_context, destroy_stream, driver, make_stream
+from test_emulator import run
+
+import streamkit as sk
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+LAUNCH_FAILED = 719
+
+
+# -- edges ------------------------------------------------------------------------------------
+
+
+class Foreign:
+    """Somebody's stream, which knows nothing but its handle."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def held(stream):
+    """Whether its work waits for the gate: what need not has had the time to run."""
+    try:
+        stream.sync(timeout=0.1)
+    except TimeoutError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
+def test_every_wait_holds_and_not_only_the_first(gate, devices, before, told):
+    source, last = (sk.new_stream(device, nonblocking=True) for device in devices)
+    for _ in range(before):
+        last.wait(source)
+    gate.hold(source.handle)
+    if told:
+        last.wait(source)
+    assert held(last) is told
+    gate.open()
+    source.sync()
+    last.sync()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_default_streams_of_two_devices_wait_for_each_other(gate, told):
+    zero, one = sk.default_stream(0), sk.default_stream(1)
+    holder = sk.new_stream(0, nonblocking=True)
+    gate.hold(holder.handle)
+    zero.wait(holder)
+    if told:
+        one.wait(zero)
+    assert held(zero)
+    assert held(one) is told
+    gate.open()
+    one.sync()
+    zero.sync()
+
+
+def test_the_default_stream_of_another_device_waits_alone(gate):
+    zero, one = sk.default_stream(0), sk.default_stream(1)
+    holder = sk.new_stream(0, nonblocking=True)
+    gate.hold(holder.handle)
+    one.wait(holder)
+    assert held(one)
+    assert not held(zero)
+    gate.open()
+    one.sync()
+
+
+def test_a_wait_between_two_records_of_a_queue_asks_nothing():
+    raw = make_stream()
+    one, two = sk.wrap(Foreign(raw)), sk.wrap(Foreign(raw))
+    assert one._queue is not two._queue
+    _emulator.reset_calls()
+    one.wait(two)
+    two.wait(one)
+    assert _emulator.all_calls() == {}
+    destroy_stream(raw)
+
+
+def test_a_known_event_of_another_device_is_refused():
+    zero, one = sk.new_stream(0), sk.new_stream(1)
+    event = zero.record()
+    one.record()
+    with pytest.raises(sk.DeviceMismatchError):
+        one.record(event)
+    assert zero.record(event) is event
+
+
+def test_a_cuda_stream_does_not_wait_for_the_host():
+    stream, host = sk.new_stream(), sk.new_stream("cpu")
+    for other in (host, host.record()):
+        with pytest.raises(sk.DeviceMismatchError, match="Sync the host stream"):
+            stream.wait(other)
+
+
+def test_the_sync_of_an_event_waits(gate):
+    stream = sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    event = stream.record()
+    threading.Timer(0.05, gate.open).start()
+    event.sync()
+    assert not gate.closed
+
+
+def test_an_event_without_timing_is_named():
+    stream = sk.new_stream()
+    timed, plain = stream.record(timing=True), stream.record()
+    stream.sync()
+    for difference in (lambda: plain - timed, lambda: timed - plain):
+        with pytest.raises(ValueError, match="measures no time"):
+            difference()
+
+
+# -- refusals of the driver -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["cuEventRecord", "cuStreamWaitEvent"])
+def test_a_wait_that_the_driver_refuses_raises_with_its_code(function):
+    first, second = sk.new_stream(), sk.new_stream()
+    second.wait(first)
+    _emulator.fail(function, LAUNCH_FAILED)
+    with pytest.raises(sk.DriverError, match="CUDA_ERROR_LAUNCH_FAILED") as raised:
+        second.wait(first)
+    assert raised.value.code == LAUNCH_FAILED
+
+
+def test_a_record_that_the_driver_refuses_raises_with_its_code():
+    stream = sk.new_stream()
+    event = stream.record()
+    _emulator.fail("cuEventRecord", LAUNCH_FAILED)
+    with pytest.raises(sk.DriverError) as raised:
+        stream.record(event)
+    assert raised.value.code == LAUNCH_FAILED
+
+
+@pytest.mark.parametrize("function", ["cuStreamCreateWithPriority", "cuStreamGetId"])
+def test_a_call_that_fails_raises_with_its_code(function):
+    before, raw = current_context(), make_stream()
+    call = {
+        "cuStreamCreateWithPriority": lambda: sk.new_stream(1, priority=-1),
+        "cuStreamGetId": lambda: sk.from_handle(raw),
+    }[function]
+    _emulator.fail(function, LAUNCH_FAILED)
+    with pytest.raises(sk.DriverError, match=function) as raised:
+        call()
+    assert raised.value.code == LAUNCH_FAILED
+    assert current_context() == before
+    destroy_stream(raw)
+
+
+def test_done_raises_the_error_of_the_work():
+    stream = sk.new_stream()
+    event = stream.record()
+    stream.sync()
+    for function, thing in (("cuStreamQuery", stream), ("cuEventQuery", event)):
+        _emulator.fail(function, LAUNCH_FAILED)
+        with pytest.raises(sk.DriverError, match=function):
+            _ = thing.done
+        assert thing.done
+
+
+# -- captures and forks -----------------------------------------------------------------------
+
+
+def test_waiting_leaves_the_threads_capture_mode():
+    stream = sk.new_stream()
+    event = stream.record()
+    mine = driver.CUstreamCaptureMode(1)
+    before = check(driver.cuThreadExchangeStreamCaptureMode(mine))
+    for wait in (stream.sync, event.sync, lambda: stream.done, lambda: event.done):
+        wait()
+        assert check(driver.cuThreadExchangeStreamCaptureMode(mine)) == mine
+    check(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+def test_a_first_default_stream_during_a_blocking_capture_is_refused():
+    program = """
+        from cuda.bindings import driver
+        import streamkit as sk
+
+        raw = sk.new_stream().handle
+        driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+        driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1))
+        try:
+            sk.default_stream()
+        except sk.CaptureError:
+            print("refused")
+        print(int(driver.cuStreamEndCapture(raw)[0]))
+        print(sk.default_stream().handle)
+    """
+    assert run(program) == ["refused", "0", "1"]
+
+
+def forked(work):
+    """What a forked child exits with: how often it was told."""
+    return run(f"""
+import gc, os, sys, weakref
+import streamkit as sk
+
+first, second = sk.new_stream(), sk.new_stream()
+second.wait(first)
+event = first.record()
+{textwrap.dedent(work)}
+child = os.fork()
+if child == 0:
+    told = []
+    sys.unraisablehook = told.append
+    work(told)
+    os._exit(len(told))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+
+
+def test_in_a_forked_child_a_steady_wait_and_record_call_nothing():
+    """What they call there is the object of cuda.core, whose driver is the parent's."""
+    assert forked("""
+        class Called:
+            def record(self, event):
+                os._exit(99)
+            wait = record
+
+        def work(told):
+            first._queue.core = second._queue.core = Called()
+            for call in (lambda: second.wait(first), lambda: first.record(event)):
+                try:
+                    call()
+                except sk.ForkedProcessError:
+                    told.append(True)
+    """) == ["2"]
+
+
+def test_in_a_forked_child_what_is_dropped_destroys_nothing_and_says_nothing():
+    assert forked("""
+        def work(told):
+            global first, second, event
+            core = weakref.ref(event._owned.core)
+            del first, second, event
+            gc.collect()
+            assert core() is not None, "its end would call the driver"
+    """) == ["0"]
+
+
+def test_a_child_forked_before_the_driver_started_can_start_it():
+    program = """
+        import os
+        import streamkit as sk
+
+        try:
+            sk.new_stream()
+        except sk.DriverError:
+            print("failed")
+        child = os.fork()
+        if child == 0:
+            os._exit(int(sk.new_stream().device == "cuda:0"))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run(program, EMULATED_FAIL="cuInit:1:999") == ["failed", "1"]
