@@ -15,7 +15,7 @@ from _standing import Standing, alive
 import streamkit as sk
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Sequence
 
 CODES = driver.CUresult
 EVERYWHERE = (CODES.CUDA_ERROR_DEINITIALIZED, CODES.CUDA_ERROR_ILLEGAL_ADDRESS)
@@ -117,10 +117,20 @@ ACCEPTED = [
         CODES.CUDA_ERROR_INVALID_HANDLE,
     ),
 ]
-STAYS = [  # where what puts this back is the very call that failed
-    ("the contexts", Accepted(".*", "cuCtxPopCurrent", "whether it was popped is unknown")),
-    ("the contexts", Accepted("(leave|submit).*", "cuCtxSetCurrent", "the error says so")),
-    ("the capture mode", Accepted(".*", "cuThreadExchangeStreamCaptureMode", "the same")),
+STAYS = [  # where the call that failed is the one that would have put this back
+    ("the contexts", lambda _, fault: fault.function == "cuCtxPopCurrent"),
+    (
+        "the contexts",
+        lambda name, fault: (
+            fault.function == "cuCtxSetCurrent" and name.startswith(("leave", "submit"))
+        ),
+    ),
+    (
+        "the capture mode",
+        lambda _, fault: (
+            fault.function == "cuThreadExchangeStreamCaptureMode" and fault.nth % 2 == 0
+        ),
+    ),
 ]
 needed: set[Accepted] = set()
 KEPT = {"cuStreamDestroy": "streams", "cuEventDestroy": "events"}  # by a destroy that fails
@@ -144,10 +154,12 @@ def try_all(name: str, operation: Any) -> list[str]:
     for _ in range(3):  # what is made once for the process is then there
         calls = try_whole(operation)
     gc.collect()
+    # one by one; and as after a kernel's error, when whatever is tried next fails
+    broken = tuple(Fault(function, 1, CODES.CUDA_ERROR_ILLEGAL_ADDRESS) for function in calls)
     return [
-        f"{fault}: {problem}"
-        for fault in faults(calls)
-        for problem in [*try_one(name, operation, fault), *try_again(operation)]
+        f"{', '.join(map(str, trial))}: {problem}"
+        for trial in [*((fault,) for fault in faults(calls)), *([broken] if broken else [])]
+        for problem in [*try_one(name, operation, *trial), *try_again(operation)]
     ]
 
 
@@ -172,29 +184,28 @@ def try_whole(operation: Any) -> dict[str, int]:
     return calls
 
 
-def try_one(name: str, operation: Any, fault: Fault) -> list[str]:
-    """Try it with one call failing, then once more on the same objects; return what is wrong."""
+def try_one(name: str, operation: Any, *trial: Fault) -> list[str]:
+    """Try it with these calls failing, then once more on the same objects; say what is wrong."""
     problems: list[str] = []
-    may_stay = {what for what, accepted in STAYS if accepted.covers(name, fault, None)}
-    if fault.nth % 2:
-        may_stay.discard("the capture mode")  # the first of two changes it
+    may_stay = {what for what, where in STAYS if any(where(name, fault) for fault in trial)}
     before, live = Standing(), alive()
     with unraisable(problems), Undo() as undo:
         call = operation.prepare(undo)
         expected = undo.expected or Standing()
-        _emulator.fail(fault.function, fault.code, nth=fault.nth)
+        for fault in trial:
+            _emulator.fail(fault.function, fault.code, nth=fault.nth)
         error = error_of(call)
-        if _emulator.clear_faults():
-            problems.append("the call was not made")
-        problems += wrong_outcome(name, fault, error)
-        if error is not None:
+        if _emulator.clear_faults() == len(trial):
+            problems.append("none of the calls was made")
+        problems += wrong_outcome(name, trial, error)
+        if error is not None or operation.ends:
             problems += moved(expected, may_stay)
         if not operation.ends and (error := error_of(call)):
             problems.append(f"then, on the same objects, {error!r}")
         del call, error
         undo.expected = expected = None  # it holds streams
     problems += moved(before, may_stay)
-    problems += leaked(live, KEPT.get(fault.function))
+    problems += leaked(live, [KEPT[fault.function] for fault in trial if fault.function in KEPT])
     return problems
 
 
@@ -218,16 +229,20 @@ def error_of(call: Any) -> Exception | None:
 
 
 def wrong_outcome(
-    name: str, fault: Fault, error: Exception | None, excepted: list[Accepted] = ACCEPTED
+    name: str,
+    trial: tuple[Fault, ...],
+    error: Exception | None,
+    excepted: list[Accepted] = ACCEPTED,
 ) -> list[str]:
-    if isinstance(error, sk.DriverError) and fault.function in error.call:
-        if (error.name, error.code) == (fault.code.name, int(fault.code)):
-            return []
-    else:
-        for accepted in excepted:
-            if accepted.covers(name, fault, error):
-                needed.add(accepted)
+    for fault in trial:
+        if isinstance(error, sk.DriverError) and fault.function in error.call:
+            if (error.name, error.code) == (fault.code.name, int(fault.code)):
                 return []
+        else:
+            for accepted in excepted:
+                if accepted.covers(name, fault, error):
+                    needed.add(accepted)
+                    return []
     return [f"raised {error!r}" if error else "succeeded all the same"]
 
 
@@ -238,12 +253,13 @@ def moved(before: Standing, may_stay: Container[str] = ()) -> list[str]:
     return [text for what, text in differences.items() if what not in may_stay]
 
 
-def leaked(before: dict[str, int], kept: str | None = None) -> list[str]:
+def leaked(before: dict[str, int], may_live: Sequence[str] = ()) -> list[str]:
     gc.collect()
     now = alive()
     grown = {kind: now[kind] - before[kind] for kind in now if now[kind] != before[kind]}
-    if kept in grown and grown[kept] == 1:
-        del grown[kept]
+    for kind in may_live:
+        if grown.get(kind) == 1:
+            del grown[kind]
     return [f"left alive: {grown}"] if grown else []
 
 

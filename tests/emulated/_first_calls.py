@@ -98,7 +98,7 @@ def calls_of(call):
 def try_one(name, call, fault, usual):
     _emulator.fail(fault.function, fault.code, nth=fault.nth)
     error = error_of(call)
-    problems = wrong_outcome(name, fault, error, EXCEPTED)
+    problems = wrong_outcome(name, (fault,), error, EXCEPTED)
     if _emulator.clear_faults():
         problems.append("the call was not made")
     if error := error_of(call):

@@ -91,6 +91,12 @@ def in_another_context(undo):
     undo.callback(lambda: check(driver.cuCtxSetCurrent(before)))
 
 
+def without_a_context(undo):
+    """Leave this thread without a current context, as a new one is."""
+    before = check(driver.cuCtxPopCurrent())
+    undo.callback(lambda: check(driver.cuCtxPushCurrent(before)))
+
+
 def foreign_event(undo, *, timing=False):
     event = check(driver.cuEventCreate(0 if timing else 2))
     undo.callback(lambda: check(driver.cuEventDestroy(event)))

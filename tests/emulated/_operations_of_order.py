@@ -10,6 +10,7 @@ from _operations import (
     in_another_context,
     join,
     operation,
+    without_a_context,
 )
 from _raw import check, driver
 
@@ -165,6 +166,13 @@ def wait_for_the_default_streams(undo):
 def the_default_streams_wait(undo):
     stream, legacy, per_thread = fresh(), sk.default_stream(1), sk.per_thread_stream(1)
     return lambda: (legacy.wait(stream), per_thread.wait(stream))
+
+
+@operation
+def wait_without_a_context(undo):
+    stream, other = fresh(), fresh(1)
+    without_a_context(undo)
+    return lambda: stream.wait(other)
 
 
 @operation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _operations import capturing, foreign, join, operation
+from _operations import capturing, foreign, join, operation, without_a_context
 from _operations_of_libraries import warp
 from _raw import check, driver
 
@@ -95,6 +95,14 @@ def enter_inside_another(undo):
 
 
 @operation
+def enter_without_a_context(undo):
+    warp()
+    stream = sk.new_stream(1)
+    without_a_context(undo)
+    return lambda: undo.enter_context(stream)
+
+
+@operation
 def enter_ordered(undo):
     warp()
     stream = sk.new_stream()
@@ -142,6 +150,14 @@ def leave(undo):
 def leave_the_other_device(undo):
     warp()
     return left(sk.new_stream(1), undo)
+
+
+@operation(ends=True)
+def leave_without_a_context(undo):
+    warp()
+    stream = sk.new_stream(1)
+    without_a_context(undo)
+    return left(stream, undo)
 
 
 @operation(ends=True)

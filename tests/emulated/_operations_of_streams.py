@@ -11,6 +11,7 @@ from _operations import (
     fresh,
     in_another_context,
     operation,
+    without_a_context,
 )
 from _raw import check, driver
 
@@ -81,6 +82,13 @@ def wrap_the_default_stream_of_another_context(undo):
 
 
 @operation
+def wrap_without_a_context(undo):
+    stream = foreign(undo)
+    without_a_context(undo)
+    return lambda: (sk.wrap(stream), sk.wrap(Foreign(2), device=1))
+
+
+@operation
 def from_handle(undo):
     raw = foreign(undo).handle
     return lambda: sk.from_handle(raw, device=0, owner=object())
@@ -91,6 +99,12 @@ def from_handle(undo):
 
 @operation
 def new_stream(undo):
+    return fresh
+
+
+@operation
+def new_stream_without_a_context(undo):
+    without_a_context(undo)
     return fresh
 
 

@@ -117,6 +117,18 @@ def test_the_sync_of_an_event_waits(gate):
     assert not gate.closed
 
 
+def test_the_time_between_two_events_runs_forwards(gate):
+    stream = sk.new_stream(nonblocking=True)
+    start = stream.record(timing=True)
+    gate.hold(stream.handle)
+    end = stream.record(timing=True)
+    with pytest.raises(ValueError, match="not reached"):
+        end - start
+    threading.Timer(0.05, gate.open).start()
+    end.sync()
+    assert end - start > 0 > start - end
+
+
 def test_an_event_without_timing_is_named():
     stream = sk.new_stream()
     timed, plain = stream.record(timing=True), stream.record()
