@@ -51,8 +51,8 @@ def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
 def _core_event(context: int, device: int, *, timing: bool) -> Any:
     core = _core()
     with _driver.in_context(context):
-        maker = core.Device(device)
         try:
+            maker = core.Device(device)
             maker.set_current()  # it asks for that, once in each thread
         except Exception as error:
             raise failed("cuCtxSetCurrent", error) from error

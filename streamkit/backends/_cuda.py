@@ -47,8 +47,8 @@ def borrow(queue: Queue) -> Any:
     if queue.is_default:
         singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
         return singletons[queue.handle]
-    device = cuda.core.Device(queue.device)
     try:
+        device = cuda.core.Device(queue.device)
         device.set_current()  # create_stream asks for it, once in each thread
         return device.create_stream(_Owner(queue))
     except Exception as error:

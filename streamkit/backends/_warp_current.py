@@ -64,7 +64,9 @@ def bind(stream: Any) -> Binding:
 
     def leave(level: _Level) -> None:
         with _lock:
-            if not _others_stay(level):
+            if _others_stay(level):
+                set_current()  # they expect Warp here, and the body may have moved it
+            else:
                 _end(level, runtime)
 
     def is_current() -> bool:

@@ -34,6 +34,8 @@ FIRST = {
     "per_thread_stream_of_a_named_device": lambda: sk.per_thread_stream(1),
     "wrap_the_default_stream": lambda: sk.wrap(Foreign(1)),
     "from_handle": lambda: sk.from_handle(2, device=0),
+    "to_cuda_core": lambda: sk.new_stream(0).to("cuda.core"),
+    "wait": lambda: sk.new_stream(0).wait(sk.new_stream(1)),
 }
 EXCEPTED = [
     *ACCEPTED,
@@ -51,9 +53,9 @@ EXCEPTED = [
         CODES.CUDA_ERROR_NO_DEVICE,
     ),
     Accepted(
-        "new_event",
+        "new_event|to_cuda_core|wait",
         "cuInit|cuDeviceGetCount|cuDevicePrimaryCtxRetain|cuDriverGetVersion",
-        "cuda.core, which makes them for its first event, does not say which call failed",
+        "cuda.core, which makes them for its first object, does not say which call failed",
         sk.DriverError,
     ),
 ]

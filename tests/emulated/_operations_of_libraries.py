@@ -112,7 +112,7 @@ def event_to_each_library(undo):
 @operation(ends=True)
 def drop_a_stream_that_warp_has_seen(undo):
     warp()
-    stream = sk.new_stream(priority=-2)
+    stream = sk.new_stream(priority=-1)
     made = [stream, stream.to("warp"), stream.record().to("warp")]
     del stream
     return made.clear

@@ -115,8 +115,8 @@ def new_stream_of_the_other_device(undo):
 
 @operation
 def new_stream_that_was_parked(undo):
-    sk.new_stream(priority=-2).handle  # noqa: B018 - whoever reads it may remember it
-    return lambda: sk.new_stream(priority=-2)
+    sk.new_stream(priority=-1).handle  # noqa: B018 - whoever reads it may remember it
+    return lambda: sk.new_stream(priority=-1)
 
 
 @operation
@@ -147,7 +147,7 @@ def close(undo):
 
 @operation(ends=True)
 def close_a_stream_that_is_parked(undo):
-    stream = sk.new_stream(priority=-2)
+    stream = sk.new_stream(priority=-1)
     stream.handle  # noqa: B018 - whoever reads it may remember it
     return stream.close
 

@@ -34,6 +34,13 @@ def leave(token):
     raise ValueError("toylib forgot where it was")
 """
 
+INTERRUPTED = """
+
+def leave(token):
+    toylib.set_current_stream(token)
+    raise KeyboardInterrupt
+"""
+
 WITHOUT_CUDA = """
 
 def current(device):

@@ -12,7 +12,7 @@ from pathlib import Path
 import _build
 import _emulator
 import pytest
-from _raw import check, destroy_stream, driver, make_stream, stream_id
+from _raw import Gate, check, destroy_stream, driver, make_stream, stream_id
 
 INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
 INVALID_HANDLE = driver.CUresult.CUDA_ERROR_INVALID_HANDLE
@@ -174,19 +174,23 @@ def test_it_refuses_to_work_beside_another_driver(tmp_path):
     assert "libcuda.so.2" in done.stderr
 
 
-def test_what_is_unordered_comes_in_more_than_one_order(gate):
+def test_what_is_unordered_comes_in_more_than_one_order():
     streams = [make_stream() for _ in range(6)]
     order, functions = [], []
     for _ in range(20):
         order.append([])
+        gate = Gate()
         for raw in streams:
+            gate.hold(raw)  # so that all of them are there when the first one runs
             function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
                 lambda _, raw=raw: order[-1].append(raw)
             )
             functions.append(function)
             address = ctypes.cast(function, ctypes.c_void_p).value
             check(driver.cuLaunchHostFunc(raw, driver.CUhostFn(address), 0))
+        gate.open()
         check(driver.cuCtxSynchronize())
+        gate.free()
     assert all(sorted(round_) == sorted(streams) for round_ in order)
     assert len({tuple(round_) for round_ in order}) > 1
     for raw in streams:

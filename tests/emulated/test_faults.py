@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,14 +55,19 @@ def test_a_call_that_fails_is_told_and_leaves_nothing(name, capfd):
 
 def test_every_exception_is_needed():
     if untried := set(OPERATIONS) - tried:
-        pytest.skip(f"not tried: {', '.join(sorted(untried))}")
+        pytest.skip(f"{len(untried)} operations were not tried")
     assert [accepted for accepted in ACCEPTED if accepted not in needed] == []
 
 
 def test_what_is_asked_once_for_the_process():
     script = Path(__file__).with_name("_first_calls.py")
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     *problems, trials = done.stdout.splitlines()
     assert not problems, done.stdout

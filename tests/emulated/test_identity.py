@@ -66,6 +66,18 @@ def test_two_records_of_one_queue_are_equal():
     destroy_stream(raw)
 
 
+def test_a_bare_handle_that_outlived_its_stream_is_the_next_ones():
+    first = make_stream()
+    native = driver.CUstream(first)
+    old = sk.wrap(native)
+    number = old.id
+    destroy_stream(first)
+    second = make_stream()
+    if second == first:
+        assert sk.wrap(native).id == stream_id(second) != number
+    destroy_stream(second)
+
+
 def test_a_recycled_handle_that_captures_is_another_queue():
     first = make_stream()
     old = sk.from_handle(first)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from _raw import current_context
-from _toys import FORGETS, REFUSES, program
+from _toys import FORGETS, INTERRUPTED, REFUSES, program
 from test_order import held
 
 import streamkit as sk
@@ -80,6 +80,26 @@ assert int(driver.cuCtxGetCurrent()[1]) == 0
 """,
         toya="",
         toyb=FORGETS,
+    )
+
+
+def test_an_interrupt_while_libraries_are_restored_comes_when_all_are(program):
+    program(
+        """
+import toya, toyb
+stream = sk.new_stream(1)
+try:
+    with sk.use(stream):
+        pass
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("the interrupt was swallowed")
+assert stands(toya, toyb) == [0, 0]
+assert int(driver.cuCtxGetCurrent()[1]) == 0
+""",
+        toya="",
+        toyb=INTERRUPTED,
     )
 
 

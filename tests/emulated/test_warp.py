@@ -204,3 +204,13 @@ def test_one_view_of_a_queue_for_warp(warp, stands):
 def test_a_library_without_a_current_stream_says_so(stands):
     with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
         sk.use(sk.new_stream(), libraries=["cuda.core"])
+
+
+def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_stream(warp, stands):
+    stream, other = sk.new_stream(), sk.new_stream()
+    with stream:
+        there = stands()
+        with sk.use(stream, libraries=["warp"]):  # not nested in a scope of all libraries: it joins
+            warp.set_stream(other.to("warp"), "cuda:0")
+            warp.set_device("cuda:1")
+        assert stands()[:3] == there[:3]

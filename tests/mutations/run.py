@@ -101,14 +101,14 @@ def copy_tree(root: Path, target: Path) -> None:
             shutil.copy(source, target / name)
 
 
+_times = itertools.count(1)
+
+
 def write(path: Path, source: str) -> None:
     """Write a module at a time of its own, or two within a second would share a .pyc."""
     path.write_text(source)
     when = next(_times)
     os.utime(path, (when, when))
-
-
-_times = itertools.count(1)
 
 
 def compile_once(tree: Path) -> None:

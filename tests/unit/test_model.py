@@ -10,7 +10,7 @@ import streamkit as sk
 from _model import flat_programs, is_caught, play, programs, search
 from _model_host import Adversarial, Threads
 
-quick = settings(search, max_examples=200, phases=[Phase.generate])
+quick = settings(search, max_examples=2_000, phases=[Phase.generate])  # until one is found
 
 
 @settings(search, max_examples=200)

@@ -1,0 +1,175 @@
+"""An interrupt at any moment of an operation leaves no lock held, and other threads go on.
+
+It is an exception that the interpreter raises at the next point where it looks for signals, so it
+comes where a Ctrl-C can come, which is not between any two lines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from _raw import check, destroy_stream, driver, make_stream
+
+import streamkit as sk
+from _libraries import need
+from _queues import within
+
+HERE = str(Path(sk.__file__).parent)
+LOOKS = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "RESUME"))}
+
+_raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_soon.argtypes = ctypes.c_ulong, ctypes.py_object
+
+
+class Interrupted:
+    """Run something in a thread, with an interrupt at the n-th call in this package's code."""
+
+    def __init__(self, operation, nth, inside=HERE):
+        self.came = False  # whether there was an n-th call
+        self._operation, self._nth, self._inside = operation, nth, inside
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        thread.join()
+
+    def _run(self):
+        try:
+            sys.settrace(self._enter)
+            self._operation()
+        except (KeyboardInterrupt, sk.ScopeError):  # the second: outer scopes miss inner ones
+            pass
+        finally:
+            sys.settrace(None)
+
+    def _enter(self, frame, event, value):
+        if self.came or not frame.f_code.co_filename.startswith(self._inside):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._step
+
+    def _step(self, frame, event, value):
+        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in LOOKS:
+            self._nth -= 1
+            if self._nth == 0:
+                self.came = True
+                sys.settrace(None)  # else the interpreter would look in the next of these calls
+                thread = threading.get_ident()
+                [
+                    *map(_raise_soon, [thread], [KeyboardInterrupt])
+                ]  # no call, after which it would look
+        return self._step
+
+
+def locks():
+    """Every lock that a module of the package has, with its name."""
+    found = {}
+    for name, module in sys.modules.copy().items():
+        if name.startswith("streamkit."):
+            for attribute, value in vars(module).items():
+                if isinstance(value, type(threading.RLock())):
+                    found[f"{name}.{attribute}"] = value
+    return found
+
+
+def held(found):
+    """Which locks a thread that has ended still holds; they are free then."""
+    names = []
+    for name, lock in found.items():
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:
+            names.append(name)
+            lock._at_fork_reinit()  # else the tests that follow would hang
+    return names
+
+
+# -- controls ---------------------------------------------------------------------------------
+
+
+def by_calls(lock):
+    lock.acquire()
+    try:
+        pass
+    finally:
+        lock.release()
+
+
+def by_with(lock):
+    with lock:
+        pass
+
+
+@pytest.mark.parametrize(("take", "is_safe"), [(by_with, True), (by_calls, False)])
+def test_control_the_interrupt_comes_between_acquire_and_try(take, is_safe):
+    left, nth, came = [], 0, True
+    while came:
+        lock = threading.RLock()
+        nth += 1
+        came = Interrupted(lambda lock=lock: take(lock), nth, inside=__file__).came
+        left += held({nth: lock})
+    assert nth > 1
+    assert (not left) is is_safe
+
+
+# -- the operations ---------------------------------------------------------------------------
+
+
+def a_scope(streams):
+    with streams[0]:
+        pass
+
+
+def nested_scopes(streams):
+    with streams[0], streams[0], streams[1], streams[0]:
+        pass
+
+
+def an_ordered_scope(streams):
+    with sk.use(streams[0], ordered=True):
+        pass
+
+
+def a_stream_never_seen(streams):
+    check(driver.cuCtxSetCurrent(streams[0].context))
+    raw = make_stream()
+    try:
+        sk.from_handle(raw).record()
+    finally:
+        destroy_stream(raw)
+
+
+def a_first_conversion(streams):
+    sk.new_stream().to("warp")
+
+
+# what interrupts the end of an object is printed, for nobody can be told
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "operation",
+    [a_scope, nested_scopes, an_ordered_scope, a_stream_never_seen, a_first_conversion],
+)
+def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    own, device = [warp.get_stream(f"cuda:{index}") for index in range(2)], warp.get_device()
+    streams, other = (sk.new_stream(0), sk.new_stream(1)), sk.new_stream()
+    found = locks()
+    a_scope([other])
+    within(lambda: operation(streams))  # what is done once has been done
+    nth, came = 0, True
+    while came:
+        nth += 1
+        came = Interrupted(lambda: operation(streams), nth).came
+        assert not held(found), f"after an interrupt at the call {nth}"
+        within(lambda: a_scope([other]))
+        # only a block that is interrupted is promised that the libraries are put back
+        for stream in own:
+            warp.set_stream(stream, stream.device)
+        warp.set_device(device)
+    assert nth > 10
+    assert len(found) > 4
