@@ -158,9 +158,9 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     warp.init()
     own, device = [warp.get_stream(f"cuda:{index}") for index in range(2)], warp.get_device()
     streams, other = (sk.new_stream(0), sk.new_stream(1)), sk.new_stream()
-    found = locks()
     a_scope([other])
     within(lambda: operation(streams))  # what is done once has been done
+    found = locks()
     nth, came = 0, True
     while came:
         nth += 1

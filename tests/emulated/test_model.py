@@ -13,7 +13,7 @@ from _model import is_caught, play, programs, search
 from _model_cuda import Cuda
 
 warp = need("warp")
-quick = settings(search, max_examples=300, phases=[Phase.generate])
+quick = settings(search, max_examples=3_000, phases=[Phase.generate])  # until one is found
 
 
 @settings(search, max_examples=100)

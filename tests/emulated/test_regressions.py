@@ -1,0 +1,274 @@
+"""What a review found, and stays mended."""
+
+from __future__ import annotations
+
+import threading
+
+import _emulator
+import pytest
+from _raw import check, destroy_stream, driver, make_stream, stream_id
+from _toys import program
+
+import streamkit as sk
+from _libraries import need
+from _programs import python
+from _queues import within
+
+__all__ = ["program"]  # the fixture
+
+
+@pytest.fixture
+def warp():
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    return warp
+
+
+@pytest.fixture
+def stands(warp):
+    """Where Warp stands on both devices, in Python and natively, and its default device."""
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+    devices = [warp.get_cuda_device(index) for index in range(2)]
+
+    def stands():
+        streams = [warp.get_stream(device) for device in devices]
+        return streams, [native(device.context) for device in devices], str(warp.get_device())
+
+    return stands
+
+
+# -- scopes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_driver_that_refuses_while_scopes_end_out_of_order(stands, nth):
+    first, second = sk.new_stream(0), sk.new_stream(1)
+    with first, second:
+        pass
+    before = stands()
+
+    def leave():
+        outer, inner = sk.use(first), sk.use(second)
+        outer.__enter__()
+        inner.__enter__()
+        _emulator.fail("cuCtxSetCurrent", 201, nth=nth)
+        with pytest.raises(sk.ScopeError, match=r"Not restored: the device .*\(201\)") as caught:
+            outer.__exit__(None, None, None)
+        assert repr(second) in str(caught.value)
+        with pytest.raises(sk.ScopeError, match="not open"):
+            inner.__exit__(None, None, None)
+        assert stands() == before
+        with second, first:
+            assert sk.current_stream() is first
+        assert stands() == before
+
+    within(leave)  # in a thread of its own: nothing is current there
+
+
+def test_the_last_living_thread_of_a_shared_move_undoes_it(stands):
+    stream = sk.new_stream()
+    with stream:
+        pass
+    before, scopes = stands(), []
+
+    def end_inside():
+        scopes.append(sk.use(stream))
+        scopes[0].__enter__()
+
+    with stream:
+        thread = threading.Thread(target=end_inside)
+        thread.start()
+        thread.join()
+    assert stands() == before
+
+
+def test_what_hides_its_owner_from_the_garbage_collector_is_not_held(program):
+    program(
+        """
+import gc, weakref
+import hides, shows
+
+class Owner:
+    pass
+
+def cycle(library):
+    owner = Owner()
+    stream = owner.stream = sk.from_handle(raw, owner=owner)
+    with sk.use(stream, libraries=[library]):
+        pass
+    stream.to(library)
+    return weakref.ref(owner)
+
+driver.cuCtxSetCurrent(sk.new_stream().context)
+raw = int(driver.cuStreamCreate(0)[1])
+kept, gone = cycle("shows"), cycle("hides")
+gc.collect()
+assert kept() is not None, "the control: what is held and hides its owner stays for ever"
+assert gone() is None
+""",
+        shows=HIDDEN,
+        hides=HIDDEN + "\nfrom streamkit.protocols import Traits\n"
+        "traits = Traits(hides_owners=True)\n",
+    )
+
+
+HIDDEN = """
+
+import weakref
+
+def borrow(queue):
+    stream = toylib.Stream(queue.handle)
+    weakref.finalize(stream, id, queue)  # holds it, and the garbage collector cannot know
+    return stream
+"""
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+def test_an_object_whose_handle_came_back_is_the_new_queue():
+    old = driver.CUstream(make_stream())
+    stream = sk.wrap(old)
+    number = stream.id
+    destroy_stream(int(old))
+    new = driver.CUstream(make_stream())
+    assert int(new) == int(old), "the emulated driver gives handles again at once"
+    assert sk.wrap(old).id == sk.wrap(new).id == stream_id(int(new)) != number
+    assert sk.wrap(old).is_nonblocking == bool(check(driver.cuStreamGetFlags(new)))
+    destroy_stream(int(new))
+
+
+def test_warps_null_stream_on_a_device_that_it_has_not_touched():
+    need("warp")
+    python("""
+import warp
+import streamkit as sk
+warp.config.quiet = True
+view = sk.default_stream(1).to("warp")
+assert isinstance(view, warp.Stream), view
+assert view is warp.get_cuda_device(1).null_stream
+""")
+
+
+@pytest.mark.parametrize("name", ["fn", "self", "args", "libraries"])
+def test_a_submitted_function_gets_every_argument(name):
+    calls = []
+    sk.new_stream().submit(lambda *args, **options: calls.append((args, options)), 1, **{name: 2})
+    assert calls == [((1,), {name: 2})]
+
+
+def test_an_external_record_of_an_event_that_its_library_records_is_refused(program):
+    program(
+        """
+import toya
+event, stream = toya.Array(), sk.new_stream()
+stream.record(event)
+assert event.recorded_on.number == stream.handle
+del event.recorded_on
+try:
+    stream.record(event, external=True)
+except ValueError as error:
+    assert "toya" in str(error) and "external" in str(error), error
+else:
+    raise AssertionError("it was recorded")
+assert not hasattr(event, "recorded_on")
+""",
+        toya="""
+
+def event_handle(event):
+    if not isinstance(event, toylib.Array):
+        raise TypeError(event)
+    return 0
+
+def borrow_event(handle, device, owner):
+    raise NotImplementedError
+
+def record_event(event, stream):
+    event.recorded_on = stream
+""",
+    )
+
+
+# -- forks ------------------------------------------------------------------------------------
+
+FORK = """
+child = os.fork()
+if child == 0:
+    signal.alarm(10)  # ends it if it hangs
+    status = 0
+    for work in works:
+        try:
+            work()
+        except (sk.ForkedProcessError, sk.ScopeError) as error:
+            if "spawn" in str(error):  # as it says, also where a scope names what it lost
+                continue
+            print(error, flush=True)
+        status = 1
+    os._exit(status)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print("the child:", status, flush=True)
+os._exit(status != 0)
+"""
+
+
+def test_a_child_forked_while_every_lock_is_held_does_not_hang():
+    need("warp")
+    python(
+        f"""
+import os, signal, sys, threading
+import warp
+import streamkit as sk
+warp.config.quiet = True
+stream = sk.new_stream()
+with stream:
+    pass
+stream.wait(sk.new_stream())
+locks = [
+    value
+    for name, module in list(sys.modules.items()) if name.startswith("streamkit.")
+    for value in vars(module).values() if isinstance(value, type(threading.RLock()))
+]
+assert len(locks) > 4
+held = threading.Event()
+
+def hold():
+    for lock in locks:
+        lock.acquire()
+    held.set()
+    threading.Event().wait()
+
+other, scope = sk.new_stream(), sk.use(stream)
+scope.__enter__()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+works = [
+    stream.__enter__, lambda: other.to("warp"), lambda: sk.from_handle(stream.handle),
+    lambda: sk.new_stream(0), lambda: stream.wait(other), sk.current_streams,
+    lambda: scope.__exit__(None, None, None),
+]
+{FORK}""",
+        options=["-W", "ignore"],
+    )
+
+
+def test_a_child_forked_while_the_driver_is_being_initialised_does_not_hang():
+    python(
+        f"""
+import os, signal, threading
+from cuda.bindings import driver
+import streamkit as sk
+initialising, real = threading.Event(), driver.cuInit
+
+def never(flags):
+    real(flags)
+    initialising.set()
+    threading.Event().wait()
+
+driver.cuInit = never
+threading.Thread(target=sk.new_stream, daemon=True).start()
+initialising.wait()
+works = [lambda: sk.new_stream(0)]
+{FORK}""",
+        options=["-W", "ignore"],
+    )
