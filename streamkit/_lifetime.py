@@ -26,12 +26,13 @@ _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 class OwnedQueue(Queue):
     """The queue of a stream created here; destroys or parks it when nobody holds it any more."""
 
-    __slots__ = ("priority", "remembered")
+    handle: int = 0  # until it has one: an interrupt can leave it half made
+    remembered: bool = False
+    """Whether a library that remembers handles has seen it."""
 
     def __init__(self, handle: int, device: int, priority: int) -> None:
         super().__init__(handle, device)
         self.priority = priority
-        self.remembered = False  # whether a library that remembers handles has seen it
 
     @property
     def is_owned(self) -> bool:
@@ -40,6 +41,8 @@ class OwnedQueue(Queue):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not _driver.is_usable():  # bound above: the module may be gone
+            return
+        if not self.handle:
             return
         if self.remembered:
             # a deque, because its append needs no lock: this can run inside any other code
@@ -84,13 +87,15 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
 
-    __slots__ = ("__weakref__", "core", "handle", "serves")
+    handle: int = 0  # until it has one, as above
+    core: Any = None
+    serves: int = 0
+    """The context whose streams record it through ``core``."""
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
-        self.handle: int = 0
-        self.core: Any = None
         self.handle, self.core = _edges.create_event(context, timing=timing)
-        self.serves: int = context if self.core is not None else 0  # streams of it record ``core``
+        if self.core is not None:
+            self.serves = context
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:

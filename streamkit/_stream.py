@@ -250,7 +250,9 @@ class CudaStream(_scope.Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             queue = self._live()
             view, may_keep = _registry.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
-                self._views = {**self._views, library: view}
+                with _identity.lock:  # another thread may have been first
+                    view = self._views.get(library, view)
+                    self._views = {**self._views, library: view}
             return view
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -27,7 +27,7 @@ _raise_soon.argtypes = ctypes.c_ulong, ctypes.py_object
 
 
 class Interrupted:
-    """Run something in a thread, with an interrupt at the n-th call in this package's code."""
+    """Run something in a thread, interrupted at the n-th call in this package's code."""
 
     def __init__(self, operation, nth, inside=HERE):
         self.came = False  # whether there was an n-th call
@@ -37,6 +37,7 @@ class Interrupted:
         thread.join()
 
     def _run(self):
+        sys._getframe().f_trace_opcodes = True  # 3.12 has to know it before settrace
         try:
             sys.settrace(self._enter)
             self._operation()
@@ -58,10 +59,18 @@ class Interrupted:
                 self.came = True
                 sys.settrace(None)  # else the interpreter would look in the next of these calls
                 thread = threading.get_ident()
-                [
-                    *map(_raise_soon, [thread], [KeyboardInterrupt])
-                ]  # no call, after which it would look
+                # not by a call, after which it would look too
+                [*map(_raise_soon, [thread], [KeyboardInterrupt])]
         return self._step
+
+
+def interrupt_everywhere(operation, inside=HERE):
+    """Run it over and over, interrupted at each call in turn; yield which after each."""
+    Interrupted(operation, 0, inside)  # at none: 3.13 traces code from its second run on
+    nth = 1
+    while Interrupted(operation, nth, inside).came:
+        yield nth
+        nth += 1
 
 
 def locks():
@@ -105,14 +114,10 @@ def by_with(lock):
 
 @pytest.mark.parametrize(("take", "is_safe"), [(by_with, True), (by_calls, False)])
 def test_control_the_interrupt_comes_between_acquire_and_try(take, is_safe):
-    left, nth, came = [], 0, True
-    while came:
-        lock = threading.RLock()
-        nth += 1
-        came = Interrupted(lambda lock=lock: take(lock), nth, inside=__file__).came
-        left += held({nth: lock})
-    assert nth > 1
-    assert (not left) is is_safe
+    lock = threading.RLock()
+    left = [held({nth: lock}) for nth in interrupt_everywhere(lambda: take(lock), __file__)]
+    assert left
+    assert (not any(left)) is is_safe
 
 
 # -- the operations ---------------------------------------------------------------------------
@@ -161,15 +166,13 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     a_scope([other])
     within(lambda: operation(streams))  # what is done once has been done
     found = locks()
-    nth, came = 0, True
-    while came:
-        nth += 1
-        came = Interrupted(lambda: operation(streams), nth).came
+    nth = 0
+    for nth in interrupt_everywhere(lambda: operation(streams)):
         assert not held(found), f"after an interrupt at the call {nth}"
         within(lambda: a_scope([other]))
         # only a block that is interrupted is promised that the libraries are put back
         for stream in own:
             warp.set_stream(stream, stream.device)
         warp.set_device(device)
-    assert nth > 10
+    assert nth > (4 if sys.version_info >= (3, 13) else 40)  # 3.13 does not show all of them
     assert len(found) > 4

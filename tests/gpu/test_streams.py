@@ -148,6 +148,15 @@ def test_a_torch_event_is_created_by_its_first_record(players):
     assert event.query()
 
 
+def test_a_torch_event_is_not_recorded_as_a_node_of_its_own(players):
+    event = players("torch").torch.cuda.Event()
+    stream = sk.new_stream()
+    for given in (event, sk.wrap_event(event)):
+        with pytest.raises(ValueError, match=r"torch.*external"):
+            stream.record(given, external=True)
+    assert event.cuda_event == 0, "it was recorded all the same"
+
+
 @pytest.mark.parametrize("library", ["cupy", "warp", "numba"])
 def test_events_convert_where_the_library_can_wrap_one(players, gate, library):
     players(library)
