@@ -30,7 +30,9 @@ def test_round_trip_keeps_handle_device_and_identity(players, first, second):
     assert hash(back) == hash(stream)
     assert (back.device, back.id) == ("cuda:0", stream.id)
     assert back.native is view
-    assert back.to(first) is native
+    own = back.to(first)
+    assert own is native or (first == "torch" and own == native)  # torch's streams are values
+    assert stream.to(first) is native
     assert stream.to(second) is view
 
 
