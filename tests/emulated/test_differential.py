@@ -12,7 +12,8 @@ import pytest
 from differences import ACCEPTED
 
 HERE = Path(__file__).parent
-HARDWARE = HERE.parents[1] / "docs" / "evidence" / "driver_gpu.json"
+EVIDENCE = HERE.parents[1] / "docs" / "evidence"
+HARDWARE = EVIDENCE / "driver_gpu.json"
 
 
 def observations(path):
@@ -42,6 +43,10 @@ def accepted(section, name):
 def test_no_section_broke_off(emulated, hardware):
     for record in (emulated, hardware):
         assert [section for section, name in record if name == "broke off"] == []
+
+
+def test_the_committed_record_is_of_this_emulated_driver(emulated):
+    assert observations(EVIDENCE / "driver_emulated.json") == emulated
 
 
 def test_both_were_asked_the_same(emulated, hardware):
