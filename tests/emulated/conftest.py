@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from _libraries import lane, missing
+from _libraries import lane, missing, need
 
 HERE = Path(__file__).parent
 GPU = HERE.parent / "gpu"
@@ -104,3 +104,35 @@ def handles(request):
     yield
     _emulator.recycle(True)
     assert _emulator.dead_handles_used() == 0, "the driver was given a handle that is not alive"
+
+
+@pytest.fixture
+def warp():
+    """Warp, which after the test stands where it stood."""
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    before = warp.get_stream("cuda:0"), warp.get_stream("cuda:1"), str(warp.get_device())
+    yield warp
+    assert (warp.get_stream("cuda:0"), warp.get_stream("cuda:1"), str(warp.get_device())) == before
+
+
+@pytest.fixture
+def stands(warp):
+    """Where Warp stands on both devices, in Python and natively; after the test as before."""
+    from _raw import current_context
+
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+    devices = [warp.get_cuda_device(index) for index in range(2)]
+
+    def stands():
+        return (
+            [warp.get_stream(device) for device in devices],
+            [native(device.context) for device in devices],
+            str(warp.get_device()),
+            current_context(),
+        )
+
+    before = stands()
+    yield stands
+    assert stands() == before

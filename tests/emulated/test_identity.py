@@ -35,14 +35,6 @@ class Owner(Foreign):
         weakref.finalize(self, destroy_stream, self.handle).atexit = False
 
 
-@pytest.fixture
-def warp():
-    warp = need("warp")
-    warp.config.quiet = True
-    warp.init()
-    return warp
-
-
 @contextlib.contextmanager
 def another_context():
     """Hold a context current that is no device's primary one."""

@@ -10,7 +10,6 @@ from _toys import FORGETS, INTERRUPTED, REFUSES, program
 from test_order import held
 
 import streamkit as sk
-from _libraries import need
 
 __all__ = ["program"]  # the fixture
 
@@ -156,16 +155,6 @@ assert _emulator.calls("cuEventRecord") == _emulator.calls("cuStreamWaitEvent") 
 
 
 # -- with Warp, which has the ways to nest cheaply ----------------------------------------------
-
-
-@pytest.fixture
-def warp():
-    warp = need("warp")
-    warp.config.quiet = True
-    warp.init()
-    before = warp.get_stream("cuda:0"), warp.get_stream("cuda:1"), str(warp.get_device())
-    yield warp
-    assert (warp.get_stream("cuda:0"), warp.get_stream("cuda:1"), str(warp.get_device())) == before
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -7,39 +7,12 @@ import threading
 
 import _emulator
 import pytest
-from _raw import busy, current_context
+from _raw import busy
 
 import streamkit as sk
 from _libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
-
-
-@pytest.fixture
-def warp():
-    warp = need("warp")
-    warp.config.quiet = True
-    warp.init()
-    return warp
-
-
-@pytest.fixture
-def stands(warp):
-    """Where Warp stands on both devices, in Python and natively."""
-    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
-    devices = [warp.get_cuda_device(index) for index in range(2)]
-
-    def stands():
-        return (
-            [warp.get_stream(device) for device in devices],
-            [native(device.context) for device in devices],
-            str(warp.get_device()),
-            current_context(),
-        )
-
-    before = stands()
-    yield stands
-    assert stands() == before
 
 
 @pytest.mark.parametrize("device", [0, 1])
