@@ -25,7 +25,8 @@ import streamkit as sk
 from streamkit import _driver, _library
 from streamkit._bench_rows import PLANS
 from streamkit._bench_timing import Libraries, Row
-from streamkit.errors import DISTRIBUTION, BackendNotInstalledError
+from streamkit._refusals import DISTRIBUTION
+from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

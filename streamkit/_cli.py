@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import streamkit
-from streamkit.errors import DISTRIBUTION, StreamKitError
+from streamkit._refusals import DISTRIBUTION
+from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _device, _driver, _host, _movers, _open_scopes, _registry, errors
+from streamkit import _device, _driver, _host, _movers, _open_scopes, _refusals, _registry
 from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
 
@@ -48,7 +48,7 @@ def current_stream(
     if not streams:
         return default_stream(device)
     if len(set(streams.values())) > 1:
-        raise errors.no_single_current(streams)
+        raise _refusals.no_single_current(streams)
     return next(iter(streams.values()))
 
 
@@ -86,7 +86,7 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
     if len(set(streams.values())) > 1:
-        raise errors.not_one_queue(streams)
+        raise _refusals.not_one_queue(streams)
 
 
 def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:

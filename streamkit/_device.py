@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from streamkit import _driver, errors
+from streamkit import _driver, _refusals
 
 _CUDA_DEVICE = re.compile(r"cuda(?::(\d+))?")
 
@@ -21,7 +21,7 @@ def parse(device: object) -> int | str | None:
     if text == "cpu":
         return "cpu"
     if match is None:
-        raise errors.bad_device(device)
+        raise _refusals.bad_device(device)
     return int(match[1]) if match[1] else None
 
 
@@ -42,5 +42,5 @@ def ordinal_of(device: object) -> int | None:
     """Return the CUDA ordinal, None for the current device; ValueError for the host."""
     parsed = parse(device)
     if parsed == "cpu":
-        raise errors.host_device()
+        raise _refusals.host_device()
     return parsed if isinstance(parsed, int) else None

@@ -12,7 +12,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _library, errors
+from streamkit import _library, _refusals, errors
 from streamkit._locks import new_lock
 from streamkit._queue import LEGACY
 
@@ -126,7 +126,7 @@ def primary_context(device: int) -> int:
     if context is None:
         count = device_count()
         if not 0 <= device < count:
-            raise errors.no_such_device(device, count)
+            raise _refusals.no_such_device(device, count)
         with _lock:
             if device not in _primary:
                 context = int(_ask("cuDevicePrimaryCtxRetain", device))
@@ -185,7 +185,7 @@ def legacy_id() -> int:
     Refused while any blocking stream captures, for asking would invalidate that capture.
     """
     if capture_id(LEGACY) is not None:
-        raise errors.legacy_unknown_in_capture()
+        raise _refusals.legacy_unknown_in_capture()
     return stream_id(LEGACY)
 
 

@@ -10,7 +10,7 @@ import importlib
 import re
 from typing import Any
 
-from streamkit import _driver, _library, errors
+from streamkit import _driver, _library, _refusals, errors
 from streamkit._locks import new_lock
 
 _lock = new_lock()
@@ -22,7 +22,7 @@ def _core() -> Any:
         try:
             return importlib.import_module("cuda.core")
         except ImportError as error:
-            raise errors.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
+            raise _refusals.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
 
 
 def stream(handle: int) -> Any:
@@ -65,7 +65,7 @@ def _core_event(context: int, device: int, *, timing: bool) -> Any:
 def edge(event: Any, source: Any, target: Any) -> None:
     """Record the event on one stream and hold another's later work until then."""
     if _library.is_forked:
-        raise errors.forked()
+        raise _refusals.forked()
     try:
         source.record(event)
         target.wait(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _driver, _registry, errors
+from streamkit import _driver, _refusals, _registry, errors
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
     while not done():
         left = deadline - time.monotonic()
         if left <= 0:
-            errors.raise_timeout(what, timeout)
+            _refusals.raise_timeout(what, timeout)
         time.sleep(min(nap, left))
         nap = min(nap * 2, 1e-3)
 
@@ -63,7 +63,7 @@ class CudaEvent(Event, metaclass=Concrete):
         if self._owned is not None:
             return self._owned.handle
         if self._adapter is None:
-            raise errors.closed(self)
+            raise _refusals.closed(self)
         handle: int = self._adapter.event_handle(self._native)
         return handle
 
@@ -131,7 +131,9 @@ class CudaEvent(Event, metaclass=Concrete):
         if adapter is self._adapter:
             return self._native
         if not isinstance(adapter, Events):
-            raise errors.library_cannot_take(adapter.name, "an event", "use s.wait(event) instead")
+            raise _refusals.library_cannot_take(
+                adapter.name, "an event", "use s.wait(event) instead"
+            )
         # what destroys the event, for this object can be closed before the library's
         return adapter.borrow_event(handle, self._device, self._owned or self._native)
 
@@ -157,7 +159,7 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: an event is not copied and not sent to another process."""
-        raise errors.not_copied(self)
+        raise _refusals.not_copied(self)
 
     def __repr__(self) -> str:
         kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
@@ -185,13 +187,13 @@ def any_event(obj: object, stream: object) -> CudaEvent:
     refuse_host(obj, stream)
     found = obj if isinstance(obj, CudaEvent) else borrowed(obj)
     if found is None:
-        raise errors.not_an_event(obj)
+        raise _refusals.not_an_event(obj)
     return found
 
 
 def refuse_host(other: object, stream: object) -> None:
     """Raise DeviceMismatchError if ``other`` is a host stream or event."""
     if isinstance(other, (Stream, Event)) and other.device == "cpu":
-        raise errors.device_mismatch(
+        raise _refusals.device_mismatch(
             stream, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
         )

@@ -11,7 +11,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _open_scopes, errors
+from streamkit import _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_queue import Mark, Wait, WorkQueue
 from streamkit.protocols import Concrete, Stream
@@ -124,13 +124,13 @@ class HostStream(Stream, metaclass=Concrete):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise errors.closed(self)
+            raise _refusals.closed(self)
         if (
             self._thread is not None
             and _per_thread.stream is not self
             and not _open_scopes.holds(self)  # the worker runs this thread's functions
         ):
-            raise errors.wrong_thread(self, self._thread, threading.get_ident())
+            raise _refusals.wrong_thread(self, self._thread, threading.get_ident())
 
     def _put(self, item: Callable[[], None]) -> None:
         """Queue an item, or run it at once if this thread's body is the running item."""
@@ -169,7 +169,7 @@ class HostStream(Stream, metaclass=Concrete):
         if event is None:
             target = HostEvent(timing=timing)
         elif timing:
-            raise ValueError(f"{errors.describe(event)} is given, and timing is fixed when made")
+            raise ValueError(f"{_refusals.describe(event)} is given, and timing is fixed when made")
         elif isinstance(event, HostEvent):
             target = event
             target.live()
@@ -222,7 +222,7 @@ class HostStream(Stream, metaclass=Concrete):
             mark = Mark()
             self._queue.put(mark)
             if not mark.wait(timeout) and timeout is not None:
-                errors.raise_timeout(self, timeout)
+                _refusals.raise_timeout(self, timeout)
         self._queue.raise_error()
 
     def __enter__(self) -> Self:
@@ -236,7 +236,7 @@ class HostStream(Stream, metaclass=Concrete):
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
-        raise errors.not_copied(self)
+        raise _refusals.not_copied(self)
 
     def close(self) -> None:
         """Give up the stream; returns at once, and what was submitted still runs."""

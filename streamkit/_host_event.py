@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _registry, errors
+from streamkit import _refusals, _registry, errors
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     return errors.UnsupportedStreamError(
-        f"{errors.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
+        f"{_refusals.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
         "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
     )
 
 
 def foreign(stream: object, other: object) -> Exception:
     if isinstance(other, (Stream, Event)) or _registry.is_foreign(other):
-        return errors.device_mismatch(
+        return _refusals.device_mismatch(
             stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{errors.describe(other)} is no host stream or host event."
+        f"{_refusals.describe(other)} is no host stream or host event."
     )
 
 
@@ -38,7 +38,7 @@ class HostEvent(Event, metaclass=Concrete):
 
     def live(self) -> Mark | None:
         if self._closed:
-            raise errors.closed(self)
+            raise _refusals.closed(self)
         return self.mark
 
     @property
@@ -66,7 +66,7 @@ class HostEvent(Event, metaclass=Concrete):
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
         mark = self.live()
         if mark is not None and not mark.wait(timeout) and timeout is not None:
-            errors.raise_timeout(self, timeout)
+            _refusals.raise_timeout(self, timeout)
 
     def __sub__(self, start: object) -> float:
         """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""

@@ -11,7 +11,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _library, errors
+from streamkit import _driver, _library, _refusals
 from streamkit._adapter import traits_of
 from streamkit._locks import new_lock
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
@@ -123,7 +123,7 @@ def _complete(
 
 def _check_device(found: Queue, device: int | None) -> None:
     if found.device is not None and found.device != device:
-        raise errors.device_mismatch(
+        raise _refusals.device_mismatch(
             f"the named device cuda:{found.device}",
             f"cuda:{device}",
             "the driver says to which device this stream belongs. Leave the device out.",

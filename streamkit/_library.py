@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from streamkit import errors
+from streamkit import _refusals, errors
 from streamkit._locks import new_lock
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -29,7 +29,7 @@ class _Forked:
     """Stands for the bindings in the forked child of a process that had initialised CUDA."""
 
     def __getattr__(self, name: str) -> Any:
-        raise errors.forked()
+        raise _refusals.forked()
 
 
 cu: Any = _Unloaded()
@@ -63,9 +63,9 @@ def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
     except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
-        raise errors.no_device("the CUDA driver library cannot be loaded") from error
+        raise _refusals.no_device("the CUDA driver library cannot be loaded") from error
     if code == _NO_DEVICE:
-        raise errors.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+        raise _refusals.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
     if code:
         _, name = bindings.cuGetErrorName(code)
         raise errors.DriverError("cuInit", name.decode() if name else "unknown", int(code))
@@ -87,8 +87,8 @@ def _import_bindings() -> Any:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         if not _has_driver_library():
-            raise errors.no_device("there is no CUDA driver library") from error
-        raise errors.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
+            raise _refusals.no_device("there is no CUDA driver library") from error
+        raise _refusals.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
 
 
 def _has_driver_library() -> bool:

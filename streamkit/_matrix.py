@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit import _driver
 from streamkit._matrix_libraries import LABELS, NATIVE, Library, UnusableError, install_line, load
-from streamkit.errors import DISTRIBUTION, BackendNotInstalledError
+from streamkit._refusals import DISTRIBUTION
+from streamkit.errors import BackendNotInstalledError
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:

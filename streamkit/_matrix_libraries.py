@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit.errors import DISTRIBUTION
+from streamkit._refusals import DISTRIBUTION
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:

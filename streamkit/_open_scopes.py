@@ -9,7 +9,7 @@ import threading
 from abc import abstractmethod
 from typing import Any, NoReturn, Protocol
 
-from streamkit import errors
+from streamkit import _refusals
 
 
 class OpenScope(Protocol):
@@ -58,7 +58,7 @@ def leave(key: object) -> None:
         leave_out_of_order(scopes, key)
     lost = leave_innermost(scopes)
     if lost:
-        raise errors.not_restored(lost)
+        raise _refusals.not_restored(lost)
 
 
 def leave_innermost(scopes: list[Any]) -> list[str]:
@@ -82,16 +82,16 @@ def leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
     index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if index is None:
-        raise errors.left_out_of_order(
-            f"the scope of {errors.describe(getattr(key, 'stream', key))} is not open in this "
+        raise _refusals.left_out_of_order(
+            f"the scope of {_refusals.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
-    inner = [errors.describe(scope.stream) for scope in scopes[index + 1 :]]
+    inner = [_refusals.describe(scope.stream) for scope in scopes[index + 1 :]]
     lost: list[str] = []
     while len(scopes) > index + 1:
         lost += leave_innermost(scopes)
     lost += leave_innermost(scopes)
-    raise errors.left_out_of_order(
+    raise _refusals.left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",
         lost,

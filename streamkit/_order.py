@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, _edges, _identity, errors
+from streamkit import _driver, _edges, _identity, _refusals
 from streamkit._lifetime import OwnedEvent
 from streamkit._queue import this_thread
 
@@ -27,13 +27,13 @@ def on(queue: Queue) -> AbstractContextManager[None]:
 def check_thread(queue: Queue, what: object) -> None:
     """Raise ScopeError if this is another thread's per-thread default stream."""
     if queue.thread is not None and queue.thread is not this_thread():
-        raise errors.wrong_thread(what, queue.thread, this_thread())
+        raise _refusals.wrong_thread(what, queue.thread, this_thread())
 
 
 def check_capture(queue: Queue, what: object, operation: str) -> None:
     """Raise CaptureError where asking or waiting would invalidate a capture on this queue."""
     if _driver.capture_id(queue.handle) is not None:
-        raise errors.illegal_in_capture(operation, what, "end the capture first.")
+        raise _refusals.illegal_in_capture(operation, what, "end the capture first.")
 
 
 def record(event: int, queue: Queue, *, external: bool = False) -> None:

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, errors
+from streamkit import _driver, _identity, _refusals, errors
 from streamkit._adapter import traits_of
 from streamkit._lifetime import OwnedQueue
 from streamkit.protocols import API, Adapter, CurrentStream, Events
@@ -71,7 +71,7 @@ def adapter(library: str) -> Adapter:
     for entry in _entry_points():
         if entry.name == library:
             return _load_entry(entry)
-    raise errors.unknown_library(library, known())
+    raise _refusals.unknown_library(library, known())
 
 
 def known() -> list[str]:
@@ -84,7 +84,7 @@ def _load_row(row: _Row) -> Adapter:
     try:
         module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}")
     except ImportError as error:
-        raise errors.not_installed(row.name, row.extras, error) from error
+        raise _refusals.not_installed(row.name, row.extras, error) from error
     adapter: Adapter = module
     return adapter
 
@@ -130,7 +130,7 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     if adapter is not None:
         return adapter.extract(obj), adapter
     if obj is None or isinstance(obj, (type, bool, int, float, str)):
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     refusal: TypeError | None = None
     for candidate in _candidates(kind):
         try:
@@ -143,7 +143,7 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module(_PROTOCOL)
         return protocol.extract(obj), protocol
-    raise refusal or errors.not_a_stream(obj)
+    raise refusal or _refusals.not_a_stream(obj)
 
 
 def event_adapter(obj: object) -> Any:
@@ -216,7 +216,7 @@ def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
     if found is not None:
         return found, may_keep
     if not queue.primary and not traits.any_context:
-        raise errors.library_cannot_take(
+        raise _refusals.library_cannot_take(
             served.name,
             "a stream of another context than the device's primary one",
             "it runs in the primary one. Order its own stream after this one: t.wait(s)",
@@ -265,7 +265,7 @@ def rank(library: str) -> int:
 def current_of(served: Adapter) -> CurrentStream:
     """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
     if not isinstance(served, CurrentStream):
-        raise errors.no_current_stream(served.name)
+        raise _refusals.no_current_stream(served.name)
     return served
 
 
@@ -273,7 +273,7 @@ def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
     row = _BY_NAME.get(library)
     if row is not None and not row.has_current:
-        raise errors.no_current_stream(row.name)
+        raise _refusals.no_current_stream(row.name)
     if row is None or row.module in sys.modules:
         served = adapter(library)
         current_of(served)

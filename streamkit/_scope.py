@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamkit import _driver, _identity, _library, _movers, _order, _registry, errors
+from streamkit import _driver, _identity, _library, _movers, _order, _refusals, _registry, errors
 from streamkit._open_scopes import leave_innermost, leave_out_of_order, stack
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Scoped:
         if scopes and scopes[-1].key is self:
             lost = leave_innermost(scopes)
             if lost:
-                raise errors.not_restored(lost)
+                raise _refusals.not_restored(lost)
         else:
             leave_out_of_order(scopes, self)
 

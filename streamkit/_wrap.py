@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from streamkit import _device, _driver, _event, _host, _identity, _lifetime, _registry, errors
+from streamkit import _device, _driver, _event, _host, _identity, _lifetime, _refusals, _registry
 from streamkit._adapter import traits_of
 from streamkit._event import CudaEvent
 from streamkit._host import HostStream
@@ -56,7 +56,7 @@ def wrap(obj: Any, *, device: object = None) -> Any:
         found = adapter.extract(obj)
     elif isinstance(obj, (CudaStream, HostStream)):
         if obj.closed:
-            raise errors.closed(obj)
+            raise _refusals.closed(obj)
         _check_device(obj, device)
         return obj
     else:
@@ -104,7 +104,7 @@ def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:
     if wanted is None and stream.device_id is None:
         wanted = "cuda"
     if wanted is not None and wanted not in (stream.device_id, stream.device):
-        raise errors.device_mismatch(
+        raise _refusals.device_mismatch(
             stream, f"device={device!r}", "leave the device out: the stream knows its own."
         )
 
@@ -118,7 +118,7 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     disagrees with ``device``, NoDeviceError without CUDA. Safe from any thread.
     """
     if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _MAX_HANDLE:
-        raise errors.bad_handle(handle)
+        raise _refusals.bad_handle(handle)
     queue = _identity.identify(Queue(int(handle), _device.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = _identity.younger(queue, owner)
@@ -204,11 +204,11 @@ def wrap_event(obj: Any) -> CudaEvent | HostEvent:
     """
     if isinstance(obj, (CudaEvent, HostEvent)):
         if obj.closed:
-            raise errors.closed(obj)
+            raise _refusals.closed(obj)
         return obj
     event = None if isinstance(obj, type) else _event.borrowed(obj)
     if event is None:
-        raise errors.not_an_event(obj)
+        raise _refusals.not_an_event(obj)
     return event
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.bindings"
@@ -18,7 +18,7 @@ traits = Traits(any_context=True, remembers_handles=False)
 def extract(obj: Any) -> Queue:
     """Read a ``CUstream`` (``cudaStream_t`` is one)."""
     if not isinstance(obj, driver.CUstream):
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     return Queue(int(obj))
 
 
@@ -30,7 +30,7 @@ def borrow(queue: Queue) -> Any:
 def event_handle(event: Any) -> int:
     """Read a ``CUevent`` (``cudaEvent_t`` is one)."""
     if not isinstance(event, driver.CUevent):
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import cuda.core
 
-from streamkit import _edges, errors
+from streamkit import _edges, _refusals
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -33,11 +33,11 @@ class _Owner:
 def extract(obj: Any) -> Queue:
     """Read the handle by the protocol: after ``close``, ``.handle`` is the legacy stream's 0."""
     if not isinstance(obj, cuda.core.Stream) and type(obj).__name__ != "GraphBuilder":
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     try:
         _, handle = obj.__cuda_stream__()
     except RuntimeError as error:
-        raise errors.closed(obj) from error
+        raise _refusals.closed(obj) from error
     handle %= 2**64  # it reads the handle as signed
     return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
 
@@ -58,7 +58,7 @@ def borrow(queue: Queue) -> Any:
 def event_handle(event: Any) -> int:
     """Read a ``cuda.core.Event``."""
     if not isinstance(event, cuda.core.Event):
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event.handle)
 
 
@@ -69,6 +69,6 @@ def event_device(event: Any) -> int | None:
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
     """Refuse: cuda.core has no way to wrap an event."""
-    raise errors.library_cannot_take(
+    raise _refusals.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )

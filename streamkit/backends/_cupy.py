@@ -11,7 +11,7 @@ from typing import Any
 
 import cupy
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "cupy"
@@ -42,7 +42,7 @@ class _Handle:
 def extract(obj: Any) -> Queue:
     """Read a CuPy stream; its device -1 means unknown."""
     if not isinstance(obj, cupy.cuda.stream._BaseStream):  # noqa: SLF001 - the common base
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
     device = obj.device_id if obj.device_id >= 0 else None
     return Queue(handle, device, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
@@ -70,7 +70,9 @@ def current(device: int) -> Any:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if error.status not in _NO_CUDA:
             raise
-        raise errors.no_device(f"CuPy {cupy.__version__} cannot use CUDA here: {error}") from error
+        raise _refusals.no_device(
+            f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
+        ) from error
 
 
 current_context: Any = getattr(
@@ -109,7 +111,7 @@ enter, leave = unbound(bind)
 def event_handle(event: Any) -> int:
     """Read a ``cupy.cuda.Event``."""
     if not isinstance(event, cupy.cuda.Event):
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event.ptr)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.cuda.cudadrv import driver
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import Queue, Traits
 
 name = "numba"
@@ -20,7 +20,7 @@ traits = Traits(
 def extract(obj: Any) -> Queue:
     """Read a numba-cuda stream, whose handle is an object of cuda.bindings."""
     if not isinstance(obj, driver.Stream):
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     handle = int(obj.handle)
     return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
 
@@ -35,7 +35,7 @@ def borrow(queue: Queue) -> Any:
 def event_handle(event: Any) -> int:
     """Read a numba-cuda event."""
     if not isinstance(event, driver.Event):
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event.handle)
 
 

@@ -10,7 +10,7 @@ import inspect
 import numbers
 from typing import Any
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import Queue, Traits
 
 name = "protocol"
@@ -24,13 +24,13 @@ def extract(obj: Any) -> Queue:
     """Read the handle from ``__cuda_stream__``, checking every part of the answer."""
     method = inspect.getattr_static(obj, "__cuda_stream__")
     if isinstance(method, property) or not callable(getattr(method, "__func__", method)):
-        raise errors.bad_protocol(obj, "is an attribute, not a method")
+        raise _refusals.bad_protocol(obj, "is an attribute, not a method")
     try:
         answer = obj.__cuda_stream__()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise errors.bad_protocol(obj, f"raised {type(error).__name__}: {error}") from error
+        raise _refusals.bad_protocol(obj, f"raised {type(error).__name__}: {error}") from error
     return Queue(_handle(obj, answer), owner=obj)
 
 
@@ -40,9 +40,9 @@ def _handle(obj: Any, answer: object) -> int:
         if _is_int(version) and _is_int(handle) and version == 0 and 0 <= handle < _MAX_HANDLE:
             return int(handle)
         if _is_int(version) and version != 0:
-            said = f"returned {errors.describe(answer)}, of protocol version {version}, not 0"
-            raise errors.bad_protocol(obj, said)
-    raise errors.bad_protocol(obj, f"returned {errors.describe(answer)}")
+            said = f"returned {_refusals.describe(answer)}, of protocol version {version}, not 0"
+            raise _refusals.bad_protocol(obj, said)
+    raise _refusals.bad_protocol(obj, f"returned {_refusals.describe(answer)}")
 
 
 def _is_int(value: object) -> bool:
@@ -52,7 +52,7 @@ def _is_int(value: object) -> bool:
 
 def borrow(queue: Queue) -> Any:
     """Refuse: a protocol has no stream class of its own."""
-    raise errors.library_cannot_take(
+    raise _refusals.library_cannot_take(
         "the CUDA stream protocol",
         f"{queue!r} as an object of its own",
         "the StreamKit stream has __cuda_stream__() itself",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "torch"
@@ -30,7 +30,7 @@ def extract(obj: Any) -> Queue:
     try:
         value = obj.stream_id, obj.device_index, obj.device_type
     except AttributeError:
-        raise errors.not_a_stream(obj) from None
+        raise _refusals.not_a_stream(obj) from None
     queue = _own.get(value)
     return _read(obj, value) if queue is None else queue
 
@@ -38,9 +38,9 @@ def extract(obj: Any) -> Queue:
 def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
     kind: Any = getattr(torch, "Stream", ())  # a half-imported torch has none yet
     if not isinstance(obj, kind):
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     if value[2] != _CUDA or torch.version.hip:
-        raise errors.library_cannot_take(
+        raise _refusals.library_cannot_take(
             "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
         )
     handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
@@ -62,7 +62,7 @@ def borrow(queue: Queue) -> Any:
     Not ``ExternalStream``, which turns handle 0 into a fresh pool stream up to torch 2.12.
     """
     if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
-        raise errors.library_cannot_take(
+        raise _refusals.library_cannot_take(
             name,
             "the per-thread default stream",
             "its allocator would share one free list between all threads' streams. Use a "
@@ -78,7 +78,7 @@ def borrow(queue: Queue) -> Any:
 
 def _initialise() -> None:
     if not torch.cuda.is_available():
-        raise errors.no_device(f"torch {torch.__version__} cannot use CUDA here")
+        raise _refusals.no_device(f"torch {torch.__version__} cannot use CUDA here")
     torch.cuda.init()
 
 
@@ -153,11 +153,11 @@ def event_handle(event: Any) -> int:
     if not isinstance(event, torch.cuda.Event):
         if isinstance(event, torch.Event):
             if event.device is not None and event.device.type != "cuda":
-                raise errors.library_cannot_take(
+                raise _refusals.library_cannot_take(
                     "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
                 )
             return int(event.event_id)
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event.cuda_event)
 
 
@@ -174,6 +174,6 @@ def record_event(event: Any, stream: Any) -> None:
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
     """Refuse: torch has no way to wrap an event."""
-    raise errors.library_cannot_take(
+    raise _refusals.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import warp
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit._locks import new_lock
 from streamkit.backends._warp_current import bind, enter, leave
 from streamkit.protocols import Queue, Traits
@@ -33,7 +33,7 @@ def extract(obj: Any) -> Queue:
     """Read a ``wp.Stream``; None is its spelling of the null stream."""
     kind: Any = getattr(warp, "Stream", ())  # a half-imported warp has none yet
     if not isinstance(obj, kind):
-        raise errors.not_a_stream(obj)
+        raise _refusals.not_a_stream(obj)
     handle = int(obj.cuda_stream or 0)
     if not obj.device.is_primary:
         return Queue(handle, None, obj)
@@ -86,7 +86,7 @@ def _device(ordinal: int) -> Any:
     with _lock:  # Warp has a device's context before it has made its streams
         warp.init()
         if not warp.is_cuda_available():
-            raise errors.no_device(f"Warp {warp.__version__} cannot use CUDA here")
+            raise _refusals.no_device(f"Warp {warp.__version__} cannot use CUDA here")
         return warp.get_cuda_device(ordinal).stream.device  # asking makes the streams
 
 
@@ -104,7 +104,7 @@ def current(device: int) -> Any:
 def event_handle(event: Any) -> int:
     """Read a ``wp.Event``."""
     if not isinstance(event, warp.Event):
-        raise errors.not_a_stream(event)
+        raise _refusals.not_a_stream(event)
     return int(event.cuda_event)
 
 

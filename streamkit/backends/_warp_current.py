@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import warp
 
-from streamkit import errors
+from streamkit import _refusals
 from streamkit._locks import new_lock
 from streamkit._queue import this_thread
 from streamkit.protocols import Binding, unbound
@@ -123,7 +123,7 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
             if other is thread:
                 continue
             if other.is_alive:
-                raise errors.process_wide(
+                raise _refusals.process_wide(
                     _NAME,
                     _text(stream),
                     _text(level[0]),

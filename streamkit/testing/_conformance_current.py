@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.protocols import BindsCurrent
 from streamkit.testing import _gate
 from streamkit.testing._conformance_subject import NotApplicable
@@ -54,8 +54,8 @@ def _require_current(subject: Subject, stream: object, when: str) -> None:
     found = subject.current()
     subject.require(
         subject.same(found, stream),
-        f"{when} the current stream is {errors.describe(found)} on {subject.handle(found):#x}, "
-        f"and should be {errors.describe(stream)} on {subject.handle(stream):#x}",
+        f"{when} the current stream is {_refusals.describe(found)} on {subject.handle(found):#x}, "
+        f"and should be {_refusals.describe(stream)} on {subject.handle(stream):#x}",
     )
 
 
@@ -71,17 +71,17 @@ def current_is_its_own(subject: Subject) -> None:
     except TypeError as error:
         subject.require(
             holds=False,
-            message=f"current gives {errors.describe(found)}, which extract refuses: {error}",
+            message=f"current gives {_refusals.describe(found)}, which extract refuses: {error}",
         )
     shown = sk.current_stream(subject.library, device=subject.device)
     subject.require(
         shown == sk.wrap(found),
-        f"current gives {errors.describe(found)}, current_stream() shows {shown!r}",
+        f"current gives {_refusals.describe(found)}, current_stream() shows {shown!r}",
     )
     here = getattr(subject.adapter, "current_here", subject.current)()
     subject.require(
         subject.same(here, found),
-        f"current_here gives {errors.describe(here)}, current {errors.describe(found)}",
+        f"current_here gives {_refusals.describe(here)}, current {_refusals.describe(found)}",
     )
 
 
@@ -255,7 +255,7 @@ def bound_keeps_device(subject: Subject) -> None:
         binding.leave(token)
     subject.require(
         before == inside == _gate.current_context(),
-        f"bind({errors.describe(own)}) changed the current context. Put it back, or give the "
+        f"bind({_refusals.describe(own)}) changed the current context. Put it back, or give the "
         "Binding keeps_device=False.",
     )
 

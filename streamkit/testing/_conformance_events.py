@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import errors
+from streamkit import _refusals
 from streamkit.testing import _gate
 from streamkit.testing._conformance_subject import NotApplicable, Owner
 
@@ -21,7 +21,7 @@ def event_handle_is_live(subject: Subject) -> None:
     with _gate.Gate() as gate:
         gate.hold(subject.handle(stream))
         event = subject.event(stream)
-        what = f"event_handle({errors.describe(event)})"
+        what = f"event_handle({_refusals.describe(event)})"
         handle = subject.adapter.event_handle(event)
         subject.require(
             type(handle) is int and handle != 0,
@@ -67,7 +67,7 @@ def borrowed_event_keeps_owner(subject: Subject) -> None:
         owner = Owner()
         alive = weakref.ref(owner)
         event = _borrow(subject, raw, owner)
-        described = errors.describe(event)
+        described = _refusals.describe(event)
         del owner
         gc.collect()
         subject.require(
@@ -87,7 +87,7 @@ def borrowed_event_lets_go(subject: Subject) -> None:
         owner = Owner()
         alive = weakref.ref(owner)
         event = _borrow(subject, raw, owner)
-        described = errors.describe(event)
+        described = _refusals.describe(event)
         try:
             handle = subject.adapter.event_handle(event)
         except TypeError:  # the library's functions may take less than its own class

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 import streamkit as sk
-from streamkit import _registry, errors
+from streamkit import _refusals, _registry
 from streamkit.protocols import API, Adapter, BindsCurrent, CurrentStream, Events, Traits
 from streamkit.testing import _gate
 from streamkit.testing._conformance_subject import (
@@ -58,7 +58,7 @@ def contract(subject: Subject) -> None:
     traits = getattr(adapter, "traits", None)
     subject.require(
         traits is None or isinstance(traits, Traits),
-        f"its traits are {errors.describe(traits)}, no streamkit.protocols.Traits",
+        f"its traits are {_refusals.describe(traits)}, no streamkit.protocols.Traits",
     )
 
 
@@ -96,7 +96,7 @@ def extract_reads_handle(subject: Subject) -> None:
         if subject.handle_of is None and not _registry.speaks_protocol(stream):
             raise NotApplicable("no handle_of was given, and its streams lack __cuda_stream__()")
         handle = subject.handle(stream)
-        what = f"extract({errors.describe(stream)})"
+        what = f"extract({_refusals.describe(stream)})"
         queue = subject.adapter.extract(stream)
         subject.require(
             type(queue.handle) is int, f"{what}.handle is no int: {queue.handle!r}. Convert it."
@@ -139,7 +139,7 @@ def extract_lets_go(subject: Subject) -> None:
     gc.collect()
     subject.require(
         references(stream) <= before,
-        f"extract keeps {errors.describe(stream)} alive for ever. Cache nothing by stream.",
+        f"extract keeps {_refusals.describe(stream)} alive for ever. Cache nothing by stream.",
     )
 
 
@@ -150,11 +150,11 @@ def round_trip(subject: Subject) -> None:
     stream = sk.wrap(own)
     subject.require(
         stream.id == _gate.stream_id(handle),
-        f"wrap({errors.describe(own)}) is another queue than the driver's {handle:#x}",
+        f"wrap({_refusals.describe(own)}) is another queue than the driver's {handle:#x}",
     )
     subject.require(
         stream.device_id == _gate.stream_device(handle),
-        f"wrap({errors.describe(own)}) is on {stream.device}, and the driver disagrees",
+        f"wrap({_refusals.describe(own)}) is on {stream.device}, and the driver disagrees",
     )
     back = stream.to(subject.library)
     subject.require(back is own, f"to({subject.library!r}) of its own stream is another object")
@@ -170,7 +170,7 @@ def borrow_is_genuine(subject: Subject) -> None:
         number = _gate.stream_id(raw)
         stream = sk.from_handle(raw)
         view = stream.to(subject.library)
-        described = errors.describe(view)
+        described = _refusals.describe(view)
         subject.require(
             isinstance(view, type(own)),
             f"borrow built {described}, no {type(own).__module__}.{type(own).__qualname__}, which "
@@ -206,7 +206,7 @@ def borrow_keeps_owner(subject: Subject) -> None:
         del owner
         gc.collect()
         kept = alive() is not None
-        described = errors.describe(view)
+        described = _refusals.describe(view)
         del view
         gc.collect()
     subject.require(
@@ -223,7 +223,7 @@ def borrow_lets_go(subject: Subject) -> None:
         owner = Owner()
         alive = weakref.ref(owner)
         view: Any = sk.from_handle(raw, owner=owner).to(subject.library)
-        described = errors.describe(view)
+        described = _refusals.describe(view)
         del owner, view
         gc.collect()
         subject.require(
@@ -251,10 +251,10 @@ def borrow_default_streams(subject: Subject) -> None:
         found = subject.handle(view)
         subject.require(
             _gate.stream_id(found) == _gate.stream_id(handle),
-            f"borrow of the default stream {handle} built {errors.describe(view)} on {found:#x}",
+            f"borrow of the default stream {handle} built {_refusals.describe(view)} on {found:#x}",
         )
         subject.require(
-            sk.wrap(view) == stream, f"wrap({errors.describe(view)}) is no longer {stream!r}"
+            sk.wrap(view) == stream, f"wrap({_refusals.describe(view)}) is no longer {stream!r}"
         )
 
 

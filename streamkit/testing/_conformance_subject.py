@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _registry, errors
+from streamkit import _refusals, _registry
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Subject:
 
     def refuses(self, read: Callable[[Any], object], function: str, obj: object) -> None:
         """Require a TypeError of the function for what is not its library's."""
-        what = f"{function}({errors.describe(obj)})"
+        what = f"{function}({_refusals.describe(obj)})"
         try:
             read(obj)
         except TypeError:
@@ -105,8 +105,8 @@ class Subject:
         )
         self.require(
             _gate.runs_after(*handles, order),
-            f"work on {errors.describe(later)} ran before that on {errors.describe(first)}, which "
-            "it was told to wait for",
+            f"work on {_refusals.describe(later)} ran before that on "
+            f"{_refusals.describe(first)}, which it was told to wait for",
         )
 
     def in_thread(self, work: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import _bench, _bench_rows, _bench_timing, _driver, _library, errors
+from streamkit import _bench, _bench_rows, _bench_timing, _driver, _library, _refusals
 from streamkit._bench import Count, Import, Report
 from streamkit._bench_timing import Arms, Plan, Row
 
@@ -276,7 +276,7 @@ def test_missing_libraries_are_named_with_the_line_that_installs_them(monkeypatc
 
 def test_a_driver_without_the_package_that_calls_it(monkeypatch):
     def present():
-        raise errors.not_installed("cuda.bindings", ("cuda13",), "a test")
+        raise _refusals.not_installed("cuda.bindings", ("cuda13",), "a test")
 
     message = cannot_run(monkeypatch, installed=("torch", "warp"), present=present)
     assert message == f"Not installed: CUDA Python, CuPy. Install with: {INSTALL}"

@@ -9,7 +9,7 @@ import re
 import pytest
 
 import streamkit as sk
-from streamkit import errors
+from streamkit import _refusals, errors
 
 TREE = {
     sk.UnsupportedStreamError: TypeError,
@@ -36,45 +36,45 @@ HOST = sk.new_stream("cpu", name="worker")
 
 # what each error must tell its reader to do, or with what it happened
 WORDED = [
-    (errors.not_a_stream(5), "from_handle"),
-    (errors.not_a_stream(5), "5"),
-    (errors.not_a_stream(None), "default_stream"),
-    (errors.not_a_stream(None), "None"),
-    (errors.not_a_stream(Foreign), "pass an instance"),
-    (errors.not_a_stream(Foreign), "Foreign"),
-    (errors.not_a_stream(Foreign()), "Foreign"),
-    (errors.not_a_stream(Foreign()), "__cuda_stream__"),
-    (errors.not_an_event(Foreign()), "new_event"),
-    (errors.bad_protocol(Foreign(), "returned 5"), "(0, handle)"),
-    (errors.bad_handle("x"), "wrap"),
-    (errors.bad_handle("x"), "'x'"),
-    (errors.bad_handle(-1), "-1"),
-    (errors.bad_handle(-1), "2**64"),
-    (errors.bad_device("gpu"), "'gpu'"),
-    (errors.bad_device("gpu"), "cuda:N"),
-    (errors.unknown_library("jax", ["b", "a"]), "Known: a, b"),
-    (errors.unknown_library("jax", []), "streamkit.backends"),
-    (errors.no_current_stream("lib"), "s.to('lib')"),
-    (errors.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
-    (errors.no_device("why"), "new_stream(device='cpu')"),
-    (errors.no_such_device(7, 2), "cuda:7"),
-    (errors.no_such_device(7, 2), "2 CUDA"),
+    (_refusals.not_a_stream(5), "from_handle"),
+    (_refusals.not_a_stream(5), "5"),
+    (_refusals.not_a_stream(None), "default_stream"),
+    (_refusals.not_a_stream(None), "None"),
+    (_refusals.not_a_stream(Foreign), "pass an instance"),
+    (_refusals.not_a_stream(Foreign), "Foreign"),
+    (_refusals.not_a_stream(Foreign()), "Foreign"),
+    (_refusals.not_a_stream(Foreign()), "__cuda_stream__"),
+    (_refusals.not_an_event(Foreign()), "new_event"),
+    (_refusals.bad_protocol(Foreign(), "returned 5"), "(0, handle)"),
+    (_refusals.bad_handle("x"), "wrap"),
+    (_refusals.bad_handle("x"), "'x'"),
+    (_refusals.bad_handle(-1), "-1"),
+    (_refusals.bad_handle(-1), "2**64"),
+    (_refusals.bad_device("gpu"), "'gpu'"),
+    (_refusals.bad_device("gpu"), "cuda:N"),
+    (_refusals.unknown_library("jax", ["b", "a"]), "Known: a, b"),
+    (_refusals.unknown_library("jax", []), "streamkit.backends"),
+    (_refusals.no_current_stream("lib"), "s.to('lib')"),
+    (_refusals.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
+    (_refusals.no_device("why"), "new_stream(device='cpu')"),
+    (_refusals.no_such_device(7, 2), "cuda:7"),
+    (_refusals.no_such_device(7, 2), "2 CUDA"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
-    (errors.forked(), "spawn"),
-    (errors.closed(HOST), "worker"),
-    (errors.closed(HOST), "new one"),
-    (errors.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
-    (errors.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
-    (errors.wrong_thread(HOST, 11, 22), "11"),
-    (errors.wrong_thread(HOST, 11, 22), "22"),
-    (errors.wrong_thread(HOST, 11, 22), "per_thread_stream"),
-    (errors.left_out_of_order("it was left"), "reverse order"),
-    (errors.left_out_of_order("it was left", ["this", "that"]), "this; that"),
-    (errors.not_restored(["this"]), "this"),
-    (errors.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
-    (errors.no_single_current({"lib": HOST}), "use(stream)"),
-    (errors.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
+    (_refusals.forked(), "spawn"),
+    (_refusals.closed(HOST), "worker"),
+    (_refusals.closed(HOST), "new one"),
+    (_refusals.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
+    (_refusals.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
+    (_refusals.wrong_thread(HOST, 11, 22), "11"),
+    (_refusals.wrong_thread(HOST, 11, 22), "22"),
+    (_refusals.wrong_thread(HOST, 11, 22), "per_thread_stream"),
+    (_refusals.left_out_of_order("it was left"), "reverse order"),
+    (_refusals.left_out_of_order("it was left", ["this", "that"]), "this; that"),
+    (_refusals.not_restored(["this"]), "this"),
+    (_refusals.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
+    (_refusals.no_single_current({"lib": HOST}), "use(stream)"),
+    (_refusals.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
 ]
 RAISED = list({str(error): error for error, _ in WORDED}.values())
 
@@ -108,7 +108,7 @@ def test_a_driver_error_carries_cudas_name_and_number():
 
 
 def test_a_missing_library_is_named_as_import_errors_name_it():
-    assert errors.not_installed("lib", ["extra"], "why").name == "lib"
+    assert _refusals.not_installed("lib", ["extra"], "why").name == "lib"
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
@@ -127,27 +127,27 @@ def test_a_raised_error_keeps_no_stream_alive(stream):
 
 
 def test_a_foreign_object_is_named_by_its_type():
-    assert "Foreign object at" in errors.describe(Foreign())
+    assert "Foreign object at" in _refusals.describe(Foreign())
 
 
 def test_a_foreign_object_inside_a_tuple_is_named_by_its_type():
-    assert "Foreign object at" in errors.describe((0, Foreign()))
+    assert "Foreign object at" in _refusals.describe((0, Foreign()))
 
 
 def test_a_long_object_is_cut():
-    assert len(errors.describe("x" * 10_000)) < 200
+    assert len(_refusals.describe("x" * 10_000)) < 200
 
 
 def test_a_class_without_a_module_can_be_named():
     nameless = type("Nameless", (), {"__module__": None})
-    assert "Nameless" in errors.describe(nameless())
+    assert "Nameless" in _refusals.describe(nameless())
 
 
 def test_every_install_line_is_one_pip_understands():
     from streamkit import _registry
 
     for row in _registry._ROWS:
-        message = str(errors.not_installed(row.name, row.extras, "why"))
+        message = str(_refusals.not_installed(row.name, row.extras, "why"))
         lines = re.findall(r"pip install '([^']*)'", message)
         assert lines
         for line in lines:
@@ -162,6 +162,6 @@ def test_every_install_line_names_an_extra_of_this_package():
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("streamkit is not installed here, only on the path")
     for row in _registry._ROWS:
-        message = str(errors.not_installed(row.name, row.extras, "why"))
+        message = str(_refusals.not_installed(row.name, row.extras, "why"))
         for extras in re.findall(r"\[([^\]]*)\]", message):
             assert set(extras.split(",")) <= set(known)

@@ -16,7 +16,16 @@ LISTED = run.read()
 
 # The tools, whose output is looked at; the contract, which does nothing; and the conformance kit,
 # whose checks have mutants of their own (tests/_conformance_mutants.py).
-WITHOUT = {"__init__", "_adapter", "_pytest_plugin", "errors", "protocols", "_cli", "_gate"}
+WITHOUT = {
+    "__init__",
+    "_adapter",
+    "_pytest_plugin",
+    "errors",
+    "_refusals",
+    "protocols",
+    "_cli",
+    "_gate",
+}
 WITHOUT_PREFIX = ("_bench", "_conformance", "_demo", "_matrix")
 
 
