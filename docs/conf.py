@@ -33,6 +33,7 @@ python_use_unqualified_type_names = True
 add_module_names = False
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"StreamKit {version}"
 html_static_path = ["_static"]
 html_css_files = ["streamkit.css"]

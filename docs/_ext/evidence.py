@@ -96,25 +96,25 @@ def speed() -> str:
         rows.append(
             [
                 f"`{row['name']}`",
-                row["against"],
-                _time(row["ours_ns"]),
-                _time(row["theirs_ns"]),
                 f"**{row['ratio']:.2f}**",
-                f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}",
                 f"{row['at_most']:.2f}, {verdict}",
                 f"{row['aim']:.2f}",
+                f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}",
+                _time(row["ours_ns"]),
+                _time(row["theirs_ns"]),
+                row["against"],
                 row["note"],
             ]
         )
     head = [
         "operation",
-        "against",
-        "StreamKit",
-        "theirs",
         "ratio",
-        "spread",
         "at most",
         "aim",
+        "spread",
+        "StreamKit",
+        "theirs",
+        "against",
         "note",
     ]
     return table(head, rows)

@@ -55,9 +55,7 @@ def resolve(
     public = public_name(target)
     if public is not None and public != target:
         domain: Any = env.domains["py"]
-        return domain.resolve_xref(  # type: ignore[no-any-return]  # Sphinx's own object
-            env, node["refdoc"], app.builder, "obj", public, node, content
-        )
+        return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, content)
     return content if is_standard(target) else None
 
 

@@ -65,9 +65,7 @@ def declared(stub, name):
     return {
         member
         for item in node.body
-        if is_public(
-            member := item.target.id if isinstance(item, ast.AnnAssign) else item.name  # type: ignore[union-attr]
-        )
+        if is_public(member := item.target.id if isinstance(item, ast.AnnAssign) else item.name)
     } - {"__new__"}
 
 
