@@ -11,8 +11,8 @@ it is not run, stands in an HTML comment right above it, which readers do not se
     import numpy as np              `hidden gpu` for a machine with a GPU
     -->
 
-A block of no language, or ``text``, right below is what the one above it prints; ``...`` stands
-for anything.
+A block of no language, or ``text``, right below is what the one above it prints, after what a
+library may say when it loads a kernel; ``...`` stands for anything.
 """
 
 from __future__ import annotations
@@ -119,5 +119,7 @@ def _run(block: Block, path: Path, program: Path, names: dict[str, object]) -> N
     else:
         assert expected is None, f"{where} raises no {expected}"
     if block.prints is not None:
-        same = doctest.OutputChecker().check_output(block.prints, out.getvalue(), doctest.ELLIPSIS)
+        printed = out.getvalue().splitlines(keepends=True)
+        last = "".join(printed[-len(block.prints.splitlines()) :])
+        same = doctest.OutputChecker().check_output(block.prints, last, doctest.ELLIPSIS)
         assert same, f"{where} prints\n{out.getvalue()}\nand the page says\n{block.prints}"

@@ -111,7 +111,9 @@ def test_a_block_that_raises_fails_and_is_named(tmp_path):
 
 
 def test_a_block_that_prints_something_else_fails(tmp_path):
-    page = "```python\nprint('it took 7 ms')\n```\n\n```text\nit took {} ms\n```\n"
+    page = (
+        "```python\nprint('loading')\nprint('it took 7 ms')\n```\n\n```text\nit took {} ms\n```\n"
+    )
     assert run(page.format("..."), tmp_path) == 1
     with pytest.raises(AssertionError, match="it took 7 ms"):
         run(page.format(8), tmp_path)
