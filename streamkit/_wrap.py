@@ -150,6 +150,9 @@ def new_stream(
 
     Raises ValueError for a bad device or a priority out of range (it gives the range),
     NoDeviceError if a CUDA device is named and absent, DriverError. Safe from any thread.
+
+    >>> sk.new_stream("cpu", name="mine")
+    <streamkit.HostStream 'mine' cpu id=...>
     """
     if _device.on_host(device):
         _priority(priority, 0, 0)
@@ -216,6 +219,13 @@ def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | Hos
     """Return a fresh event, never recorded; ``timing`` lets ``end - start`` measure.
 
     ``device`` as in ``new_stream``: the event can be recorded on that device's streams.
+
+    >>> s, start = sk.new_stream("cpu"), sk.new_event(device="cpu", timing=True)
+    >>> _ = s.record(start)
+    >>> end = s.record(timing=True)
+    >>> s.sync()
+    >>> end - start < 1000
+    True
     """
     if _device.on_host(device):
         return HostEvent(timing=bool(timing))

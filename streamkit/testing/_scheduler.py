@@ -48,6 +48,16 @@ def adversarial(seed: int) -> Generator[None]:
     that was submitted too early, for it never runs before the next wait; what only happens with
     values or streams that the program did not use; anything on CUDA streams. A function that
     waits for the thread that submitted it, other than through streams and events, hangs.
+
+    >>> from streamkit.testing import adversarial
+    >>> def first_of_two(seed):
+    ...     log = []
+    ...     with adversarial(seed):
+    ...         sk.new_stream("cpu").submit(log.append, "one")
+    ...         sk.new_stream("cpu").submit(log.append, "two")
+    ...     return log[0]
+    >>> sorted({first_of_two(seed) for seed in range(10)})
+    ['one', 'two']
     """
     open_scopes = _open_scopes.stack.scopes
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes):

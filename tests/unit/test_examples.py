@@ -56,6 +56,9 @@ def test_an_example_runs_without_a_gpu(path, no_driver):
         ("02_order_two_streams.py", "reader.wait(writer)  # a torch", "# a torch"),
         ("03_library_author.py", "+ x +", "- x +"),
         ("04_without_a_gpu.py", "out=result", "out=batch"),
+        ("05_events_and_timing.py", "end - start", "start - end"),
+        ("06_two_devices.py", "there.wait(here)  # across", "# across"),
+        ("07_thread_pool.py", "join.wait(s)", "pass"),
     ],
 )
 def test_an_example_that_goes_wrong_fails(name, right, wrong, no_driver):

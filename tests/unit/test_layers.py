@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamkit
+from _site import extension
 
 ROOT = Path(streamkit.__file__).parent
 
@@ -139,3 +140,20 @@ if TYPE_CHECKING:
     from streamkit._cli import main
 """
     assert set(modules_imported(source)) == {"_wrap", "_host", "errors", "backends", "_scope"}
+
+
+# -- the page that shows this table ------------------------------------------------------------
+
+architecture = extension("architecture")
+
+
+def test_the_drawing_is_of_the_table_that_is_held_against_the_imports():
+    assert architecture.layers() == LAYERS
+    drawn = re.findall(r"<li[^>]*>(\w+)</li>", architecture.drawing())
+    assert drawn == [name for names in reversed(LAYERS) for name in names]
+
+
+def test_every_file_has_a_place_and_a_sentence():
+    listing = architecture.listing()
+    for name in {layered(path) for path in FILES}:
+        assert re.search(rf"^\| \d+ \| `{name}` \| \S.*\. \|$", listing, re.MULTILINE), name

@@ -1,0 +1,124 @@
+"""Tables from the records in ``docs/evidence``: what was measured, and on what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "evidence"
+MICROSECOND = 1000  # ns
+
+RECORDS = {
+    "gpu.json": "the GPU tests",
+    "matrix.json": "`streamkit matrix`",
+    "bench.json": "`streamkit bench`",
+}
+NAMES = {
+    "python": "Python",
+    "torch": "torch",
+    "cupy": "CuPy",
+    "cupy-cuda12x": "CuPy",
+    "cupy-cuda13x": "CuPy",
+    "warp": "Warp",
+    "warp-lang": "Warp",
+    "numba": "numba-cuda",
+    "numba-cuda": "numba-cuda",
+    "cuda.core": "cuda-core",
+    "cuda-core": "cuda-core",
+    "cuda.bindings": "cuda-bindings",
+    "cuda-bindings": "cuda-bindings",
+}
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return a record."""
+    record: dict[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    return record
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+# -- versions ---------------------------------------------------------------------------------
+
+
+def versions() -> str:
+    """Return what each record was made with, a column for each record."""
+    records = [read(name) for name in RECORDS]
+    known = list(dict.fromkeys(NAMES.values()))
+    rows = [
+        ["date", *(record["date"] for record in records)],
+        ["GPU", *(_devices(record) for record in records)],
+        ["CUDA of the driver", *(_cuda(record) for record in records)],
+    ]
+    rows += [[name, *(_version(record, name) for record in records)] for name in known]
+    rows.append(["result", *(_result(record) for record in records)])
+    return table(["", *RECORDS.values()], rows)
+
+
+def _devices(record: dict[str, Any]) -> str:
+    names = record.get("devices") or [record["device"]]
+    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+
+
+def _cuda(record: dict[str, Any]) -> str:
+    cuda: str = record.get("cuda_driver") or record["cuda"]
+    return cuda
+
+
+def _version(record: dict[str, Any], name: str) -> str:
+    found = [text for key, text in record["versions"].items() if NAMES.get(key) == name]
+    return found[0] if found else "not used"
+
+
+def _result(record: dict[str, Any]) -> str:
+    if "tally" in record:
+        return ", ".join(f"{count} {kind}" for kind, count in record["tally"].items())
+    if "pairs" in record:
+        good = sum(pair["ok"] for pair in record["pairs"])
+        return f"{good} of {len(record['pairs'])} pairs right"
+    met = sum(row["met"] for row in record["rows"])
+    return f"{met} of {len(record['rows'])} bounds met"
+
+
+# -- speed ------------------------------------------------------------------------------------
+
+
+def speed() -> str:
+    """Return the table of ``bench.json``, with what is over its bound said plainly."""
+    rows = []
+    for row in read("bench.json")["rows"]:
+        verdict = "within" if row["met"] else "**over**"
+        rows.append(
+            [
+                f"`{row['name']}`",
+                f"**{row['ratio']:.2f}**",
+                f"{row['at_most']:.2f}, {verdict}",
+                f"{row['aim']:.2f}",
+                f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}",
+                _time(row["ours_ns"]),
+                _time(row["theirs_ns"]),
+                row["against"],
+                row["note"],
+            ]
+        )
+    head = [
+        "operation",
+        "ratio",
+        "at most",
+        "aim",
+        "spread",
+        "StreamKit",
+        "theirs",
+        "against",
+        "note",
+    ]
+    return table(head, rows)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / MICROSECOND:.2f} µs" if ns >= MICROSECOND else f"{ns:.0f} ns"

@@ -1,0 +1,89 @@
+"""The directives of this site: pictures drawn into the page, and tables made from data.
+
+``{picture} name`` with ``:alt:`` is ``docs/pictures/name.svg``. ``{generated} what`` is one of
+``MAKERS``. What they are made of belongs to modules that need no Sphinx, so that tests can look.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import architecture
+import evidence
+import parity
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parents[1]
+PICTURES = DOCS / "pictures"
+
+MAKERS: dict[str, Callable[[], str]] = {
+    "versions": evidence.versions,
+    "speed": evidence.speed,
+    "layers": architecture.listing,
+    "consumers": parity.consumers_table,
+} | {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
+"""By name, what makes a table in Markdown."""
+
+KINDS = {name: name for name in ("versions", "speed", "layers", "consumers")}
+
+SOURCES = (
+    *(DOCS / "evidence").glob("*.json"),
+    *(DOCS / "parity").glob("*.toml"),
+    *architecture.PACKAGE.rglob("*.py"),
+    architecture.TABLE,
+)
+
+
+class Picture(SphinxDirective):
+    """An SVG inside the page: an image of its own would not follow the reader's colours."""
+
+    required_arguments = 1
+    option_spec: ClassVar[dict[str, Any]] = {"alt": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Return it in a box that scrolls where the window is narrow."""
+        path = PICTURES / f"{self.arguments[0]}.svg"
+        self.env.note_dependency(str(path))
+        if "alt" not in self.options:
+            raise self.error(f"the picture {self.arguments[0]} needs :alt:, what it shows in words")
+        label = escape(self.options["alt"], quote=True)
+        svg = path.read_text(encoding="utf-8")
+        html = f'<div class="picture" role="img" aria-label="{label}" tabindex="0">{svg}</div>'
+        return [nodes.raw("", html, format="html")]
+
+
+class Generated(SphinxDirective):
+    """A table made from data."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, below its drawing if it has one."""
+        for path in SOURCES:
+            self.env.note_dependency(str(path))
+        name = self.arguments[0]
+        if name not in MAKERS:
+            raise self.error(f"there is no {name}, but {', '.join(MAKERS)}")
+        made = self.parse_text_to_nodes(MAKERS[name]())
+        for table in made:
+            if isinstance(table, nodes.table):
+                table["classes"].append(f"of-{KINDS.get(name, 'parity')}")
+        if name == "layers":
+            made.insert(0, nodes.raw("", architecture.drawing(), format="html"))
+        return made
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register both."""
+    app.add_directive("picture", Picture)
+    app.add_directive("generated", Generated)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,65 @@
+"""References that Sphinx cannot resolve by itself: private homes, and the standard library.
+
+A public class is documented under the name that users import, but annotations name the module that
+defines it. Names of the standard library are shown and not linked: the site is built, and read,
+without a network. Whatever else is unknown stays a warning, which fails the build.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import typing
+from typing import TYPE_CHECKING, Any
+
+import streamkit
+from streamkit import protocols, testing
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.addnodes import pending_xref
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+# the first in which a name is public is where it is documented
+HOMES = (streamkit, protocols, testing)
+STANDARD = ("typing", "collections.abc", "types", "contextlib")
+TYPE_VARIABLES = ("NativeT", "P", "P.args", "P.kwargs")
+PRIVATE = ("ThreadToken",)  # shown in an annotation, and nothing to users
+
+
+def public_name(target: str) -> str | None:
+    """Return the documented name of an object that is referred to by any of its names."""
+    name = target.rpartition(".")[2]
+    home = next((home for home in HOMES if name in home.__all__), None)
+    return None if home is None else f"{home.__name__}.{name}"
+
+
+def is_standard(target: str) -> bool:
+    """Tell whether the name is of the standard library, or of nothing to read about."""
+    module, _, name = target.rpartition(".")
+    if {name, target} & {*TYPE_VARIABLES, *PRIVATE} or hasattr(builtins, target):
+        return True
+    if module:
+        return module in STANDARD and hasattr(importlib.import_module(module), name)
+    return hasattr(typing, name)
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.Element | None:
+    """Answer Sphinx's ``missing-reference`` for what is known here."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"]
+    public = public_name(target)
+    if public is not None and public != target:
+        domain: Any = env.domains["py"]
+        return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, content)
+    return content if is_standard(target) else None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the handler."""
+    app.connect("missing-reference", resolve)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,40 @@
+"""The documentation site: ``sphinx-build -W -n docs docs/_build/html``, or ``tox -e docs``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import streamkit
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "StreamKit"
+author = "The StreamKit developers"
+copyright = author  # noqa: A001 - Sphinx's name for it
+version = release = streamkit.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "generated",
+    "references",
+]
+exclude_patterns = ["_build", "evidence"]
+nitpicky = True
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+add_module_names = False
+
+html_theme = "furo"
+pygments_dark_style = "github-dark"
+html_title = f"StreamKit {version}"
+html_static_path = ["_static"]
+html_css_files = ["streamkit.css"]
+html_copy_source = False

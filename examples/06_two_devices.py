@@ -1,0 +1,56 @@
+"""A queue of each of two devices: the second waits for the first, across devices.
+
+On a machine with one GPU both queues are on that one, and without a GPU both are host queues.
+"""
+
+import sys
+import time
+
+import numpy as np
+
+import streamkit as sk
+
+here = sk.new_stream(name="here")
+there = sk.new_stream(here.device, name="there")
+if here.device == "cpu":
+    x, y = np.zeros(1000), np.zeros(1000)
+
+    def write() -> None:
+        """Write, slowly."""
+        time.sleep(0.05)
+        x[:] = 7
+
+    def read() -> None:
+        """Copy what is there."""
+        y[:] = x
+
+else:
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        there = sk.new_stream("cuda:1", name="there")
+    with here:
+        a = torch.ones(4096, 4096, device=here.device)
+        b, x = torch.empty_like(a), torch.zeros(1000, device=here.device)
+    with there:
+        y = torch.zeros(1000, device=there.device)
+    here.sync()
+
+    def write() -> None:
+        """Write after a long product."""
+        torch.mm(a, a, out=b)
+        x.fill_(7)
+
+    def read() -> None:
+        """Copy what is there to the other device."""
+        y.copy_(x, non_blocking=True)
+
+
+here.submit(write)
+there.wait(here)  # across devices, without the host
+there.submit(read)
+there.sync()
+
+found = float(y.min()), float(y.max())
+print(f"{here.device} wrote 7, {there.device} read {found[0]:g} to {found[1]:g}")
+sys.exit(found != (7, 7))

@@ -1,0 +1,21 @@
+"""The code blocks of README.md and docs on a GPU, those of a machine without one included."""
+
+from __future__ import annotations
+
+import pytest
+
+from _documents import PAGES, ROOT, blocks, run
+from _libraries import cuda_devices, need
+
+need("torch", "cupy", "warp", "numba", "cuda")
+
+WITH_CODE = [
+    path for path in PAGES if any(b.runs(99) for b in blocks(path.read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_code_of_a_page_runs(path, tmp_path, players):
+    for name in ("torch", "cupy", "warp"):
+        players(name)  # warmed up: a first use inside a page could wait for the device
+    assert run(path, tmp_path, cuda_devices())

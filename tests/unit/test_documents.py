@@ -1,0 +1,165 @@
+"""Every code block of README.md and docs is run, or says why not; and so is every docstring's."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import _documents
+import streamkit
+from _documents import PAGES, ROOT, blocks
+from _programs import python
+
+pytest.importorskip("numpy")
+
+LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
+LANGUAGES = {"python", "sh", "toml", "text", ""}
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+BLOCKS = {
+    name: blocks(path.read_text(encoding="utf-8")) for name, path in zip(NAMES, PAGES, strict=True)
+}
+COMMANDS = set(
+    re.findall(r"@app\.command\(\)\n    def (\w+)", (ROOT / "streamkit" / "_cli.py").read_text())
+)
+WITH_CODE = [name for name in NAMES if any(block.language == "python" for block in BLOCKS[name])]
+
+
+def all_blocks(language):
+    return [
+        pytest.param(block, id=f"{name}:{block.line}")
+        for name in NAMES
+        for block in BLOCKS[name]
+        if block.language == language
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in WITH_CODE if any(block.runs(0) for block in BLOCKS[name])]
+)
+def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
+    ran = python(
+        f"import pathlib, _documents\n"
+        f"path = pathlib.Path({str(ROOT / name)!r})\n"
+        f"print(_documents.run(path, pathlib.Path({str(tmp_path)!r}), 0))",
+        path=[Path(_documents.__file__).parent],
+        blocked=LIBRARIES,
+        options=["-W", "error"],
+    )
+    assert int(ran.split()[-1]) == sum(block.runs(0) for block in BLOCKS[name])
+
+
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_the_code_of_a_page_for_a_gpu_compiles(name):
+    compile(_documents.source_of([b for b in BLOCKS[name] if b.runs(99)]), name, "exec")
+
+
+def test_there_are_pages_of_both_kinds():
+    assert len(WITH_CODE) > 8
+    runs = [block for name in NAMES for block in BLOCKS[name] if block.runs(0)]
+    needs_gpu = [b for name in NAMES for b in BLOCKS[name] if b.runs(99)]
+    assert 10 < len(runs) < len(needs_gpu)
+
+
+def test_each_block_is_of_a_language_that_is_tested():
+    assert {block.language for name in NAMES for block in BLOCKS[name]} <= LANGUAGES
+
+
+def test_what_is_not_run_says_why():
+    for name in NAMES:
+        for block in BLOCKS[name]:
+            assert set(block.marks) <= {"gpu", "gpus", "raises", "not run"}, f"{name}:{block.line}"
+            assert len(block.marks.get("not run", "a long reason").split()) > 2
+
+
+@pytest.mark.parametrize("block", all_blocks("toml"))
+def test_toml_is_toml(block):
+    tomllib.loads(block.code)
+
+
+@pytest.mark.parametrize("block", all_blocks("sh"))
+def test_a_command_is_one_that_there_is(block):
+    assert set(re.findall(r"\bstreamkit ([a-z]+)", block.code)) <= COMMANDS
+    for path in re.findall(r"(?:pytest|python3?) +((?:tests|docs|examples)/[\w./]+)", block.code):
+        assert (ROOT / path).exists(), path
+    for what in re.findall(r"pip install +(?:--\S+ +)*('[^']*'|[a-z]\S*)", block.code):
+        assert what.strip("'").startswith((".", "streamkit-cuda", "tox", "test", "docs", "dev"))
+
+
+def test_the_commands_there_are_were_found():
+    assert {"bench", "demo", "matrix"} <= COMMANDS
+
+
+# -- the checks can fail ----------------------------------------------------------------------
+
+
+def run(text, tmp_path, devices=0):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    return _documents.run(page, tmp_path, devices)
+
+
+def test_a_block_that_raises_fails_and_is_named(tmp_path):
+    with pytest.raises(ZeroDivisionError) as caught:
+        run("# a\n\n```python\nx = 1\n\nx / 0\n```\n", tmp_path)
+    assert caught.value.__notes__ == ["in the code block at page.md:4"]
+    assert caught.traceback[-1].lineno == 5  # from 0: the line of the page
+
+
+def test_a_block_that_prints_something_else_fails(tmp_path):
+    page = (
+        "```python\nprint('loading')\nprint('it took 7 ms')\n```\n\n```text\nit took {} ms\n```\n"
+    )
+    assert run(page.format("..."), tmp_path) == 1
+    with pytest.raises(AssertionError, match="it took 7 ms"):
+        run(page.format(8), tmp_path)
+
+
+def test_an_error_is_expected_by_its_name(tmp_path):
+    page = "<!-- raises: {} -->\n```python\n1 / 0\n```\n"
+    assert run(page.format("ArithmeticError"), tmp_path) == 1
+    with pytest.raises(ZeroDivisionError):
+        run(page.format("KeyError"), tmp_path)
+    with pytest.raises(AssertionError, match="raises no KeyError"):
+        run("<!-- raises: KeyError -->\n```python\n1 / 1\n```\n", tmp_path)
+
+
+def test_marks_choose_what_runs(tmp_path):
+    page = (
+        "<!-- hidden\nx = 1\n\ny = 2\n-->\n<!-- hidden gpu\nx = 3\n-->\n"
+        "<!-- gpu -->\n```python\nassert x == 3\n```\n"
+        "text\n\n<!-- not run: it is the reader's -->\n```python\nnonsense\n```\n"
+        "```python\nassert y == 2\n```\n"
+    )
+    assert run(page, tmp_path) == 2
+    assert run(page, tmp_path, devices=1) == 4
+    with pytest.raises(NameError):
+        run(page.replace("not run", "raises"), tmp_path)
+
+
+# -- docstrings -------------------------------------------------------------------------------
+
+
+def docstrings():
+    for path in sorted(Path(streamkit.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node)
+                if text and ">>>" in text:
+                    yield pytest.param(text, id=f"{path.stem}.{getattr(node, 'name', '')}")
+
+
+@pytest.mark.parametrize("text", list(docstrings()))
+def test_the_example_of_a_docstring_is_right(text):
+    test = doctest.DocTestParser().get_doctest(text, {"sk": streamkit}, "example", None, 0)
+    said = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+def test_some_docstrings_have_examples():
+    assert len(list(docstrings())) >= 3

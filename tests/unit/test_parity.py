@@ -1,0 +1,87 @@
+"""The parity tables: every row is backed by a test that is there. See also tests/nogpu."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+import streamkit as sk
+from _documents import ROOT
+from _site import extension
+
+parity = extension("parity")
+TABLES = {name: parity.read(name) for name in parity.classes()}
+ROWS = [
+    pytest.param(row, id=f"{name}-{row.members[0]}")
+    for name, table in TABLES.items()
+    for row in table.rows
+]
+
+
+def is_there(test):
+    """Whether a test of that name is in that file of a tier."""
+    path, _, name = test.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+
+
+def test_the_classes_of_the_issue_have_tables():
+    assert {table.of for table in TABLES.values()} == {
+        "torch.cuda.Stream",
+        "torch.cuda.ExternalStream",
+        "cuda.core.Stream",
+        "cupy.cuda.Stream",
+        "warp.Stream",
+    }
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_names_a_test_that_is_there(row):
+    assert is_there(row.test), row.test
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in parity.consumers() if "test" in row], ids=lambda row: row["name"]
+)
+def test_a_consumer_names_a_test_that_is_there(row):
+    assert is_there(row["test"]), row["test"]
+
+
+def test_the_search_for_tests_can_fail():
+    assert is_there("unit/test_parity.py::test_the_search_for_tests_can_fail")
+    assert not is_there("unit/test_parity.py::test_that_is_not_there")
+
+
+def test_a_consumer_was_tried_or_read():
+    rows = parity.consumers()
+    assert len({row["name"] for row in rows}) == len(rows) > 15
+    for row in rows:
+        assert ("test" in row) != ("read" in row), row["name"]
+        assert "read" not in row or re.search(r"\d+\.\d+", row["read"]), row["name"]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.values[0].here])
+def test_what_a_row_offers_is_there(row):
+    names = re.findall(r"`(?:not )?s\.([a-z_]+)", row.here)
+    for name in names:
+        assert hasattr(sk.CudaStream, name), name
+    functions = re.findall(r"\bsk\.([a-z_]+)", row.here)
+    for name in functions:
+        assert hasattr(sk, name), name
+    assert names or functions or "`with s:`" in row.here or "`s == t`" in row.here
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.values[0].because])
+def test_what_is_not_offered_is_not_there(row):
+    """Not by that name: ``repr`` and the like are of every object."""
+    for member in row.members:
+        ours = getattr(sk.CudaStream, member, None)
+        assert ours is getattr(object, member, None) or member == "__reduce__", member
+
+
+def test_a_member_has_one_row():
+    for table in TABLES.values():
+        members = [member for row in table.rows for member in row.members]
+        assert len(members) == len(set(members)), table.of

@@ -1,0 +1,107 @@
+"""The reference documents every public name, and nothing that is not public."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import streamkit as sk
+from _documents import ROOT
+from _site import extension
+
+REFERENCE = ROOT / "docs" / "reference"
+HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")
+PLUGIN = {"stream", "streamkit_seed"}  # fixtures, which no module exports
+
+
+def documented():
+    """The names under an autodoc directive, each with the module that stands above it."""
+    for path in sorted(REFERENCE.glob("*.md")):
+        module = None
+        for kind, name in re.findall(
+            r"^\.\. (py:\w+|auto\w+):: ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            if kind in ("py:module", "py:currentmodule"):
+                module = name
+            else:
+                yield module, name
+
+
+def public():
+    """Each public name with the first module that has it, which is where it is documented."""
+    seen = set()
+    for home in HOMES:
+        for name in importlib.import_module(home).__all__:
+            if name not in seen:
+                seen.add(name)
+                yield home, name
+
+
+def test_every_public_name_is_documented_and_every_documented_name_public():
+    found = sorted(documented())
+    assert len(found) == len(set(found))
+    fixtures = {("streamkit.testing", name) for name in PLUGIN}
+    assert set(found) == set(public()) | fixtures
+
+
+@pytest.mark.parametrize(("home", "name"), list(public()))
+def test_a_public_name_has_a_docstring(home, name):
+    if name in ("API", "StreamLike"):
+        pytest.skip("a value, documented beside it")
+    assert getattr(importlib.import_module(home), name).__doc__
+
+
+# what modules of the package call on each other's events, and users need not know of
+BETWEEN_MODULES = {"record_by_library", "live"}
+
+
+def members(kind):
+    return {name for name in dir(kind) if not name.startswith("_")} - BETWEEN_MODULES
+
+
+@pytest.mark.parametrize("kind", [sk.CudaStream, sk.HostStream, sk.CudaEvent, sk.HostEvent])
+def test_every_member_has_a_docstring_or_its_contract_has(kind):
+    contract = sk.Event if kind in (sk.CudaEvent, sk.HostEvent) else sk.Stream
+    for name in members(kind):
+        text = getattr(kind, name).__doc__ or getattr(contract, name).__doc__
+        assert text, name
+
+
+def test_the_fixtures_are_those_of_the_plugin():
+    source = (ROOT / "streamkit" / "_pytest_plugin.py").read_text()
+    assert set(re.findall(r"@pytest\.fixture\ndef (\w+)", source)) == PLUGIN
+
+
+def test_the_commands_and_options_are_those_there_are():
+    source = (ROOT / "streamkit" / "_cli.py").read_text()
+    page = (REFERENCE / "command.md").read_text()
+    commands = set(re.findall(r"@app\.command\(\)\n    def (\w+)", source))
+    assert commands == set(re.findall(r"`streamkit (\w+)`", page))
+    options = set(re.findall(r'"(--[a-z-]+)"', source)) | {"--output"}  # of a parameter's own name
+    assert options == set(re.findall(r"--[a-z][a-z-]*", page))
+
+
+# -- the pages made from records --------------------------------------------------------------
+
+evidence = extension("evidence")
+
+
+def test_the_speed_page_has_every_row_and_says_which_are_over_their_bound():
+    rows = evidence.read("bench.json")["rows"]
+    lines = evidence.speed().splitlines()[2:]
+    assert len(lines) == len(rows)
+    for row, line in zip(rows, lines, strict=True):
+        assert line.startswith(f"| `{row['name']}` |")
+        assert ("**over**" in line) is (not row["met"])
+        assert f"**{row['ratio']:.2f}**" in line
+
+
+def test_the_versions_are_those_of_the_records():
+    table = evidence.versions()
+    record = evidence.read("gpu.json")
+    for library in ("torch", "warp-lang", "numba-cuda", "cuda-core", "cuda-bindings"):
+        assert record["versions"][library] in table
+    assert record["date"] in table
+    assert f"{record['tally']['passed']} passed" in table
