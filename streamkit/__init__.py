@@ -11,6 +11,7 @@ between them, and make them all work on one queue:
 """
 
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
+from streamkit._doctor import doctor
 from streamkit._event import CudaEvent
 from streamkit._host import HostStream
 from streamkit._host_event import HostEvent
@@ -64,6 +65,7 @@ __all__ = [
     "current_stream",
     "current_streams",
     "default_stream",
+    "doctor",
     "from_handle",
     "new_event",
     "new_stream",

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from streamkit._queue import Queue
 
@@ -62,6 +62,8 @@ class Traits(NamedTuple):
     """Its allocator knows streams by handle, so one that it saw is parked, not destroyed."""
     has_streams: bool = True
     """It has a stream class of its own."""
+    starts_on_default: bool = True
+    """Until somebody moves it, its current stream is a default one."""
 
 
 _USUAL = Traits()
@@ -93,6 +95,32 @@ class CurrentStream(Protocol):
     @abstractmethod
     def leave(self, token: Any) -> None:
         """Restore exactly what was current before the ``enter`` that returned ``token``."""
+
+
+class Finding(NamedTuple):
+    """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
+
+    code: str
+    """What it is, in a word that scripts can rely on, as in "two-views"."""
+    what: str
+    """What is wrong, with which object, in one sentence."""
+    remedy: str
+    """What to do."""
+    library: str | None = None
+    """The name of the library that it concerns, if it is one."""
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """Capability: the adapter finds what is wrong in its library, for ``streamkit.doctor()``."""
+
+    @abstractmethod
+    def diagnose(self) -> Iterable[Finding]:
+        """Return what is wrong now in the process or this thread, nothing if all is well.
+
+        Called if the library is loaded and there is a CUDA device, whose primary context is
+        current. It only looks: it changes nothing, and breaks no capture.
+        """
 
 
 class Binding(NamedTuple):

@@ -101,6 +101,20 @@ def _app() -> Any:
         """
         raise typer.Exit(_matrix(output, as_json=as_json))
 
+    @app.command()
+    def doctor(
+        *,
+        load: Annotated[
+            bool, typer.Option("--load", help="Import each installed library, and ask it too.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Look for what is wrong with CUDA and the libraries here, and say what to do.
+
+        Exits with 1 if something is.
+        """
+        raise typer.Exit(_doctor(load=load, as_json=as_json))
+
     return app
 
 
@@ -164,6 +178,19 @@ def _matrix(output: Path | None, *, as_json: bool) -> int:
 
     report = _run(_matrix, _matrix_table.show, output, as_json=as_json)
     return 0 if report is not None and report.ok else 1
+
+
+def _doctor(*, load: bool, as_json: bool) -> int:
+    from streamkit import _doctor, _doctor_table
+    from streamkit._doctor_report import as_data
+
+    with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
+        report = _doctor.examine(load=load, progress=progress)
+    if as_json:
+        _say(json.dumps(as_data(report), indent=2))
+    else:
+        _doctor_table.show(report)
+    return 0 if report.ok else 1
 
 
 def _run(

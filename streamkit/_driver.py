@@ -66,6 +66,12 @@ def device_count() -> int:
     return int(_ask("cuDeviceGetCount"))
 
 
+def device_name(device: int) -> str:
+    """Return what the driver calls a device; no context is made for it."""
+    name: bytes = _ask("cuDeviceGetName", 256, device)
+    return name.partition(b"\0")[0].decode(errors="replace")
+
+
 def current_context() -> int:
     """Return this thread's current context, 0 if it has none."""
     code, context = _library.cu.cuCtxGetCurrent()

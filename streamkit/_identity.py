@@ -195,6 +195,11 @@ def register(queue: Queue) -> None:
         _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
 
 
+def living() -> list[Queue]:
+    """Return the records of all queues that somebody holds."""
+    return list(_known.living())
+
+
 def settle(queue: Queue) -> bool:
     """Learn the id of a queue first seen while it captured; False while it still does."""
     if queue.id is None:

@@ -13,6 +13,7 @@ from streamkit._locks import new_lock
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
+_OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
 
 
 class _Unloaded:
@@ -62,13 +63,28 @@ def _load() -> None:
 def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
-    except RuntimeError as error:  # cuda-pathfinder: no libcuda to load
+    except RuntimeError as error:  # cuda-pathfinder finds no libcuda, or the bindings not their way
+        _check_version(driver_version(), error)
         raise _refusals.no_device("the CUDA driver library cannot be loaded") from error
     if code == _NO_DEVICE:
         raise _refusals.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
     if code:
-        _, name = bindings.cuGetErrorName(code)
-        raise errors.DriverError("cuInit", name.decode() if name else "unknown", int(code))
+        raise _failed(bindings, "cuInit", code)
+    code, version = bindings.cuDriverGetVersion()
+    if code:
+        raise _failed(bindings, "cuDriverGetVersion", code)
+    _check_version(int(version))
+
+
+def _failed(bindings: Any, call: str, code: int) -> errors.DriverError:
+    _, name = bindings.cuGetErrorName(code)
+    return errors.DriverError(call, name.decode() if name else "unknown", int(code))
+
+
+def _check_version(version: int, cause: Exception | None = None) -> None:
+    """Refuse an old driver before a function that it lacks is looked for; 0 is unknown."""
+    if 0 < version < _OLDEST:
+        raise _refusals.old_driver(version) from cause
 
 
 @functools.cache
@@ -92,10 +108,26 @@ def _import_bindings() -> Any:
 
 
 def _has_driver_library() -> bool:
+    return _open() is not None
+
+
+def _open() -> Any:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     try:
-        ctypes.CDLL(_LIBRARY)
+        return ctypes.CDLL(_LIBRARY)
     except OSError:
-        return False
-    return True
+        return None
+
+
+def driver_version() -> int:
+    """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
+
+    Asked of the driver itself: bindings that are too new for it may not start.
+    """
+    import ctypes  # noqa: PLC0415 - the same
+
+    driver, version = _open(), ctypes.c_int()
+    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)):
+        return 0
+    return version.value

@@ -9,6 +9,7 @@ from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,
     DeviceMismatchError,
+    DriverError,
     ForkedProcessError,
     NoDeviceError,
     OneQueueError,
@@ -147,6 +148,18 @@ def no_device(what: str) -> NoDeviceError:
     return NoDeviceError(
         f"no CUDA device: {what}. Without a GPU, streamkit.new_stream(device='cpu') gives the "
         "same interface on the host."
+    )
+
+
+def old_driver(version: int) -> DriverError:
+    """Word a driver from before CUDA 12."""
+    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return DriverError(
+        "cuDriverGetVersion",
+        "cudaErrorInsufficientDriver",
+        35,
+        f"This driver serves {cuda}, and StreamKit needs one of CUDA 12 or newer: update the "
+        "NVIDIA driver. streamkit.new_stream(device='cpu') works without one.",
     )
 
 

@@ -256,6 +256,17 @@ def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
     return loaders
 
 
+def loaded() -> dict[str, Callable[[], Adapter]]:
+    """Return, by name, what loads the adapter of each library that is loaded."""
+    found: dict[str, Callable[[], Adapter]] = {
+        row.name: functools.partial(_load_row, row) for row in _ROWS if is_loaded(row.module)
+    }
+    for entry in _entry_points():
+        if is_loaded(entry.name):
+            found[entry.name] = functools.partial(_load_entry, entry)
+    return found
+
+
 def rank(library: str) -> int:
     """Return the library's place in the table; plugins come last."""
     names = [row.name for row in _ROWS]

@@ -6,6 +6,12 @@ keeps nothing alive.
 
 from __future__ import annotations
 
+from typing import Any
+
+_LOOK_BEFORE = (
+    "An error of earlier GPU work can surface here: look at what ran on this device before."
+)
+
 
 class StreamKitError(Exception):
     """Root of every error that StreamKit raises."""
@@ -26,17 +32,19 @@ class NoDeviceError(StreamKitError, RuntimeError):
 class DriverError(StreamKitError, RuntimeError):
     """A CUDA driver call failed: ``name`` and ``code`` are CUDA's own, ``call`` the function."""
 
-    def __init__(self, call: str, name: str, code: int) -> None:
+    def __init__(self, call: str, name: str, code: int, advice: str = _LOOK_BEFORE) -> None:
         self.call: str = call
         self.name: str = name
         self.code: int = code
+        self._advice = advice
         super().__init__(call, name, code)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the advice too."""
+        return type(self), (self.call, self.name, self.code, self._advice), self.__dict__
+
     def __str__(self) -> str:
-        return (
-            f"{self.call} failed with {self.name} ({self.code}). An error of earlier GPU work "
-            "can surface here: look at what ran on this device before."
-        )
+        return f"{self.call} failed with {self.name} ({self.code}). {self._advice}"
 
 
 class StreamClosedError(StreamKitError, ValueError):

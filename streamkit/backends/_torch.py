@@ -78,7 +78,8 @@ def borrow(queue: Queue) -> Any:
 
 def _initialise() -> None:
     if not torch.cuda.is_available():
-        raise _refusals.no_device(f"torch {torch.__version__} cannot use CUDA here")
+        reason = "cannot use CUDA here" if torch.version.cuda else "is built without CUDA"
+        raise _refusals.no_device(f"torch {torch.__version__} {reason}")
     torch.cuda.init()
 
 

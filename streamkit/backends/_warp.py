@@ -15,13 +15,14 @@ import warp
 from streamkit import _refusals
 from streamkit._locks import new_lock
 from streamkit.backends._warp_current import bind, enter, leave
+from streamkit.backends._warp_diagnose import diagnose
 from streamkit.protocols import Queue, Traits
 
-__all__ = ["bind", "enter", "leave"]  # the scope's part of the adapter, from the file beside
+__all__ = ["bind", "diagnose", "enter", "leave"]  # parts of the adapter, from the files beside
 
 name = "warp"
 api = 1
-traits = Traits(streams_are_fixed=True)
+traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
 _views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # queue id -> view
 _searched: dict[int, None] = {}  # ids of queues that were looked for, in order

@@ -135,6 +135,18 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
             _end(level, _place(level[0].device)[1])
 
 
+def is_held() -> bool:
+    """Whether a scope of a thread that lives has moved Warp."""
+    return any(thread.is_alive for level in tuple(_levels) for thread in tuple(level[-1]))
+
+
+def native_stream(device: Any) -> int | None:
+    """Return the handle on which Warp's native part stands; None if this version does not say."""
+    if _native() is None:
+        return None
+    return int(_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
+
+
 def _text(stream: Any) -> str:
     return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
 

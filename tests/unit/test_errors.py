@@ -61,6 +61,8 @@ WORDED = [
     (_refusals.no_such_device(7, 2), "2 CUDA"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
+    (_refusals.old_driver(11080), "CUDA 11.8"),
+    (_refusals.old_driver(11080), "update the NVIDIA driver"),
     (_refusals.forked(), "spawn"),
     (_refusals.closed(HOST), "worker"),
     (_refusals.closed(HOST), "new one"),

@@ -27,12 +27,12 @@ LAYERS = (
     ("_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host"),
     ("_wrap",),
     ("_current",),
-    ("__init__", "_bench", "_demo", "_matrix", "testing"),
+    ("__init__", "_bench", "_demo", "_doctor", "_matrix", "testing"),
     ("_cli", "_pytest_plugin"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TOOLS = ("_bench", "_demo", "_matrix", "_cli")  # they compare and show libraries by name
+TOOLS = ("_bench", "_demo", "_doctor", "_matrix", "_cli")  # they compare and show libraries by name
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
@@ -40,9 +40,12 @@ LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGN
 
 def layered(path):
     """The name under which a file stands in the table."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    name = parts[0]
-    return next((known for known in TOOLS if name.startswith(known)), name)
+    return in_the_table(path.relative_to(ROOT).with_suffix("").parts[0])
+
+
+def in_the_table(module):
+    """The name under which a module of the package stands in the table."""
+    return next((known for known in TOOLS if module.startswith(known)), module)
 
 
 def is_type_checking(node):
@@ -74,7 +77,7 @@ def modules_imported(source):
         for name in names:
             root, _, rest = name.partition(".")
             if root == "streamkit":
-                module = rest.partition(".")[0]
+                module = in_the_table(rest.partition(".")[0])
                 yield module if module in LEVEL else "__init__"
 
 

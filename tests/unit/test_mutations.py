@@ -24,6 +24,7 @@ WITHOUT = {
     "_refusals",
     "protocols",
     "_cli",
+    "_doctor_table",
     "_gate",
 }
 WITHOUT_PREFIX = ("_bench", "_conformance", "_demo", "_matrix")

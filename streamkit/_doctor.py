@@ -1,0 +1,80 @@
+"""What is wrong with this installation and in this process: ``streamkit.doctor()``.
+
+What is installed is read from its metadata, and nothing is imported for it; what is loaded is
+asked. A check that fails is a finding like any other.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from streamkit.protocols import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from streamkit._doctor_report import Report
+
+    Progress = Callable[[str, int, int], object]
+
+
+def doctor(*, load: bool = False) -> Report:
+    """Look for what is wrong with CUDA and the libraries here; each finding says what to do.
+
+    Installed libraries are not imported, unless ``load`` asks for it. Loaded ones are asked for
+    their current stream in this thread, which initialises them on the current device, as
+    ``current_streams`` does. Raises nothing for what it finds: a broken library is a finding too.
+    Safe from any thread.
+    """
+    return examine(load=load)
+
+
+def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Report:
+    """Do what ``doctor`` does; ``progress`` is called with what comes next, and how much is done.
+
+    First the driver, then what is installed, then what is loaded: the order of the findings.
+    """
+    # only now, for ``import streamkit`` must stay quick
+    from streamkit import _doctor_driver, _doctor_installed, _doctor_running  # noqa: PLC0415 - so
+    from streamkit._doctor_report import Report  # noqa: PLC0415 - the same
+
+    installed = _doctor_installed.look()
+    findings: list[Finding] = []
+    driver = _doctor_driver.look(findings)
+    usable = None if findings else driver
+    findings += tell("what is installed", lambda: _doctor_installed.check(installed, driver))
+    if load:
+        findings += _doctor_installed.load(installed, progress)
+    running = _doctor_running.Running()
+    if usable is not None:
+        findings += tell("this process", lambda: running.check(installed, usable))
+    return Report(
+        python=sys.version.partition(" ")[0],
+        streamkit=str(sys.modules["streamkit"].__version__),
+        driver=driver,
+        context=running.context,
+        libraries=_doctor_installed.libraries(installed, running.standing, all_loaded=load),
+        missing=_doctor_installed.missing(installed),
+        environment=installed.environment,
+        findings=list(dict.fromkeys(findings)),
+    )
+
+
+def tell(
+    what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
+) -> list[Finding]:
+    """Return what a check finds; that it failed, if it does."""
+    found: list[Finding] = []
+    try:
+        found.extend(look())
+    except Exception as error:  # noqa: BLE001 - what is broken must not stop the other checks
+        found.append(
+            Finding(
+                "cannot-be-asked",
+                f"{what} cannot be examined: {type(error).__name__}: {error}",
+                "Mend the other findings first, and look at the last error of earlier GPU work.",
+                library,
+            )
+        )
+    return found

@@ -1,0 +1,100 @@
+"""The doctor with the real libraries, without a driver."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from _libraries import LIBRARIES, installed, need
+from _programs import python
+
+MODULES = {
+    "torch": {"torch"},
+    "cupy": {"cupy"},
+    "warp": {"warp"},
+    "numba": {"numba"},
+    "cuda": {"cuda.core", "cuda.bindings"},
+}
+SHOW = """
+import json, sys
+import streamkit as sk
+from streamkit import _doctor_report
+print(json.dumps(_doctor_report.as_data(sk.doctor({arguments}))))
+"""
+
+
+def look(start="", arguments="", **options):
+    return json.loads(python(start + SHOW.format(arguments=arguments), **options).splitlines()[-1])
+
+
+def test_what_is_installed_is_listed_and_not_imported():
+    data = look()
+    here = {name for library in LIBRARIES if installed(library) for name in MODULES[library]}
+    assert {
+        row["name"] for row in data["libraries"] if row["name"] not in ("toylib", "oldtoylib")
+    } == here
+    assert not any(row["loaded"] for row in data["libraries"])
+    assert data["driver"] is None
+    assert data["findings"][0]["code"] == "no-driver"
+    python("""
+import sys
+import streamkit as sk
+sk.doctor()
+imported = {"torch", "cupy", "warp", "numba", "cuda.core"} & set(sys.modules)
+assert not imported, imported
+""")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_loaded_library_is_listed_as_loaded(library):
+    need(library)
+    data = look(f"import {LIBRARIES[library][0]}\n")
+    loaded = {row["name"] for row in data["libraries"] if row["loaded"]}
+    assert MODULES[library] <= loaded
+    assert all(row["current"] is None for row in data["libraries"])
+    assert "cannot-be-asked" not in {found["code"] for found in data["findings"]}
+
+
+def test_loading_all_of_them_leaves_none_out():
+    data = look(arguments="load=True")
+    broken = [found for found in data["findings"] if found["code"] == "cannot-be-imported"]
+    assert broken == []
+    assert all(row["loaded"] for row in data["libraries"] if row["name"] != "oldtoylib")
+
+
+def test_a_cpu_build_of_torch_is_found():
+    if need("torch").version.cuda is not None:
+        pytest.skip("this build has CUDA")
+    codes = [(found["code"], found["library"]) for found in look()["findings"]]
+    assert ("torch-cpu", "torch") in codes
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "cuda"])
+def test_the_cuda_that_a_library_is_built_for_is_what_it_says_itself(library):
+    module = need(library)
+    (row,) = [
+        row
+        for row in look()["libraries"]
+        if row["name"] == {"cuda": "cuda.bindings"}.get(library, library)
+    ]
+    if library == "torch":
+        assert row["cuda"] == (module.version.cuda or "cpu")
+    elif library == "cupy":
+        assert int(row["cuda"]) == module.cuda.runtime.runtimeGetVersion() // 1000
+    else:
+        from cuda.bindings import driver
+
+        assert int(row["cuda"].partition(".")[0]) == driver.CUDA_VERSION // 1000
+
+
+def test_a_loaded_library_that_no_metadata_describes_is_listed():
+    data = look(
+        """
+import importlib.metadata
+importlib.metadata.distributions = lambda **_: iter(())
+import cuda.core
+"""
+    )
+    (row,) = [row for row in data["libraries"] if row["name"] == "cuda.core"]
+    assert (row["version"], row["loaded"]) == (None, True)

@@ -1,0 +1,446 @@
+"""The doctor without a GPU: what is installed, the driver's absence, the report, the command."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import sys
+
+import pytest
+
+import streamkit as sk
+from _programs import python
+from streamkit import (
+    _doctor,
+    _doctor_driver,
+    _doctor_installed,
+    _doctor_report,
+    _driver,
+    _library,
+    _refusals,
+    _registry,
+)
+from streamkit._doctor_report import Driver, Library, Report, Standing
+from streamkit.protocols import Finding
+
+A_GPU = ["a GPU [x]"]
+DRIVER = Driver("13.0", "580.159.04", A_GPU)
+
+# distributions, as pip leaves them
+CLEAN = {
+    "torch": "2.11.0+cu130",
+    "cupy-cuda13x": "14.2.0",
+    "warp-lang": "1.19.0",
+    "numba-cuda": "0.30.4",
+    "cuda-core": "1.2.2",
+    "cuda_bindings": "13.3.1",
+}
+CUDA_12 = {**CLEAN, "torch": "2.11.0", "cupy-cuda12x": "14.2.0", "cuda_bindings": "12.9.2"}
+del CUDA_12["cupy-cuda13x"]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Read what the doctor finds where exactly these distributions are installed."""
+
+    def installed(distributions, torch_cuda="'13.0'", environment=()):
+        for name, version in distributions.items():
+            folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+            folder.mkdir()
+            about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            (folder / "METADATA").write_text(about)
+        if torch_cuda is not None:
+            (tmp_path / "torch").mkdir()
+            text = f"cuda: Optional[str] = {torch_cuda}\nhip: Optional[str] = None\n"
+            (tmp_path / "torch/version.py").write_text(text)
+        monkeypatch.setattr(_registry, "loaded", dict)
+        only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
+        monkeypatch.setattr(importlib.metadata, "distributions", only_here)
+        for name in _doctor_installed._READ:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in dict(environment).items():
+            monkeypatch.setenv(name, value)
+        return _doctor_installed.look()
+
+    return installed
+
+
+def codes(findings):
+    findings = list(findings)
+    assert all(finding.what and finding.remedy for finding in findings)
+    return [(finding.code, finding.library) for finding in findings]
+
+
+# -- what is installed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("distributions", "torch_cuda", "driver"),
+    [
+        (CLEAN, "'13.0'", DRIVER),
+        (CLEAN, "'13.0'", None),
+        (CUDA_12, "'12.8'", DRIVER),
+        (CUDA_12, "'12.8'", Driver("12.4", None, A_GPU)),
+        ({}, None, None),
+        ({"cuda_bindings": "13.3.1"}, None, Driver("13.0", None, [])),
+    ],
+    ids=["13", "13-no-driver", "12-on-13", "12", "nothing", "no-device"],
+)
+def test_control_nothing_is_wrong_with_a_sound_installation(
+    installed, distributions, torch_cuda, driver
+):
+    found = installed(distributions, torch_cuda)
+    assert codes(_doctor_installed.check(found, driver)) == []
+
+
+CUPY_SWITCH = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"
+CUDA_SWITCH = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
+NUMBA_SWITCH = "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"
+SWITCHES = ("per-thread-switches", None)
+PLANTED = {
+    "both CuPy wheels": (
+        {"cupy-cuda12x": "14.2.0"},
+        {},
+        [("two-cupys", "cupy"), ("cuda-majors", None)],
+    ),
+    "CuPy twice for one CUDA": ({"cupy": "14.2.0"}, {}, [("two-cupys", "cupy")]),
+    "CUDA Python of another major": ({"cuda_bindings": "12.9.2"}, {}, [("cuda-majors", None)]),
+    "torch without CUDA": ({"torch_cuda": "None"}, {}, [("torch-cpu", "torch")]),
+    "torch for another CUDA": ({"torch_cuda": "'12.8'"}, {}, [("cuda-majors", None)]),
+    "an old torch": ({"torch": "2.9.1+cu130"}, {}, [("old-library", "torch")]),
+    "an old Warp": ({"warp-lang": "1.9.1"}, {}, [("old-library", "warp")]),
+    "no cuda.core": ({"cuda-core": None}, {}, [("no-cuda-python", "cuda.core")]),
+    "another streamkit": ({"streamkit": "0.3.2"}, {}, [("other-streamkit", None)]),
+    "CuPy's switch": ({}, {CUPY_SWITCH: "1"}, [SWITCHES]),
+    "CUDA Python's switch": ({}, {CUDA_SWITCH: "1"}, [SWITCHES]),
+    "all switches, beside torch": ({}, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"}, [SWITCHES]),
+    "switches that are off": ({}, {CUDA_SWITCH: "0", CUPY_SWITCH: "0", NUMBA_SWITCH: "0"}, []),
+    "a switch without effect": ({}, {NUMBA_SWITCH: "1"}, [("per-thread-switches", "numba")]),
+    "a switch that is no number": ({}, {CUPY_SWITCH: "yes"}, [SWITCHES]),
+    "blocking launches": ({}, {"CUDA_LAUNCH_BLOCKING": "1"}, [("launch-blocking", None)]),
+    "launches that do not block": ({}, {"CUDA_LAUNCH_BLOCKING": "0"}, []),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_and_nothing_else(installed, fault):
+    changes, environment, expected = PLANTED[fault]
+    changes = dict(changes)
+    torch_cuda = changes.pop("torch_cuda", "'13.0'")
+    wanted = {name: version for name, version in {**CLEAN, **changes}.items() if version}
+    found = installed(wanted, torch_cuda, environment)
+    assert codes(_doctor_installed.check(found, DRIVER)) == expected
+
+
+def test_switches_that_all_libraries_follow_are_no_finding(installed):
+    here = {name: version for name, version in CLEAN.items() if name not in ("torch", "warp-lang")}
+    found = installed(here, None, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"})
+    assert codes(_doctor_installed.check(found, DRIVER)) == []
+    rows = _doctor_installed.libraries(found, {}, all_loaded=False)
+    assert {row.handle_0 for row in rows} == {"per-thread"}
+
+
+def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
+    found = installed({**CLEAN, "torch": "2.13.0+cpu"}, None)
+    assert codes(_doctor_installed.check(found, DRIVER)) == [("torch-cpu", "torch")]
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ("12.4", {"torch", "cupy", "cuda.bindings"}),
+        ("13.0", set()),
+        ("14.1", set()),
+    ],
+)
+def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expected):
+    """A minor version does not matter: CUDA 13.3 runs on a driver of 13.0."""
+    found = _doctor_installed.check(installed(CLEAN), Driver(served, None, A_GPU))
+    assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
+
+
+def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
+    found = installed({**CLEAN, "cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"})
+    (two, majors) = _doctor_installed.check(found, DRIVER)
+    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in two.remedy
+    assert "pip install 'streamkit-cuda[cupy13]'" in two.remedy
+    assert "pip uninstall cupy-cuda12x, then" in majors.remedy
+    assert "pip install 'streamkit-cuda[cupy13]'" in majors.remedy
+
+
+def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path):
+    (tmp_path / "torch-2.9.1.dist-info").mkdir()
+    (tmp_path / "cupy_cuda12x-14.2.0.dist-info").mkdir()
+    found = installed(CLEAN)
+    assert codes(_doctor_installed.check(found, DRIVER)) == []
+    assert found.packages["torch"].version == CLEAN["torch"]
+
+
+def test_the_oldest_versions_are_those_of_the_extras():
+    """What pip may install is what the doctor takes."""
+    pytest.importorskip("tomllib")
+    import tomllib
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    wanted = " ".join(line for lines in extras.values() for line in lines).replace(",", " ").split()
+    for library, known in _doctor_installed.KNOWN.items():
+        oldest = ".".join(map(str, known.oldest))
+        name = {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-python"}.get(
+            library, known.distribution
+        )
+        assert (f"{name}>={oldest}" if oldest else name) in wanted
+
+
+def test_what_is_installed_and_what_is_missing_is_listed(installed):
+    found = installed({"torch": "2.11.0", "cuda-core": "1.2.2"})
+    rows = _doctor_installed.libraries(found, {}, all_loaded=False)
+    assert [(row.name, row.version, row.cuda) for row in rows] == [
+        ("torch", "2.11.0", "13.0"),
+        ("cuda.core", "1.2.2", None),
+    ]
+    assert _doctor_installed.missing(found) == ["cupy", "warp", "numba", "cuda.bindings"]
+
+
+def test_a_plugin_is_listed(installed, tmp_path):
+    found = installed({"toys": "3.1"}, None)
+    assert "toylib" not in found.packages
+    (tmp_path / "toys-3.1.dist-info/entry_points.txt").write_text(
+        "[streamkit.backends]\ntoylib = streamkit_toylib\n"
+    )
+    found = _doctor_installed.look()
+    assert found.packages["toylib"].version == "3.1"
+
+
+def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded(
+    installed, tmp_path, monkeypatch
+):
+    assert "cupy" not in sys.modules
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('its libraries are not there')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = installed({"cupy-cuda13x": "14.2.0"}, None)
+    told = []
+    (finding,) = _doctor_installed.load(found, lambda *step: told.append(step))
+    assert codes([finding]) == [("cannot-be-imported", "cupy")]
+    assert "RuntimeError: its libraries are not there" in finding.what
+    assert "'cupy-cuda13x==14.2.0'" in finding.remedy
+    assert told == [("import cupy", 0, 1)]
+
+
+# -- the driver -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Look at a driver that fails with an error, or has these devices."""
+
+    def look(answer, version=13000, **environment):
+        monkeypatch.setattr(_library, "driver_version", lambda: version)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+        def device_count():
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(_driver, "device_count", device_count)
+        monkeypatch.setattr(_driver, "device_name", "device {}".format)
+        monkeypatch.setattr(_driver, "current_device", lambda: 0)
+        monkeypatch.setattr(_driver, "primary_context", lambda _: 1)
+        findings = []
+        return _doctor_driver.look(findings), findings
+
+    return look
+
+
+def test_control_a_driver_with_devices_is_no_finding(driver):
+    found, findings = driver(2)
+    assert (found.cuda, found.devices, findings) == ("13.0", ["device 0", "device 1"], [])
+
+
+NO_DEVICE = _refusals.no_device("why")
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "environment", "expected"),
+    [
+        (NO_DEVICE, 0, {}, ("no-driver", "library")),
+        (NO_DEVICE, 13000, {}, ("no-device", "nvidia-smi")),
+        (NO_DEVICE, 13000, {"CUDA_VISIBLE_DEVICES": ""}, ("no-device", "CUDA_VISIBLE_DEVICES=''")),
+        (
+            NO_DEVICE,
+            13000,
+            {"CUDA_VISIBLE_DEVICES": "-1"},
+            ("no-device", "CUDA_VISIBLE_DEVICES='-1'"),
+        ),
+        (0, 13000, {}, ("no-device", "nvidia-smi")),
+        (_refusals.old_driver(11080), 11080, {}, ("old-driver", "Update")),
+        (
+            sk.BackendNotInstalledError("no"),
+            12040,
+            {},
+            ("no-cuda-python", "streamkit-cuda[cuda12]"),
+        ),
+        (
+            sk.BackendNotInstalledError("no"),
+            13000,
+            {},
+            ("no-cuda-python", "streamkit-cuda[cuda13]"),
+        ),
+        (sk.DriverError("cuInit", "X", 999), 13000, {}, ("driver-fails", "nvidia-smi")),
+        (sk.DriverError("cuInit", "X", 3), 13000, {}, ("driver-fails", "spawn")),
+        (sk.DriverError("cuInit", "X", 802), 13000, {}, ("driver-fails", "Fabric Manager")),
+        (sk.DriverError("cuInit", "X", 803), 13000, {}, ("driver-fails", "kernel module")),
+    ],
+)
+def test_a_driver_that_does_not_serve_is_found(driver, answer, version, environment, expected):
+    found, (finding,) = driver(answer, version, **environment)
+    assert finding.code == expected[0]
+    assert expected[1] in finding.what + finding.remedy
+    assert (found is None) is (version == 0)
+
+
+def test_in_a_forked_child_the_driver_is_not_called(driver, monkeypatch):
+    monkeypatch.setattr(_library, "is_forked", True)
+    found, findings = driver(AssertionError("it was called"))
+    assert found is None
+    assert codes(findings) == [("forked", None)]
+
+
+def test_a_machine_without_a_driver(no_driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    report = sk.doctor()
+    assert report.driver is None
+    assert report.findings[0].code == "no-driver"
+    assert not report.ok
+    assert report.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert report.streamkit == sk.__version__
+
+
+def test_it_imports_no_library():
+    python("""
+import sys
+import streamkit as sk
+report = sk.doctor()
+assert not {"torch", "cupy", "warp", "numba"} & set(sys.modules)
+assert not any(library.loaded for library in report.libraries), report.libraries
+""")
+
+
+def test_an_old_driver_is_refused_in_words_even_if_the_bindings_cannot_start_it(monkeypatch):
+    class Bindings:
+        @staticmethod
+        def cuInit(_):  # noqa: N802 - CUDA's name
+            raise RuntimeError("function cuGetProcAddress_v2 is not found")
+
+    monkeypatch.setattr(_library, "driver_version", lambda: 11080)
+    with pytest.raises(sk.DriverError, match=r"CUDA 11\.8.*CUDA 12 or newer") as refused:
+        _library._initialise(Bindings)
+    assert refused.value.code == 35
+    monkeypatch.setattr(_library, "driver_version", lambda: 0)
+    with pytest.raises(sk.NoDeviceError):
+        _library._initialise(Bindings)
+
+
+# -- the report and the command ---------------------------------------------------------------
+
+STANDING = Standing("cuda:0", 0x7F0012345678, 1234, "per-thread default", True, 0x55AA, False)
+LIBRARIES = [
+    Library("torch", "2.13.0+cu130", "13.0", True, "legacy", STANDING),
+    Library("cuda.bindings", None, None, True, "per-thread", None),
+]
+FOUND = [Finding("left-redirected", "torch stands on [x]", "Leave the block. " * 9, "torch")]
+
+
+def report_of(findings=FOUND):
+    switches = {CUPY_SWITCH: "1"}
+    return Report("3.11.7", "0.1.0", DRIVER, 0, LIBRARIES, ["warp"], switches, list(findings))
+
+
+def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
+    def check():
+        yield FOUND[0]
+        raise ValueError("broken")
+
+    found = _doctor.tell("the toys", check, "toylib")
+    assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
+    assert "the toys cannot be examined: ValueError: broken" in found[1].what
+
+
+def test_the_data_is_jsons_and_holds_the_verdict():
+    data = json.loads(json.dumps(_doctor_report.as_data(report_of())))
+    assert data["ok"] is False
+    assert data["findings"] == [FOUND[0]._asdict()]
+    assert data["libraries"][0]["current"]["id"] == 1234
+    assert data["driver"]["devices"] == A_GPU
+    assert _doctor_report.as_data(report_of([]))["ok"] is True
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``streamkit doctor ARGUMENTS`` on a given report; return its exit status and output."""
+    for needed in ("numpy", "rich", "typer"):
+        pytest.importorskip(needed)
+    from streamkit import _cli
+
+    def command(report, *arguments, columns=80):
+        def examine(*, load, progress):
+            print("a library talks")
+            progress("import torch", 0, 1)
+            assert load is ("--load" in arguments)
+            return report
+
+        monkeypatch.setattr(_doctor, "examine", examine)
+        monkeypatch.setattr(sys, "argv", ["streamkit", "doctor", *arguments])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as exited:
+            _cli.main()
+        return exited.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_command_shows_all_and_exits_1(command, columns):
+    status, output, complaints = command(report_of(), columns=columns)
+    assert (status, complaints) == (1, "")
+    lines = output.splitlines()
+    assert lines[0] == "StreamKit 0.1.0, Python 3.11.7"
+    assert lines[1] == "Driver 580.159.04, CUDA 13.0; cuda:0 a GPU [x]"
+    assert lines[2] == f"{CUPY_SWITCH}=1"
+    cells = [line.split() for line in lines]
+    assert ["torch", "2.13.0+cu130", "13.0", "yes", "legacy"] in cells
+    assert ["cuda.bindings", "?", "yes", "per-thread"] in cells
+    words = {word for line in cells for word in line}
+    assert {"cuda:0", "1234", "0x7f0012345678", "captures", "0x55aa"} <= words
+    assert "Not installed: warp" in lines
+    assert "1. left-redirected: torch stands on [x]" in lines
+    assert f"   {FOUND[0].remedy}" in lines  # whole, so that it can be copied
+    assert lines[-1] == "1 finding"
+    assert max(len(line) for line in lines if line != f"   {FOUND[0].remedy}") <= columns
+    assert "a library talks" not in output
+    assert "\x1b" not in output
+
+
+def test_the_command_exits_0_where_nothing_is_wrong(command):
+    status, output, complaints = command(report_of([]), "--load")
+    assert (status, complaints) == (0, "")
+    assert output.endswith("OK: nothing wrong was found\n")
+
+
+@pytest.mark.parametrize(("findings", "expected"), [([], 0), (FOUND, 1)])
+def test_the_command_as_json(command, findings, expected):
+    report = report_of(findings)
+    status, output, complaints = command(report, "--json")
+    assert (status, complaints) == (expected, "")
+    assert json.loads(output) == _doctor_report.as_data(report)
+
+
+def test_the_command_without_a_driver(command):
+    report = Report("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
+    _, output, _ = command(report)
+    assert output.startswith("StreamKit 0.1.0, Python 3.11.7\nNo CUDA driver\nNot installed: torch")
