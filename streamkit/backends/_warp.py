@@ -14,10 +14,8 @@ import warp
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
-from streamkit.backends._warp_current import bind, enter, leave
-from streamkit.protocols import Queue, Traits
-
-__all__ = ["bind", "enter", "leave"]  # the scope's part of the adapter, from the file beside
+from streamkit.backends import _warp_current, _warp_memory
+from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "warp"
 api = 1
@@ -61,6 +59,7 @@ def borrow(queue: Queue) -> Any:
             if len(_searched) > _REMEMBERED:
                 del _searched[next(iter(_searched))]
         _keep(stream, queue)
+        _warp_memory.lend(stream, queue)
     return stream
 
 
@@ -96,6 +95,14 @@ def _device(ordinal: int) -> Any:
 def current(device: int) -> Any:
     """Return the stream of that Warp device."""
     return _device(device).stream
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream, on which memory is freed late enough: see the two files beside."""
+    return _warp_memory.guarded(stream, _warp_current.bind(stream))
+
+
+enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------
