@@ -224,7 +224,8 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
             if isinstance(error, errors.StreamKitError):
                 return None  # a destructor has nobody to tell
             raise
-        return [one() for one in due][0]
+        results = [one() for one in due]
+        return results[0]
 
     return free
 
@@ -245,20 +246,15 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         standing = _standing() if _driver.is_usable() else []
         if not standing:
             return native(*arguments)
-        with _lock, contextlib.ExitStack() as back:  # a second thread would take ours for theirs
+        # locked, for a second thread would take this one's pool for the one to put back
+        with _lock, _driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in standing:
-                with _driver.beside_captures():
-                    pool, found = lent.own_pool(), _pools.current(lent.device)
-                    back.callback(_set_pool, lent.device, found)
-                    _pools.set_current(lent.device, pool)
+                pool, found = lent.own_pool(), _pools.current(lent.device)
+                back.callback(_pools.set_current, lent.device, found)
+                _pools.set_current(lent.device, pool)
             return native(*arguments)
 
     return call
-
-
-def _set_pool(device: int, pool: Any) -> None:
-    with _driver.beside_captures():
-        _pools.set_current(device, pool)
 
 
 def _standing() -> list[Lent]:

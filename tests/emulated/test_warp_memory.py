@@ -274,8 +274,9 @@ def test_the_pool_comes_back_after_an_error(memory):
 
 
 @pytest.mark.parametrize(
-    "function", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceGetMemPool", "cuDeviceSetMemPool"]
-)  # fmt: skip
+    "function",
+    ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceGetMemPool", "cuDeviceSetMemPool"],
+)
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     found, pools = current_pool(), _emulator.live("pools")
     memory._spare.clear()
@@ -323,9 +324,9 @@ def test_in_a_capture_the_graph_has_its_own_memory(memory):
 def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, gate):
     core = need("warp")._src.context.runtime.core
     sk.new_stream(nonblocking=True).to("warp")
-    names = {
-        name for name in vars(core) if getattr(vars(core)[name], "__module__", "") == memory.__name__
-    }  # fmt: skip
+    ours = memory.__name__
+    functions = vars(core).items()
+    names = {name for name, found in functions if getattr(found, "__module__", "") == ours}
     assert names >= {
         "wp_free_device_async", "wp_mesh_destroy_device", "wp_hash_grid_update_device",
         "wp_radix_sort_pairs_int_device", "wp_array_sum_float_device", "wp_bsr_transpose_device",

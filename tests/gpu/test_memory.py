@@ -1,11 +1,13 @@
 """Memory dropped while its work is pending, and others that want memory: who writes into whose.
 
 Each round holds a queue by a spinning kernel, lets work wait there on a temporary, drops that, and
-lets another stream allocate and fill memory of the same size. The control arms are the libraries alone.
+lets another stream allocate and fill memory of the same size. In the control arms the libraries are
+alone.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 
 import pytest
@@ -15,6 +17,7 @@ import streamkit as sk
 from _libraries import need
 
 ROUNDS = 200
+LONG = 60_000_000  # cycles: some 30 ms, for many allocations
 SIZE = 1 << 16
 SIZES = (512, 4096, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
 
@@ -35,12 +38,17 @@ def warp():
 
 @pytest.fixture(scope="module")
 def torch():
-    return need("torch")
+    torch = need("torch")
+    (torch.ones(4, dtype=torch.int32, device="cuda") + 0 != 1).any().item()
+    torch.full((4,), 99, dtype=torch.int32, device="cuda")
+    return torch
 
 
 @pytest.fixture(scope="module")
 def cupy():
-    return need("cupy")
+    cupy = need("cupy")
+    (cupy.full(4, 1, dtype="i4") + 0 != 1).any().get()  # compiling would outlast the hold
+    return cupy
 
 
 def wrong(warp, result):
@@ -73,22 +81,29 @@ class ByWarp:
             others = [warp.empty(SIZE, dtype=warp.int32, device="cuda:0") for _ in range(3)]
             for other in others:
                 launch(self.kernels.fill, SIZE, [other, 99], device="cuda:0")
+        gate.check()
         gate.__exit__(None, None, None)
         return wrong(warp, self.result)
 
 
 @pytest.fixture
 def spin(torch):
-    """Hold a queue for half a millisecond, in which the host goes on."""
+    """Hold a queue for some milliseconds, in which the host goes on."""
 
     class Spin:
-        def __init__(self, handle):
+        def __init__(self, handle, cycles=5_000_000):
+            self.cycles = cycles
             self.stream = torch.cuda.get_stream_from_external(handle, 0)
-            self.handle = handle
+            self.passed = torch.cuda.Event()
 
         def __enter__(self):
             with torch.cuda.stream(self.stream):
-                torch.cuda._sleep(1_500_000)
+                torch.cuda._sleep(self.cycles)
+                self.passed.record()
+            return self
+
+        def check(self):
+            assert not self.passed.query(), "the queue was not held long enough"
 
         def __exit__(self, *_):
             torch.cuda.synchronize()
@@ -138,7 +153,7 @@ def test_arrays_of_warp_made_before_the_scope(warp, torch, spin):
 
 
 def natives(warp):
-    many = 1 << 17
+    many = 1 << 20
     numbers = warp.ones(many, dtype=warp.int32, device="cuda:0")
     sums = warp.zeros(many, dtype=warp.int32, device="cuda:0")
     floats = warp.ones(many, dtype=warp.float32, device="cuda:0")
@@ -163,42 +178,49 @@ def natives(warp):
 
 def intruded(warp, other, scope, work, held):
     """Whether a native function's temporary lay in memory that another stream was given."""
-    with scope, held:
+    with scope, held as hold:
         work()
         with warp.ScopedStream(other, sync_enter=False):
             arrays = [
                 warp.empty(size // 4, dtype=warp.int32, device="cuda:0")
                 for size in SIZES
-                for _ in range(8)
+                for _ in range(16)
             ]
             for array in arrays:
                 array.fill_(1)
+        hold.check()
         sync(other.cuda_stream)
     return any(wrong(warp, array) for array in arrays)
 
 
-@pytest.mark.parametrize("name", ["scan", "reduce"])
+@pytest.fixture
+def native(warp, request):
+    """A native function that has run once: to load a kernel can wait for the device."""
+    work = natives(warp)[request.param]
+    work()
+    warp.synchronize()
+    return work
+
+
+@pytest.mark.parametrize("native", ["scan", "reduce"], indirect=True)
 def test_control_native_functions_of_warp_alone_write_into_the_memory_of_others(
-    warp, torch, spin, name
+    warp, torch, spin, native
 ):
     stream, other = torch.cuda.Stream(), warp.Stream("cuda:0")
     view = warp.Stream("cuda:0", cuda_stream=stream.cuda_stream)
-    work = natives(warp)[name]
-    warp.synchronize()
     found = 0
     for _ in range(5):
         scope = warp.ScopedStream(view, sync_enter=False)
-        found += intruded(warp, other, scope, work, spin(stream.cuda_stream))
+        found += intruded(warp, other, scope, native, spin(stream.cuda_stream, LONG))
     assert found > 1
 
 
-@pytest.mark.parametrize("name", ["scan", "reduce", "sort", "hash grid"])
-def test_native_functions_of_warp(warp, torch, spin, name):
-    other, work = warp.Stream("cuda:0"), natives(warp)[name]
-    warp.synchronize()
-    pool = int(check(driver.cuDeviceGetMemPool(0)))
-    handle, stream = streams_of("torch", torch)
-    assert not any(intruded(warp, other, stream, work, spin(handle)) for _ in range(30))
+@pytest.mark.parametrize("native", ["scan", "reduce", "sort", "hash grid"], indirect=True)
+def test_native_functions_of_warp(warp, torch, spin, native):
+    other, pool = warp.Stream("cuda:0"), int(check(driver.cuDeviceGetMemPool(0)))
+    for _ in range(10):
+        handle, stream = streams_of("torch", torch)
+        assert not intruded(warp, other, stream, native, spin(handle, LONG))
     assert int(check(driver.cuDeviceGetMemPool(0))) == pool
 
 
@@ -232,48 +254,36 @@ def pool(cupy, request):
     cupy.cuda.set_allocator(before)
 
 
-def cupy_corrupts(cupy, scope, held, other, end=None):
+def is_corrupt(result, others):
+    """Whether the work found other values than its own, or wrote its own over those of others."""
+    return bool((result != 1).any()) or any(bool((other != 99).any()) for other in others)
+
+
+def cupy_corrupts(cupy, use_in, held, other, *, make_in=None, end=None):
     """Drop an array after its scope, when another stream is current."""
+    with make_in or use_in():
+        temporary = cupy.full(SIZE, 1, dtype="i4")
+    cupy.cuda.Device(0).synchronize()
     with held:
-        with scope():
-            temporary = cupy.full(SIZE, 1, dtype="i4")
+        with use_in():
             result = temporary + 0
         if end:
             end()
         with other:
             del temporary
             others = [cupy.full(SIZE, 99, dtype="i4") for _ in range(3)]
-    bad = bool((result.get() != 1).any())
-    del result, others
-    return bad
+        held.check()
+    return is_corrupt(result, others)
 
 
 def test_control_cupy_alone_corrupts(cupy, torch, spin, pool):
-    """Of the default pool: an array of one stream used on another. Of the other: a dead wrapper."""
+    """An array of one stream used on another; of stream-ordered memory, a wrapper that is gone."""
     other, found = cupy.cuda.Stream(non_blocking=True), 0
-    cupy.add(cupy.full(4, 1, dtype="i4"), 0)
     for _ in range(20):
         stream = torch.cuda.Stream()
-        handle = stream.cuda_stream
-        if pool == "async":
-
-            def scope(stream=stream):
-                return cupy.cuda.Stream.from_external(stream)
-
-            found += cupy_corrupts(cupy, scope, spin(handle), other)
-            continue
-        with other:
-            temporary = cupy.empty(SIZE, dtype="i4")
-        other.synchronize()
-        with spin(handle):
-            with cupy.cuda.Stream.from_external(stream):
-                temporary.fill(1)
-                result = temporary + 0
-            with other:
-                del temporary
-                others = [cupy.full(SIZE, 99, dtype="i4") for _ in range(3)]
-        found += bool((result.get() != 1).any())
-        del result, others
+        held, make_in = spin(stream.cuda_stream), other if pool == "default" else None
+        use_in = functools.partial(cupy.cuda.Stream.from_external, stream)
+        found += cupy_corrupts(cupy, use_in, held, other, make_in=make_in)
     assert found > 5
 
 
@@ -284,9 +294,8 @@ def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
         handle, stream = streams_of(kind, torch)
         streams = [stream]
         del stream
-        bad += cupy_corrupts(
-            cupy, lambda streams=streams: streams[0], spin(handle), other, end=streams.clear
-        )
+        use_in = functools.partial(streams.__getitem__, 0)
+        bad += cupy_corrupts(cupy, use_in, spin(handle), other, end=streams.clear)
     assert bad == 0
     gc.collect()
     from streamkit.backends import _cupy_memory
@@ -300,33 +309,29 @@ def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
 
 def torch_corrupts(torch, held, make_in, use_in, other):
     with make_in:
-        temporary = torch.empty(SIZE, dtype=torch.int32, device="cuda")
+        temporary = torch.ones(SIZE, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
     with held:
         with use_in:
-            temporary.fill_(1)
             result = temporary + 0
         del temporary
         with torch.cuda.stream(other):
             others = [torch.full((SIZE,), 99, dtype=torch.int32, device="cuda") for _ in range(3)]
-    bad = bool((result != 1).any())
-    del result, others
-    return bad
+        held.check()
+    return is_corrupt(result, others)
 
 
 def test_control_torch_alone_corrupts(torch, spin):
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
-    found = sum(
-        torch_corrupts(
-            torch, spin(stream.cuda_stream), torch.cuda.stream(other), torch.cuda.stream(stream), other
-        )
-        for _ in range(20)
-    )  # fmt: skip
-    assert found > 5
+    make_in, use_in = torch.cuda.stream(other), torch.cuda.stream(stream)
+    rounds = [
+        torch_corrupts(torch, spin(stream.cuda_stream), make_in, use_in, other) for _ in range(20)
+    ]
+    assert sum(rounds) > 5
 
 
 def test_tensors_of_torch(torch, spin):
     handle, stream = streams_of("owned", torch)
     other = torch.cuda.Stream()
-    assert not any(
-        torch_corrupts(torch, spin(handle), stream, stream, other) for _ in range(ROUNDS)
-    )
+    rounds = [torch_corrupts(torch, spin(handle), stream, stream, other) for _ in range(ROUNDS)]
+    assert sum(rounds) == 0
