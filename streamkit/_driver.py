@@ -58,6 +58,9 @@ def _ask(call: str, *arguments: object) -> Any:
     return answers[0] if len(answers) == 1 else tuple(answers) or None
 
 
+ask = _ask  # for the calls that have files of their own
+
+
 # -- devices and contexts ---------------------------------------------------------------------
 
 
@@ -223,7 +226,7 @@ def capture_id(stream: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _beside_captures() -> Generator[None]:
+def beside_captures() -> Generator[None]:
     """Allow this thread to query and wait although it, or another, captures some other stream."""
     relaxed = _library.cu.CUstreamCaptureMode(_RELAXED)
     previous = _ask("cuThreadExchangeStreamCaptureMode", relaxed)
@@ -234,7 +237,7 @@ def _beside_captures() -> Generator[None]:
 
 
 def _is_done(call: str, handle: int) -> bool:
-    with _beside_captures():
+    with beside_captures():
         (code,) = getattr(_library.cu, call)(handle)
     if code and code != _NOT_READY:
         raise _error(call, code)
@@ -248,7 +251,7 @@ def stream_done(stream: int) -> bool:
 
 def sync_stream(stream: int) -> None:
     """Block until the stream is idle, without the GIL."""
-    with _beside_captures():
+    with beside_captures():
         _ask("cuStreamSynchronize", stream)
 
 
@@ -286,7 +289,7 @@ def event_done(event: int) -> bool:
 
 def sync_event(event: int) -> None:
     """Block until the event's last record was reached, without the GIL."""
-    with _beside_captures():
+    with beside_captures():
         _ask("cuEventSynchronize", event)
 
 

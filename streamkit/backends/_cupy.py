@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import os
+import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import cupy
 
 from streamkit import _refusals
+from streamkit.backends import _cupy_memory
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "cupy"
@@ -54,6 +57,7 @@ def borrow(queue: Queue) -> Any:
         return cupy.cuda.Stream.ptds
     if queue.is_default and not _PER_THREAD:
         return cupy.cuda.Stream.null
+    _cupy_memory.release()
     stream = cupy.cuda.Stream.from_external(_Handle(queue.handle))
     stream.device_id = queue.device
     stream._streamkit_queue = queue  # noqa: SLF001 - keeps the queue's owner alive
@@ -87,6 +91,8 @@ def bind(stream: Any) -> Binding:
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
     push, pop, device = stream.__enter__, stream.__exit__, stream.device_id
+    queue: Queue | None = getattr(stream, "_streamkit_queue", None)
+    may_die = queue is not None and not queue.permanent  # of ours, the others live anyway
 
     def enter() -> Any:
         previous = _get(device)
@@ -97,6 +103,8 @@ def bind(stream: Any) -> Binding:
         pop(None, None, None)
         if _get(device) is not previous:
             previous.use()
+        if may_die and sys.getrefcount(weakref.ref(stream)) != _cupy_memory.NOTED:
+            _cupy_memory.keep(stream)
 
     # not a push: the outer scope has pushed it
     return Binding(enter, leave, lambda: _get(device) is stream, stream.use)

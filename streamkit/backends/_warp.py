@@ -14,11 +14,11 @@ import warp
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
-from streamkit.backends._warp_current import bind, enter, leave
+from streamkit.backends import _warp_current, _warp_memory
 from streamkit.backends._warp_diagnose import diagnose
-from streamkit.protocols import Queue, Traits
+from streamkit.protocols import Binding, Queue, Traits, unbound
 
-__all__ = ["bind", "diagnose", "enter", "leave"]  # parts of the adapter, from the files beside
+__all__ = ["diagnose"]  # a part of the adapter, from the file beside
 
 name = "warp"
 api = 1
@@ -62,6 +62,7 @@ def borrow(queue: Queue) -> Any:
             if len(_searched) > _REMEMBERED:
                 del _searched[next(iter(_searched))]
         _keep(stream, queue)
+        _warp_memory.lend(stream, queue)
     return stream
 
 
@@ -97,6 +98,14 @@ def _device(ordinal: int) -> Any:
 def current(device: int) -> Any:
     """Return the stream of that Warp device."""
     return _device(device).stream
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream, on which memory is freed late enough: see the two files beside."""
+    return _warp_memory.guarded(stream, _warp_current.bind(stream))
+
+
+enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import warp
 from streamkit import _refusals
 from streamkit._locks import new_lock
 from streamkit._queue import this_thread
-from streamkit.protocols import Binding, unbound
+from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +151,9 @@ def _text(stream: Any) -> str:
     return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
 
 
-enter, leave = unbound(bind)
+def is_level(stream: object) -> bool:
+    """Whether some thread's scope has moved Warp to this stream."""
+    return any(level[0] is stream for level in tuple(_levels))
 
 
 # -- Warp's own state, directly where its version is known, else through its public functions ----

@@ -147,6 +147,12 @@ def leave(undo):
 
 
 @operation(ends=True)
+def leave_a_foreign_nonblocking_stream(undo):
+    warp()
+    return left(sk.wrap(foreign(undo)), undo)
+
+
+@operation(ends=True)
 def leave_the_other_device(undo):
     warp()
     return left(sk.new_stream(1), undo)

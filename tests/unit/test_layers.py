@@ -18,7 +18,7 @@ LAYERS = (
     ("errors", "_refusals", "_locks", "_queue", "_weak_table", "_adapter", "protocols"),
     ("_library",),
     ("_driver",),
-    ("_edges",),
+    ("_edges", "_pools"),
     ("backends", "_device"),
     ("_lifetime",),
     ("_identity",),

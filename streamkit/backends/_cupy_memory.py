@@ -1,0 +1,49 @@
+"""CuPy's stream-ordered memory, and the object of the stream to which it goes back.
+
+``MemoryAsync`` (of ``malloc_async`` and ``MemoryAsyncPool``) holds a weak reference to the stream
+object that was current, and once that is gone is freed on whatever stream is then current. So an
+object with such memory is kept. The default pool needs nothing: it gives a block back to the
+handle it came from, and a handle that CuPy has seen is parked, never given to another stream.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+_kept: dict[int, Any] = {}
+
+
+class _Weak:
+    pass
+
+
+def holders(stream: Any) -> int:
+    """Return a number that grows with each holder of the plain weak reference to the stream.
+
+    All who take one share it.
+    """
+    return sys.getrefcount(weakref.ref(stream))
+
+
+_example = _Weak()
+_nobody = holders(_example)
+_reference = weakref.ref(_example)
+NOTED = holders(_example)
+"""How many there are where the only one is StreamKit's own table."""
+
+
+def keep(stream: Any) -> None:
+    """Keep the stream object while memory refers to it, and let go of those without any more."""
+    _kept[id(stream)] = stream
+    release()
+
+
+def release() -> None:
+    """Let go of the stream objects to which no memory refers any more."""
+    for number, stream in _kept.copy().items():
+        queue = stream._streamkit_queue  # noqa: SLF001 - ours
+        noted = queue.views.get("cupy") is weakref.ref(stream)
+        if holders(stream) == (NOTED if noted else _nobody):
+            _kept.pop(number, None)

@@ -1,0 +1,461 @@
+"""What Warp frees waits for the non-blocking queues lent to it.
+
+The legacy stream, on which Warp frees, is busy as long as a blocking stream is that waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import warnings
+
+import _emulator
+import pytest
+from _raw import busy, check, destroy_stream, driver, make_stream
+
+import streamkit as sk
+from _libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles", "own_state")
+LEGACY = 1
+MOST = 8
+
+
+@pytest.fixture
+def memory(warp):
+    """StreamKit's file, whose lists are empty before the test and after it."""
+    from streamkit.backends import _warp_memory
+
+    gc.collect()
+    _warp_memory._watched.clear()
+    yield _warp_memory
+    gc.collect()
+    assert not _warp_memory._unfreed
+
+
+@pytest.fixture
+def own_state(memory):
+    """Let each test be warned for the first time."""
+    memory._warned.clear()
+
+
+@pytest.fixture
+def array(warp):
+    """Make arrays that Warp's own allocator frees, though it cannot allocate on this driver."""
+    core = warp._src.context.runtime.core
+    core.wp_set_error_output_enabled(0)
+    made = []
+
+    def make(device=0, size=4):
+        where = warp.get_cuda_device(device)
+        made.append(check(driver.cuMemAllocAsync(4 * size, LEGACY)))
+        return warp.array(
+            ptr=int(made[-1]),
+            dtype=warp.int32,
+            shape=size,
+            device=where,
+            deleter=where.mempool_allocator.deallocate,
+        )
+
+    yield make
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    for pointer in made:
+        driver.cuMemFreeAsync(pointer, LEGACY)
+    core.wp_set_error_output_enabled(1)
+
+
+def current_pool():
+    return int(check(driver.cuDeviceGetMemPool(0)))
+
+
+# -- arrays -----------------------------------------------------------------------------------
+
+
+def test_control_warp_alone_frees_while_the_queue_works(warp, array, gate):
+    handle = make_stream()
+    view = warp.Stream("cuda:0", cuda_stream=handle)
+    with warp.ScopedStream(view, sync_enter=False):
+        temporary = array()
+        gate.hold(handle)
+        del temporary
+    assert not busy(LEGACY)
+    gate.open()
+    del view
+    destroy_stream(handle)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_dropped_array_is_freed_after_the_work_of_the_scope(array, gate, owned, inside):
+    handle = 0 if owned else make_stream()
+    stream = sk.new_stream(nonblocking=True) if owned else sk.from_handle(handle)
+    before = array()
+    with stream:
+        temporary = array()
+        gate.hold(stream.handle)
+        assert not busy(LEGACY)
+        if inside:
+            del before, temporary
+            assert busy(LEGACY)
+    if not inside:
+        assert not busy(LEGACY)
+        del before, temporary
+        assert busy(LEGACY)
+    gate.open()
+    stream.sync()
+    assert not busy(LEGACY)
+    del stream
+    if handle:
+        destroy_stream(handle)
+
+
+def test_the_other_devices_queue_is_waited_for_there(array, gate):
+    stream = sk.new_stream(1, nonblocking=True)
+    with stream:
+        temporary = array(1)
+        gate.hold(stream.handle)
+        del temporary
+        assert busy(LEGACY)
+    assert not busy(LEGACY), "the first device has nothing to wait for"
+
+
+def test_a_queue_given_to_warp_without_a_scope_is_waited_for(array, gate):
+    stream = sk.new_stream(nonblocking=True)
+    view = stream.to("warp")
+    gate.hold(view.cuda_stream)
+    array()
+    assert busy(LEGACY)
+
+
+def test_an_array_dropped_by_another_thread_waits_too(array, gate):
+    stream = sk.new_stream(nonblocking=True)
+    arrays = [array()]
+    with stream:
+        gate.hold(stream.handle)
+        thread = threading.Thread(target=arrays.clear)
+        thread.start()
+        thread.join()
+        assert busy(LEGACY)
+
+
+def test_a_foreign_stream_is_not_touched_once_its_scope_was_left(array, gate):
+    handle = make_stream()
+    stream = sk.from_handle(handle)
+    with stream:
+        gate.hold(handle)
+    destroy_stream(handle)  # its work goes on; the fixture "handles" sees who uses it now
+    array()
+    assert busy(LEGACY)
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    _emulator.reset_calls()
+    array()
+    assert not _emulator.calls("cuStreamWaitEvent"), "it was waited for already"
+    del stream
+
+
+def test_a_stream_that_is_gone_was_waited_for(array, gate):
+    stream = sk.new_stream(nonblocking=True)
+    with stream:
+        gate.hold(stream.handle)
+    del stream
+    gc.collect()
+    assert busy(LEGACY)
+
+
+def test_a_blocking_queue_needs_nothing(array, gate):
+    stream = sk.new_stream()
+    with stream:
+        _emulator.reset_calls()
+        array()
+        assert not _emulator.calls("cuEventRecord")
+
+
+def test_a_scope_of_a_stream_that_stays_costs_no_driver_call():
+    blocking, nonblocking = sk.new_stream(), sk.new_stream(nonblocking=True)
+    asked = []
+    for stream in (blocking, nonblocking):
+        with stream:
+            pass
+        _emulator.reset_calls()
+        with stream:
+            pass
+        asked.append(_emulator.all_calls())
+    assert asked[0] == asked[1]
+
+
+def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(memory, array, gate):
+    streams = [sk.new_stream(nonblocking=True) for _ in range(MOST + 1)]
+    for stream in streams:
+        stream.to("warp")
+    gate.hold(streams[1].handle)
+    assert len(memory._watched) == MOST
+    _emulator.reset_calls()
+    array()
+    assert _emulator.calls("cuEventRecord") == MOST
+    assert busy(LEGACY)
+    gate.open()
+    with streams[0]:
+        assert len(memory._watched) == MOST
+        _emulator.reset_calls()
+        array()
+        assert _emulator.calls("cuEventRecord") == MOST
+    assert streams[0].to("warp")._streamkit_lent in memory._watched
+
+
+# -- captures ---------------------------------------------------------------------------------
+
+
+def test_a_drop_leaves_a_capture_valid(array):
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    other.to("warp")
+    with stream:
+        temporary = array()
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(0)))
+        _emulator.reset_calls()
+        del temporary
+        assert _emulator.calls("cuEventRecord") == 1, "the other queue's"
+    graph = check(driver.cuStreamEndCapture(stream.handle))
+    check(driver.cuGraphDestroy(graph))
+
+
+def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
+    handle = make_stream()
+    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
+    stream = sk.from_handle(handle)
+    stream.to("warp")
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+    with stream:
+        gate.hold(handle)
+        array()
+        assert busy(LEGACY)
+    gate.open()
+    stream.sync()
+    del stream
+    destroy_stream(handle)
+
+
+# -- native functions -------------------------------------------------------------------------
+
+
+def test_a_native_function_of_a_scope_has_a_pool_of_the_queues_own(memory):
+    call = memory._in_own_pools(current_pool)
+    found = current_pool()
+    one, other = (sk.new_stream(nonblocking=True) for _ in range(2))
+    pools = []
+    for stream in (one, one, other):
+        with stream:
+            pools.append(call())
+            assert current_pool() == found
+    assert pools[0] == pools[1]
+    assert len({*pools, found}) == 3
+    assert call() == found
+    with sk.new_stream():
+        assert call() == found
+
+
+def test_warps_scan_is_such_a_function(warp, array):
+    numbers, sums = array(), array()
+    with sk.new_stream(nonblocking=True):
+        _emulator.reset_calls()
+        with pytest.raises(RuntimeError, match="scan_device"):  # CUB has no kernels here
+            warp.utils.array_scan(numbers, sums)
+        assert _emulator.calls("cuDeviceSetMemPool") == 2
+
+
+def test_the_pool_comes_back_after_an_error(memory):
+    found = current_pool()
+    with sk.new_stream(nonblocking=True), pytest.raises(ZeroDivisionError):
+        memory._in_own_pools(lambda: 1 / 0)()
+    assert current_pool() == found
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceGetMemPool", "cuDeviceSetMemPool"],
+)
+def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
+    found, pools = current_pool(), _emulator.live("pools")
+    memory._spare.clear()
+    with sk.new_stream(nonblocking=True):
+        _emulator.fail(function, 1)
+        with pytest.raises(sk.DriverError):
+            memory._in_own_pools(current_pool)()
+        assert current_pool() == found
+        assert memory._in_own_pools(current_pool)() != found
+    assert _emulator.live("pools") == pools + 1
+
+
+def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(memory, gate):
+    call = memory._in_own_pools(current_pool)
+
+    def pool_of_a_new_queue(*, held=False):
+        stream = sk.new_stream(nonblocking=True)
+        with stream:
+            pool = call()
+            if held:
+                gate.hold(stream.handle)
+        del stream
+        gc.collect()
+        return pool
+
+    memory._spare.clear()
+    first = pool_of_a_new_queue(held=True)
+    second = pool_of_a_new_queue()
+    assert first != second
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    assert pool_of_a_new_queue() in (first, second)
+
+
+def test_in_a_capture_the_graph_has_its_own_memory(memory):
+    found = current_pool()
+    stream = sk.new_stream(nonblocking=True)
+    with stream:
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(0)))
+        assert memory._in_own_pools(current_pool)() == found
+        graph = check(driver.cuStreamEndCapture(stream.handle))
+    check(driver.cuGraphDestroy(graph))
+
+
+def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, gate):
+    core = need("warp")._src.context.runtime.core
+    sk.new_stream(nonblocking=True).to("warp")
+    ours = memory.__name__
+    functions = vars(core).items()
+    names = {name for name, found in functions if getattr(found, "__module__", "") == ours}
+    assert names >= {
+        "wp_free_device_async", "wp_mesh_destroy_device", "wp_hash_grid_update_device",
+        "wp_radix_sort_pairs_int_device", "wp_array_sum_float_device", "wp_bsr_transpose_device",
+        "wp_cuda_graph_begin_capture",
+    }  # fmt: skip
+    assert not names & {"wp_memset_device", "wp_alloc_device_async", "wp_cuda_launch_kernel"}
+    stream = sk.new_stream(nonblocking=True)
+    stream.to("warp")
+    gate.hold(stream.handle)
+    memory._settled(lambda: None)()
+    assert busy(LEGACY)
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def test_a_free_that_cannot_wait_is_done_with_the_next_one(memory):
+    freed = []
+    free = memory._after_the_queues(freed.append)
+    stream = sk.new_stream(nonblocking=True)
+    stream.to("warp")
+    for function in ("cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent"):
+        _emulator.fail(function, 1)
+        free(function)
+    assert not freed
+    free("now")
+    assert sorted(freed) == ["cuEventRecord", "cuStreamIsCapturing", "cuStreamWaitEvent", "now"]
+
+
+def test_a_wait_that_fails_is_made_again(array, gate):
+    handle = make_stream()
+    stream = sk.from_handle(handle)
+    with stream:
+        gate.hold(handle)
+    _emulator.fail("cuStreamWaitEvent", 1)
+    array()
+    assert not busy(LEGACY)
+    array()
+    assert busy(LEGACY)
+    gate.open()
+    stream.sync()
+    del stream
+    destroy_stream(handle)
+
+
+def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
+    stream = sk.new_stream(nonblocking=True)
+    view = stream.to("warp")  # the companion is there now
+    assert len(memory._watched) == 1
+    other = sk.new_stream(nonblocking=True)
+    _emulator.reset_calls()
+    third = sk.new_stream(nonblocking=True)
+    third.to("warp")
+    _emulator.fail("cuEventCreate", 2, nth=_emulator.calls("cuEventCreate"))  # ours is the last
+    with pytest.raises(sk.DriverError):
+        other.to("warp")
+    assert len(memory._watched) == 2
+    other.to("warp")
+    assert len(memory._watched) == 3
+    assert view is stream.to("warp")
+
+
+def test_a_forked_child_frees_without_the_driver(memory):
+    stream = sk.new_stream(nonblocking=True)
+    stream.to("warp")
+    freed = []
+    free = memory._after_the_queues(freed.append)
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            free(1)
+            memory._in_own_pools(freed.append)(2)
+            memory._settled(freed.append)(3)
+            code = int(freed != [1, 2, 3])
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- what is not covered ----------------------------------------------------------------------
+
+
+class Own:
+    """An allocator of the user's, which this test does not use."""
+
+    def allocate(self, size_in_bytes):
+        raise NotImplementedError
+
+    def deallocate(self, ptr, size_in_bytes):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, inside):
+    allocator, stream = Own(), sk.new_stream(nonblocking=True)
+    usual = warp.get_device_allocator("cuda:0")
+    with stream if inside else contextlib.nullcontext():
+        warp.set_device_allocator("cuda:0", allocator)
+    try:
+        with pytest.warns(RuntimeWarning, match=r"Own.*s\.keep\(array\)"), stream:
+            assert warp.get_device_allocator("cuda:0") is allocator
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with stream, sk.new_stream():
+                pass
+        assert warp.get_device_allocator("cuda:0") is allocator
+    finally:
+        warp.set_device_allocator("cuda:0", None)
+    assert warp.get_device_allocator("cuda:0") is usual
+
+
+def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for stream, allocator in [
+            (sk.new_stream(), Own()),
+            (sk.new_stream(nonblocking=True), warp.CudaManagedAllocator()),
+        ]:
+            warp.set_device_allocator("cuda:0", allocator)
+            try:
+                with stream:
+                    pass
+            finally:
+                warp.set_device_allocator("cuda:0", None)
+
+
+def test_a_warp_of_unknown_functions_is_warned_of(monkeypatch, memory):
+    monkeypatch.setattr(memory, "_install", lambda: False)
+    memory._warn_of_version.cache_clear()
+    with pytest.warns(RuntimeWarning, match="does not know how Warp"):
+        sk.new_stream(nonblocking=True).to("warp")
+    sk.new_stream(nonblocking=True).to("warp")

@@ -1,0 +1,338 @@
+"""Memory dropped while its work is pending, and others that want memory: who writes into whose.
+
+Each round holds a queue by a spinning kernel, lets work wait there on a temporary, drops that, and
+lets another stream allocate and fill memory of the same size. In the control arms the libraries are
+alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+import pytest
+from _raw import check, destroy_stream, driver, make_stream, sync
+
+import streamkit as sk
+from _libraries import need
+
+ROUNDS = 200
+LONG = 60_000_000  # cycles: some 30 ms, for many allocations
+SIZE = 1 << 16
+SMALL = 4096  # bytes: of these there are many to choose from
+SIZES = (512, 4096, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def warp():
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    import _pressure
+
+    spare = warp.zeros(SIZE, dtype=warp.int32, device="cuda:0")
+    warp.launch(_pressure.fill, SIZE, [spare, 0], device="cuda:0")
+    warp.launch(_pressure.copy, SIZE, [spare, spare], device="cuda:0")
+    warp.synchronize()
+    return warp
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = need("torch")
+    (torch.ones(4, dtype=torch.int32, device="cuda") + 0 != 1).any().item()
+    torch.full((4,), 99, dtype=torch.int32, device="cuda")
+    return torch
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    cupy = need("cupy")
+    (cupy.full(4, 1, dtype="i4") + 0 != 1).any().get()  # compiling would outlast the hold
+    return cupy
+
+
+def wrong(warp, result):
+    return bool((result.numpy() != 1).any())
+
+
+class ByWarp:
+    """Warp's arrays, and another stream of Warp's that wants memory."""
+
+    def __init__(self, warp, stream):
+        import _pressure
+
+        self.warp, self.kernels, self.scope = warp, _pressure, stream
+        self.other = warp.Stream("cuda:0")
+        self.result = warp.zeros(SIZE, dtype=warp.int32, device="cuda:0")
+        warp.synchronize()
+
+    def corrupted(self, handle, hold, before=None):
+        warp, launch = self.warp, self.warp.launch
+        gate = None
+        with self.scope():
+            temporary = before or warp.empty(SIZE, dtype=warp.int32, device="cuda:0")
+            launch(self.kernels.fill, SIZE, [temporary, 1], device="cuda:0")
+            gate = hold(handle)
+            gate.__enter__()
+            launch(self.kernels.copy, SIZE, [temporary, self.result], device="cuda:0")
+        before = None
+        del temporary
+        with warp.ScopedStream(self.other, sync_enter=False):
+            others = [warp.empty(SIZE, dtype=warp.int32, device="cuda:0") for _ in range(3)]
+            for other in others:
+                launch(self.kernels.fill, SIZE, [other, 99], device="cuda:0")
+        gate.check()
+        gate.__exit__(None, None, None)
+        return wrong(warp, self.result)
+
+
+@pytest.fixture
+def spin(torch):
+    """Hold a queue for some milliseconds, in which the host goes on."""
+
+    class Spin:
+        def __init__(self, handle, cycles=5_000_000):
+            self.cycles = cycles
+            self.stream = torch.cuda.get_stream_from_external(handle, 0)
+            self.passed = torch.cuda.Event()
+
+        def __enter__(self):
+            with torch.cuda.stream(self.stream):
+                torch.cuda._sleep(self.cycles)
+                self.passed.record()
+            return self
+
+        def check(self):
+            assert not self.passed.query(), "the queue was not held long enough"
+
+        def __exit__(self, *_):
+            torch.cuda.synchronize()
+
+    return Spin
+
+
+def streams_of(kind, torch):
+    """A non-blocking stream, what StreamKit makes of it, and what ends it."""
+    if kind == "torch":
+        stream = torch.cuda.Stream()
+        return stream.cuda_stream, sk.wrap(stream)
+    if kind == "owned":
+        stream = sk.new_stream(nonblocking=True)
+        return stream.handle, stream
+    core = need("cuda").Device(0)
+    core.set_current()
+    native = core.create_stream()
+    return int(native.handle), sk.wrap(native)
+
+
+def test_control_warp_alone_corrupts(warp, torch, spin):
+    stream = torch.cuda.Stream()
+    view = warp.Stream("cuda:0", cuda_stream=stream.cuda_stream)
+    arm = ByWarp(warp, lambda: warp.ScopedStream(view, sync_enter=False))
+    assert sum(arm.corrupted(stream.cuda_stream, spin) for _ in range(20)) > 5
+
+
+@pytest.mark.parametrize("kind", ["torch", "owned", "cuda.core"])
+def test_arrays_of_warp(warp, torch, spin, kind):
+    handle, stream = streams_of(kind, torch)
+    arm = ByWarp(warp, lambda: stream)
+    assert sum(arm.corrupted(handle, spin) for _ in range(ROUNDS)) == 0
+
+
+def test_arrays_of_warp_made_before_the_scope(warp, torch, spin):
+    handle, stream = streams_of("torch", torch)
+    arm = ByWarp(warp, lambda: stream)
+    bad = 0
+    for _ in range(ROUNDS):
+        held = [warp.empty(SIZE, dtype=warp.int32, device="cuda:0")]
+        bad += arm.corrupted(handle, spin, held.pop())
+    assert bad == 0
+
+
+# -- native functions -------------------------------------------------------------------------
+
+
+def natives(warp):
+    many = 1 << 20
+    numbers = warp.ones(many, dtype=warp.int32, device="cuda:0")
+    sums = warp.zeros(many, dtype=warp.int32, device="cuda:0")
+    floats = warp.ones(many, dtype=warp.float32, device="cuda:0")
+    total = warp.zeros(1, dtype=warp.float32, device="cuda:0")
+    keys = [
+        warp.zeros(2 * n, dtype=warp.int32, device="cuda:0") for n in (1 << 12, 1 << 15, 1 << 17)
+    ]
+    points = warp.zeros(1 << 12, dtype=warp.vec3, device="cuda:0")
+    grid = warp.HashGrid(32, 32, 32, device="cuda:0")
+
+    def sort():
+        for key in keys:
+            warp.utils.radix_sort_pairs(key, key, key.size // 2)
+
+    return {
+        "scan": lambda: warp.utils.array_scan(numbers, sums, inclusive=True),
+        "reduce": lambda: warp.utils.array_sum(floats, out=total),
+        "sort": sort,
+        "hash grid": lambda: grid.build(points, 1.0),
+    }
+
+
+def intruded(warp, other, scope, work, held):
+    """Whether a native function's temporary lay in memory that another stream was given."""
+    with scope, held as hold:
+        work()
+        with warp.ScopedStream(other, sync_enter=False):
+            arrays = [
+                warp.empty(size // 4, dtype=warp.int32, device="cuda:0")
+                for size in SIZES
+                for _ in range(64 if size <= SMALL else 16)
+            ]
+            for array in arrays:
+                array.fill_(1)
+        hold.check()
+        sync(other.cuda_stream)
+    return any(wrong(warp, array) for array in arrays)
+
+
+@pytest.fixture
+def native(warp, request):
+    """A native function that has run once: to load a kernel can wait for the device."""
+    work = natives(warp)[request.param]
+    work()
+    warp.synchronize()
+    return work
+
+
+@pytest.mark.parametrize("native", ["scan", "reduce"], indirect=True)
+def test_control_native_functions_of_warp_alone_write_into_the_memory_of_others(
+    warp, torch, spin, native
+):
+    stream, other = torch.cuda.Stream(), warp.Stream("cuda:0")
+    view = warp.Stream("cuda:0", cuda_stream=stream.cuda_stream)
+    found = 0
+    for _ in range(5):
+        scope = warp.ScopedStream(view, sync_enter=False)
+        found += intruded(warp, other, scope, native, spin(stream.cuda_stream, LONG))
+    assert found
+
+
+@pytest.mark.parametrize("native", ["scan", "reduce", "sort", "hash grid"], indirect=True)
+def test_native_functions_of_warp(warp, torch, spin, native):
+    other, pool = warp.Stream("cuda:0"), int(check(driver.cuDeviceGetMemPool(0)))
+    for _ in range(10):
+        handle, stream = streams_of("torch", torch)
+        assert not intruded(warp, other, stream, native, spin(handle, LONG))
+    assert int(check(driver.cuDeviceGetMemPool(0))) == pool
+
+
+def test_a_native_function_beside_a_capture_of_this_thread_leaves_it_valid(warp, torch):
+    from streamkit.backends import _warp_memory
+
+    _, stream = streams_of("owned", torch)
+    with stream:
+        call = _warp_memory._in_own_pools(lambda: int(check(driver.cuDeviceGetMemPool(0))))
+        own = call()
+        assert own != int(check(driver.cuDeviceGetMemPool(0)))
+        for mode in (0, 1):
+            capturing = make_stream()
+            check(driver.cuStreamBeginCapture(capturing, driver.CUstreamCaptureMode(mode)))
+            assert call() == own
+            check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(capturing))))
+            destroy_stream(capturing)
+
+
+# -- CuPy -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["default", "async"])
+def pool(cupy, request):
+    made = cupy.cuda.MemoryPool() if request.param == "default" else cupy.cuda.MemoryAsyncPool()
+    before = cupy.cuda.get_allocator()
+    cupy.cuda.set_allocator(made.malloc)
+    yield request.param
+    gc.collect()
+    cupy.cuda.Device(0).synchronize()
+    cupy.cuda.set_allocator(before)
+
+
+def is_corrupt(result, others):
+    """Whether the work found other values than its own, or wrote its own over those of others."""
+    return bool((result != 1).any()) or any(bool((other != 99).any()) for other in others)
+
+
+def cupy_corrupts(cupy, use_in, held, other, *, make_in=None, end=None):
+    """Drop an array after its scope, when another stream is current."""
+    with make_in or use_in():
+        temporary = cupy.full(SIZE, 1, dtype="i4")
+    cupy.cuda.Device(0).synchronize()
+    with held:
+        with use_in():
+            result = temporary + 0
+        if end:
+            end()
+        with other:
+            del temporary
+            others = [cupy.full(SIZE, 99, dtype="i4") for _ in range(3)]
+        held.check()
+    return is_corrupt(result, others)
+
+
+def test_control_cupy_alone_corrupts(cupy, torch, spin, pool):
+    """An array of one stream used on another; of stream-ordered memory, a wrapper that is gone."""
+    other, found = cupy.cuda.Stream(non_blocking=True), 0
+    for _ in range(20):
+        stream = torch.cuda.Stream()
+        held, make_in = spin(stream.cuda_stream), other if pool == "default" else None
+        use_in = functools.partial(cupy.cuda.Stream.from_external, stream)
+        found += cupy_corrupts(cupy, use_in, held, other, make_in=make_in)
+    assert found > 5
+
+
+@pytest.mark.parametrize("kind", ["torch", "owned", "cuda.core"])
+def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
+    other, bad = cupy.cuda.Stream(non_blocking=True), 0
+    for _ in range(ROUNDS // 4):
+        handle, stream = streams_of(kind, torch)
+        streams = [stream]
+        del stream
+        use_in = functools.partial(streams.__getitem__, 0)
+        bad += cupy_corrupts(cupy, use_in, spin(handle), other, end=streams.clear)
+    assert bad == 0
+    gc.collect()
+    from streamkit.backends import _cupy_memory
+
+    _cupy_memory.release()
+    assert not _cupy_memory._kept, "their memory is gone"
+
+
+# -- torch ------------------------------------------------------------------------------------
+
+
+def torch_corrupts(torch, held, make_in, use_in, other):
+    with make_in:
+        temporary = torch.ones(SIZE, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    with held:
+        with use_in:
+            result = temporary + 0
+        del temporary
+        with torch.cuda.stream(other):
+            others = [torch.full((SIZE,), 99, dtype=torch.int32, device="cuda") for _ in range(3)]
+        held.check()
+    return is_corrupt(result, others)
+
+
+def test_control_torch_alone_corrupts(torch, spin):
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    make_in, use_in = torch.cuda.stream(other), torch.cuda.stream(stream)
+    rounds = [
+        torch_corrupts(torch, spin(stream.cuda_stream), make_in, use_in, other) for _ in range(20)
+    ]
+    assert sum(rounds) > 5
+
+
+def test_tensors_of_torch(torch, spin):
+    handle, stream = streams_of("owned", torch)
+    other = torch.cuda.Stream()
+    rounds = [torch_corrupts(torch, spin(handle), stream, stream, other) for _ in range(ROUNDS)]
+    assert sum(rounds) == 0
