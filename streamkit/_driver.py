@@ -217,7 +217,7 @@ def capture_id(stream: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _beside_captures() -> Generator[None]:
+def beside_captures() -> Generator[None]:
     """Allow this thread to query and wait although it, or another, captures some other stream."""
     relaxed = _library.cu.CUstreamCaptureMode(_RELAXED)
     previous = _ask("cuThreadExchangeStreamCaptureMode", relaxed)
@@ -228,7 +228,7 @@ def _beside_captures() -> Generator[None]:
 
 
 def _is_done(call: str, handle: int) -> bool:
-    with _beside_captures():
+    with beside_captures():
         (code,) = getattr(_library.cu, call)(handle)
     if code and code != _NOT_READY:
         raise _error(call, code)
@@ -242,7 +242,7 @@ def stream_done(stream: int) -> bool:
 
 def sync_stream(stream: int) -> None:
     """Block until the stream is idle, without the GIL."""
-    with _beside_captures():
+    with beside_captures():
         _ask("cuStreamSynchronize", stream)
 
 
@@ -278,9 +278,17 @@ def event_done(event: int) -> bool:
     return _is_done("cuEventQuery", event)
 
 
+def event_passed(event: int) -> bool:
+    """Whether the event's last record was reached; False if that cannot be told.
+
+    To be asked inside ``beside_captures``, as often as needed.
+    """
+    return not _library.cu.cuEventQuery(event)[0]
+
+
 def sync_event(event: int) -> None:
     """Block until the event's last record was reached, without the GIL."""
-    with _beside_captures():
+    with beside_captures():
         _ask("cuEventSynchronize", event)
 
 

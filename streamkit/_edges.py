@@ -62,6 +62,16 @@ def _core_event(context: int, device: int, *, timing: bool) -> Any:
             return None
 
 
+def record(event: Any, stream: Any) -> None:
+    """Record the event on the stream."""
+    if _library.is_forked:
+        raise _refusals.forked()
+    try:
+        stream.record(event)
+    except Exception as error:
+        raise failed("cuEventRecord", error) from error
+
+
 def edge(event: Any, source: Any, target: Any) -> None:
     """Record the event on one stream and hold another's later work until then."""
     if _library.is_forked:

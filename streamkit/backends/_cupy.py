@@ -12,7 +12,10 @@ from typing import Any
 import cupy
 
 from streamkit import _refusals
+from streamkit.backends._cupy_arrays import array_device, lend, lent_by
 from streamkit.protocols import Binding, Queue, Traits, unbound
+
+__all__ = ["array_device", "lend", "lent_by"]  # a part of the adapter, from the file beside
 
 name = "cupy"
 api = 1

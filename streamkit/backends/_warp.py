@@ -14,10 +14,12 @@ import warp
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
+from streamkit.backends._warp_arrays import array_device, lend, lent_by
 from streamkit.backends._warp_current import bind, enter, leave
 from streamkit.protocols import Queue, Traits
 
-__all__ = ["bind", "enter", "leave"]  # the scope's part of the adapter, from the file beside
+# the parts of the adapter from the files beside
+__all__ = ["array_device", "bind", "enter", "leave", "lend", "lent_by"]
 
 name = "warp"
 api = 1
