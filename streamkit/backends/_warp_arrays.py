@@ -25,10 +25,11 @@ def lend(array: Any, owner: object) -> Any:
     lent = array.view(array.dtype)
     for part in (lent, lent.grad):
         if part is not None:
-            part._ref = owner  # noqa: SLF001 - where Warp's views hold what they are of
+            part._streamkit_loan = owner  # noqa: SLF001 - Warp keeps none
+            part._ref = None  # noqa: SLF001 - what it is a view of, always an array
     return lent
 
 
 def lent_by(array: Any) -> Any:
     """Return what the array holds instead of memory of its own."""
-    return getattr(array, "_ref", None)
+    return getattr(array, "_streamkit_loan", None)

@@ -46,7 +46,8 @@ def warp_array(memory, device=0, **options):
 
 def numba_array(memory, device=0):
     cuda = need("numba")
-    from numba.cuda.cudadrv import devicearray, driver as numba_driver
+    from numba.cuda.cudadrv import devicearray
+    from numba.cuda.cudadrv import driver as numba_driver
 
     with cuda.gpus[device]:
         context = cuda.current_context()
@@ -217,6 +218,13 @@ def test_the_gradient_of_a_warp_array_holds_the_memory_too(gate, warp):
     gc.collect()
     assert of_gradient.freed.is_set()
     assert memory.freed.is_set()
+
+
+def test_a_lent_warp_array_is_marked_as_read(warp):
+    source, target = streams()
+    lent = sk.handoff(warp_array(Memory()), target, after=source)
+    lent[1:].mark_read()  # as a tape that verifies does: it walks through what views are of
+    assert lent._is_read
 
 
 @each

@@ -1,4 +1,4 @@
-"""What a CUDA stream keeps alive: until when, in what a thread or a capture is, and at what cost."""
+"""What a CUDA stream keeps alive: until when, beside threads and captures, and at what cost."""
 
 from __future__ import annotations
 
