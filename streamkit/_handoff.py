@@ -74,8 +74,11 @@ def _place_of(array: object) -> tuple[Adapter | None, int | None]:
                 continue
             _types[kind] = adapter
             return adapter, device
-    place = getattr(kind, "__dlpack_device__", None)
-    if place is None or place(array)[0] not in _ON_HOST:
+    try:
+        place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
+    except Exception as error:  # it has none, it is a class, or it knows no such device
+        raise _refusals.not_an_array(array) from error
+    if place not in _ON_HOST:
         raise _refusals.not_an_array(array)
     return None, None
 

@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _library, _order, _refusals, errors
+from streamkit import _driver, _edges, _library, _order, _refusals, errors
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Ledger:
                 _busy[self] = None
 
 
+_NOTHING = contextlib.nullcontext()
 _busy: dict[Ledger, None] = {}  # those with entries
 _waiting: dict[_Ended, None] = {}  # the loans that have ended and are not in a ledger yet
 
@@ -117,10 +118,12 @@ def let_go(
     """
     if is_finalizing() or _library.is_forked:
         return
-    beside = _driver.beside_captures() if _driver.is_usable() else contextlib.nullcontext()
-    with contextlib.suppress(errors.DriverError), beside:  # what cannot be asked is kept
-        for ledger in ledgers:
-            ledger.let_go()
+    try:
+        with _driver.beside_captures() if _driver.is_usable() else _NOTHING:
+            for ledger in ledgers:
+                ledger.let_go()
+    except errors.DriverError:
+        pass  # what cannot be asked is kept
 
 
 # -- on a CUDA queue --------------------------------------------------------------------------
@@ -133,11 +136,13 @@ class _KeptOnQueue(Kept):
     __slots__ = ("_event",)
 
     def __init__(self, objects: tuple[object, ...], event: OwnedEvent) -> None:
-        super().__init__(objects)
-        self._event = event
+        self.objects, self._event = objects, event
 
     def has_passed(self) -> bool:
-        return _driver.event_passed(self._event.handle)
+        mark = self._event.core
+        if mark is None:
+            return _driver.event_passed(self._event.handle)
+        return _edges.event_passed(mark)
 
     def end(self) -> None:
         context = self._event.serves  # 0 for one of a context that may come to an end
@@ -150,10 +155,12 @@ def keep(queue: Queue, what: object, objects: tuple[object, ...]) -> None:
 
     CaptureError, naming ``what``, while it captures.
     """
-    _order.check_thread(queue, what)
+    if queue.thread is not None:
+        _order.check_thread(queue, what)
     with _order.on(queue):
-        if _driver.capture_id(queue.handle) is not None:
-            raise _refusals.kept_in_capture(what)
+        captures = _driver.capture_id(queue.handle) is not None
+    if captures:
+        raise _refusals.kept_in_capture(what)
     try:
         event = _spare[queue.context].pop()
     except IndexError:

@@ -44,7 +44,7 @@ def record(event: int, queue: Queue, *, external: bool = False) -> None:
 
 def mark(event: OwnedEvent, queue: Queue) -> None:
     """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
-    if not event.serves or event.serves != queue.context or queue.is_default:
+    if event.serves != queue.context or queue.is_default:
         record(event.handle, queue)
         return
     if queue.core is None:

@@ -20,8 +20,6 @@ def array_device(array: Any) -> int | None:
     kind: Any = getattr(torch, "Tensor", ())  # a half-imported torch has none yet
     if not isinstance(array, kind) or array.device.type not in ("cpu", "cuda"):
         raise _refusals.not_an_array(array)
-    if array.layout is not torch.strided:
-        raise _refusals.cannot_lend(array, f"it is {array.layout}, of several tensors")
     index: int | None = array.device.index if array.device.type == "cuda" else None
     return index
 
@@ -31,6 +29,8 @@ def record_stream(array: Any, stream: Any) -> bool:
 
     torch remembers the stream's handle only, so its owner must not go.
     """
+    if array.layout is not torch.strided:
+        raise _refusals.cannot_lend(array, f"it is {array.layout}, of several tensors")
     storage = array.untyped_storage()
     if not torch._C._has_Standard_Deleter(storage._cdata):  # noqa: SLF001 - what torch itself asks
         return False

@@ -128,6 +128,22 @@ def test_on_the_other_device():
     assert current_context() == before
 
 
+def test_on_a_default_stream_of_the_other_device(gate):
+    stream, holder = sk.default_stream(1), sk.new_stream(0, nonblocking=True)
+    stream.keep(1)  # from here on there is an event that serves its context
+    stream.sync()
+    gate.hold(holder.handle)
+    stream.wait(holder)
+    kept, seen = thing()
+    stream.keep(kept)
+    del kept
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
 def test_later_work_is_not_waited_for(gate):
     stream, later = sk.new_stream(nonblocking=True), Gate()
     kept, seen = thing()
@@ -211,6 +227,34 @@ def test_any_of_these_lets_it_go(gate, look):
     gate.open()
     sync(raw)
     look(stream)
+    assert seen() is None
+
+
+def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
+    """As if another thread had dropped the oldest between the question and the drop."""
+    stream = sk.new_stream(nonblocking=True)
+    passed, held = thing(), thing()
+    stream.keep(passed[0])
+    event = stream.record()
+    gate.hold(stream.handle)
+    stream.keep(held[0])
+    event.sync()
+    ended, seen = passed[1], held[1]
+    del passed, held
+    asked = _keep._KeptOnQueue.has_passed
+
+    def has_passed(kept):
+        answer = asked(kept)
+        monkeypatch.undo()
+        gc.collect()  # which looks too
+        return answer
+
+    monkeypatch.setattr(_keep._KeptOnQueue, "has_passed", has_passed)
+    sk.new_stream()
+    assert ended() is None
+    assert seen() is not None
+    gate.open()
+    stream.sync()
     assert seen() is None
 
 
