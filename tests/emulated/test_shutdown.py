@@ -63,3 +63,9 @@ def test_control_what_is_dropped_too_early_is_found():
     wanted = [State("owned", True, "kept objects", "normal")]
     (said,) = wrong(wanted, careless, MODULES, apart_from=LACKS)
     assert "too early" in said
+
+
+def test_what_is_kept_stays_to_the_very_end():
+    need("warp", "numba")
+    wanted = [State(stream, True, "kept objects", "normal") for stream in ("owned", "wrapped")]
+    assert wrong(wanted, LIBRARIES, MODULES, apart_from=LACKS) == []
