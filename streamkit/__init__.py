@@ -13,6 +13,7 @@ between them, and make them all work on one queue:
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
 from streamkit._doctor import doctor
 from streamkit._event import CudaEvent
+from streamkit._handoff import handoff
 from streamkit._host import HostStream
 from streamkit._host_event import HostEvent
 from streamkit._stream import CudaStream
@@ -67,6 +68,7 @@ __all__ = [
     "default_stream",
     "doctor",
     "from_handle",
+    "handoff",
     "new_event",
     "new_stream",
     "per_thread_stream",

@@ -188,3 +188,27 @@ class Events(Protocol):
 
         Raises UnsupportedStreamError where the library cannot wrap an event.
         """
+
+
+@runtime_checkable
+class Arrays(Protocol):
+    """Capability: the library's arrays can be handed to another queue.
+
+    Optional beside these: ``record_stream(array, stream)``, where the library itself can have an
+    array's memory wait for the work of its own ``stream``; it returns whether it does.
+    ``lent_by(array)``, the owner that this array was lent with, if it is known; else None.
+    """
+
+    @abstractmethod
+    def array_device(self, array: Any) -> int | None:
+        """Return the CUDA ordinal of the array's device, None for the host.
+
+        Raises TypeError if ``array`` is not one of the library's arrays.
+        """
+
+    @abstractmethod
+    def lend(self, array: Any, owner: object) -> Any:
+        """Return an array of the same class on the same memory that holds ``owner``.
+
+        So do its views, and what other libraries make of it; ``array`` itself does not.
+        """

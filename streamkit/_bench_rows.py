@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,28 @@ def _record(libraries: Libraries) -> Generator[Arms]:
     stream, event = libraries.torch.cuda.Stream(), libraries.torch.cuda.Event()
     s = sk.wrap(stream)
     yield Arms(calls(s.record), calls(event.record), same(s.record()), same(stream))
+
+
+@_row(
+    "s.keep(x)",
+    "a list of (torch.cuda.Event, x), looked through by hand",
+    at_most=2.0,
+    aim=1.5,
+    note="ours is right beside a capture and at exit too; on an idle stream",
+)
+def _keep(libraries: Libraries) -> Generator[Arms]:
+    stream, event_of = libraries.torch.cuda.Stream(), libraries.torch.cuda.Event
+    s, x = sk.wrap(stream), libraries.torch.ones(1, device=f"cuda:{libraries.device}")
+    pending: deque[tuple[Any, Any]] = deque()
+
+    def by_hand(kept: Any) -> None:
+        event = event_of()
+        event.record(stream)
+        pending.append((event, kept))
+        while pending and pending[0][0].query():
+            pending.popleft()
+
+    yield Arms(calls(s.keep), calls(by_hand), same(x), same(x))
 
 
 @_row(

@@ -225,15 +225,28 @@ def capture_id(stream: int) -> int | None:
     return int(_ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
-@contextlib.contextmanager
-def beside_captures() -> Generator[None]:
+class beside_captures:  # noqa: N801 - used as a function
     """Allow this thread to query and wait although it, or another, captures some other stream."""
-    relaxed = _library.cu.CUstreamCaptureMode(_RELAXED)
-    previous = _ask("cuThreadExchangeStreamCaptureMode", relaxed)
-    try:
-        yield
-    finally:
-        _ask("cuThreadExchangeStreamCaptureMode", previous)
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _exchange_mode(_relaxed())
+
+    def __exit__(self, *_: object) -> None:
+        _exchange_mode(self._before)
+
+
+def _exchange_mode(mode: Any) -> Any:
+    code, previous = _library.cu.cuThreadExchangeStreamCaptureMode(mode)
+    if code:
+        raise _error("cuThreadExchangeStreamCaptureMode", code)
+    return previous
+
+
+@functools.cache
+def _relaxed() -> Any:
+    return _library.cu.CUstreamCaptureMode(_RELAXED)
 
 
 def _is_done(call: str, handle: int) -> bool:
@@ -285,6 +298,14 @@ def wait_event(stream: int, event: int, *, external: bool = False) -> None:
 def event_done(event: int) -> bool:
     """Return whether the event's last record was reached; an error on its stream raises."""
     return _is_done("cuEventQuery", event)
+
+
+def event_passed(event: int) -> bool:
+    """Whether the event's last record was reached; False if that cannot be told.
+
+    To be asked inside ``beside_captures``, as often as needed.
+    """
+    return not _library.cu.cuEventQuery(event)[0]
 
 
 def sync_event(event: int) -> None:

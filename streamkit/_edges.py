@@ -62,6 +62,27 @@ def _core_event(context: int, device: int, *, timing: bool) -> Any:
             return None
 
 
+def record(event: Any, stream: Any) -> None:
+    """Record the event on the stream."""
+    if _library.is_forked:
+        raise _refusals.forked()
+    try:
+        stream.record(event)
+    except Exception as error:
+        raise failed("cuEventRecord", error) from error
+
+
+def event_passed(event: Any) -> bool:
+    """Whether the event's last record was reached; False if that cannot be told.
+
+    To be asked inside ``beside_captures``, as often as needed.
+    """
+    try:
+        return bool(event.is_done)
+    except Exception:  # noqa: BLE001 - who waits for it is told by every other call
+        return False
+
+
 def edge(event: Any, source: Any, target: Any) -> None:
     """Record the event on one stream and hold another's later work until then."""
     if _library.is_forked:

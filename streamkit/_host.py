@@ -11,8 +11,9 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _open_scopes, _refusals, errors
+from streamkit import _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
+from streamkit._host_keep import HostKeeper
 from streamkit._host_queue import Mark, Wait, WorkQueue
 from streamkit.protocols import Concrete, Stream
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _ids = itertools.count(1)
 
 
-class HostStream(Stream, metaclass=Concrete):
+class HostStream(HostKeeper, Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.
@@ -48,6 +49,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._queue = WorkQueue(f"streamkit-{self._id}")
+        self._ledger = _keep.Ledger()
 
     @property
     def handle(self) -> NoReturn:
@@ -209,6 +211,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._check_open()
         done = _open_scopes.holds(self) or self._queue.polled()
         if done:
+            _keep.drain()
             self._queue.raise_error()
         return done
 
@@ -223,6 +226,7 @@ class HostStream(Stream, metaclass=Concrete):
             self._queue.put(mark)
             if not mark.wait(timeout) and timeout is not None:
                 _refusals.raise_timeout(self, timeout)
+        _keep.drain()
         self._queue.raise_error()
 
     def __enter__(self) -> Self:

@@ -42,6 +42,16 @@ def record(event: int, queue: Queue, *, external: bool = False) -> None:
         _driver.record_event(event, queue.handle, external=external)
 
 
+def mark(event: OwnedEvent, queue: Queue) -> None:
+    """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
+    if event.serves != queue.context or queue.is_default:
+        record(event.handle, queue)
+        return
+    if queue.core is None:
+        queue.core = _edges.stream(queue.handle)
+    _edges.record(event.core, queue.core)
+
+
 def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
     if event:

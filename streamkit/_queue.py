@@ -77,6 +77,8 @@ class Queue:
     """The object through which it records and waits, made at the first use."""
     wait_event: Any = None
     """The event reused whenever another queue waits for this one."""
+    kept: Any = None
+    """The ledger of what must outlive its work, made at the first use."""
     latest: Any = None
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 

@@ -132,6 +132,42 @@ def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStr
     return UnsupportedStreamError(f"{library} cannot take {what}: {instead}")
 
 
+# -- arrays -----------------------------------------------------------------------------------
+
+
+def not_an_array(obj: object) -> TypeError:
+    """Word something to be handed over that is no array of a library that can lend it."""
+    return TypeError(
+        f"{describe(obj)} is no array that can be handed over. For the order use s.wait(stream); "
+        "keep anything alive for the work submitted so far with s.keep(obj)."
+    )
+
+
+def needs_after(array: object) -> TypeError:
+    """Word an array whose library cannot tell on which stream it was used."""
+    return TypeError(
+        f"{describe(array)} does not tell on which stream it was used, for its library has no "
+        "current stream there. Name it: streamkit.handoff(array, stream, after=...)."
+    )
+
+
+def array_elsewhere(array: object, device: int | None, stream: object) -> DeviceMismatchError:
+    """Word an array of another device than the stream it is handed to."""
+    place = "the host" if device is None else f"cuda:{device}"
+    return DeviceMismatchError(
+        f"{describe(array)} is on {place}, and {describe(stream)} is not: copy it to the stream's "
+        "device, or keep it for a copy with s.keep(array)."
+    )
+
+
+def cannot_lend(array: object, why: str) -> TypeError:
+    """Word an array whose memory cannot be given to a second one."""
+    return TypeError(
+        f"{describe(array)} cannot be handed over: {why}. Order the streams with s.wait(stream), "
+        "and keep it with s.keep(array) after its last use."
+    )
+
+
 # -- what is missing --------------------------------------------------------------------------
 
 
@@ -189,6 +225,14 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
     return CaptureError(
         f"{operation} of {describe(obj)} while it captures would invalidate the capture, so it "
         f"was not tried: {instead}"
+    )
+
+
+def kept_in_capture(stream: object) -> CaptureError:
+    """Word something to be kept for work that a capture only notes down."""
+    return CaptureError(
+        f"{describe(stream)} captures: what its work uses must live as long as the graph, for that "
+        "work runs with each launch. Keep the objects beside the graph."
     )
 
 

@@ -132,7 +132,7 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     if obj is None or isinstance(obj, (type, bool, int, float, str)):
         raise _refusals.not_a_stream(obj)
     refusal: TypeError | None = None
-    for candidate in _candidates(kind):
+    for candidate in candidates(kind):
         try:
             queue = candidate.extract(obj)
         except TypeError as error:  # not its stream: perhaps the next one's
@@ -151,7 +151,7 @@ def event_adapter(obj: object) -> Any:
     kind = type(obj)
     adapter = _event_types.get(kind)
     if adapter is None:
-        for candidate in _candidates(kind):
+        for candidate in candidates(kind):
             if isinstance(candidate, Events):
                 try:
                     candidate.event_handle(obj)
@@ -188,7 +188,8 @@ def is_loaded(module: str) -> bool:
     return not parent or hasattr(sys.modules.get(parent), child)  # bound when it is complete
 
 
-def _candidates(kind: type) -> Iterator[Adapter]:
+def candidates(kind: type) -> Iterator[Adapter]:
+    """Return the adapters whose library may have made this type."""
     roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
     for row in _ROWS:
         if row.root in roots and is_loaded(row.module):

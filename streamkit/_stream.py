@@ -9,6 +9,7 @@ from streamkit import (
     _edges,
     _event,
     _identity,
+    _keep,
     _library,
     _order,
     _refusals,
@@ -96,7 +97,10 @@ class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
         queue = self._live()
         with _order.on(queue):
             _order.check_capture(queue, self, "asking whether work is done")
-            return _driver.stream_done(queue.handle)
+            done = _driver.stream_done(queue.handle)
+        if done:
+            _keep.drain()
+        return done
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
@@ -111,6 +115,7 @@ class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
         with _order.on(queue):
             _order.check_capture(queue, self, "a sync")
             _driver.sync_stream(queue.handle)
+        _keep.drain()
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
@@ -133,6 +138,14 @@ class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
         with self:
             fn(*args, **kwargs)
 
+    def keep(self, *objects: object) -> None:
+        """Keep the objects alive until all work submitted so far has run; never blocks.
+
+        A later call of StreamKit, or a garbage collection, lets them go. CaptureError in a capture,
+        whose graph needs them as long as it lives.
+        """
+        _keep.keep(self._live(), self, objects)
+
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
 
@@ -146,4 +159,5 @@ class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
         self._last_device = self.device_id
         self._hash = hash(self)
         self._views, self._plans = {}, {}
-        self._queue = None
+        self._queue = queue = None
+        _keep.drain()

@@ -62,6 +62,14 @@ class StreamFacts(_scope.Scoped, Generic[NativeT]):
         self._kept = self._show()  # beyond close: who asks holds this object, not the queue
         return 0, self.handle
 
+    @property
+    def dlpack_stream(self) -> int:
+        """The int for ``__dlpack__(stream=...)``: 1 for legacy, never 0; 2 for the per-thread one.
+
+        It keeps nothing alive, as DLPack's own.
+        """
+        return self._show().handle
+
     def _show(self) -> Queue:
         """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from streamkit import _device, _driver, _event, _host, _identity, _lifetime, _refusals, _registry
+from streamkit import (
+    _device,
+    _driver,
+    _event,
+    _host,
+    _identity,
+    _keep,
+    _lifetime,
+    _refusals,
+    _registry,
+)
 from streamkit._adapter import traits_of
 from streamkit._event import CudaEvent
 from streamkit._host import HostStream
@@ -154,6 +164,7 @@ def new_stream(
     >>> sk.new_stream("cpu", name="mine")
     <streamkit.HostStream 'mine' cpu id=...>
     """
+    _keep.drain()
     if _device.on_host(device):
         _priority(priority, 0, 0)
         return HostStream(name=name, nonblocking=bool(nonblocking))

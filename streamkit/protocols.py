@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._adapter import (
     API,
     Adapter,
+    Arrays,
     Binding,
     BindsCurrent,
     CurrentStream,
@@ -34,6 +35,7 @@ else:
 __all__ = [
     "API",
     "Adapter",
+    "Arrays",
     "Binding",
     "BindsCurrent",
     "CurrentStream",

@@ -15,7 +15,10 @@ import cupy
 
 from streamkit import _refusals
 from streamkit.backends import _cupy_memory
+from streamkit.backends._cupy_arrays import array_device, lend, lent_by
 from streamkit.protocols import Binding, Queue, Traits, unbound
+
+__all__ = ["array_device", "lend", "lent_by"]  # a part of the adapter, from the file beside
 
 name = "cupy"
 api = 1

@@ -7,7 +7,10 @@ from typing import Any
 from numba.cuda.cudadrv import driver
 
 from streamkit import _refusals
+from streamkit.backends._numba_arrays import array_device, lend, lent_by
 from streamkit.protocols import Queue, Traits
+
+__all__ = ["array_device", "lend", "lent_by"]  # a part of the adapter, from the file beside
 
 name = "numba"
 api = 1

@@ -11,7 +11,11 @@ from typing import Any
 import torch
 
 from streamkit import _refusals
+from streamkit.backends._torch_arrays import array_device, lend, lent_by, record_stream
 from streamkit.protocols import Binding, Queue, Traits, unbound
+
+# a part of the adapter, from the file beside
+__all__ = ["array_device", "lend", "lent_by", "record_stream"]
 
 name = "torch"
 api = 1

@@ -15,10 +15,12 @@ import warp
 from streamkit import _refusals
 from streamkit._locks import new_lock
 from streamkit.backends import _warp_current, _warp_memory
+from streamkit.backends._warp_arrays import array_device, lend, lent_by
 from streamkit.backends._warp_diagnose import diagnose
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
-__all__ = ["diagnose"]  # a part of the adapter, from the file beside
+# the parts of the adapter from the files beside
+__all__ = ["array_device", "diagnose", "lend", "lent_by"]
 
 name = "warp"
 api = 1

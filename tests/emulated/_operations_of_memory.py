@@ -1,0 +1,88 @@
+"""More operations: what is kept, and what is handed over."""
+
+from __future__ import annotations
+
+from _operations import capturing, foreign, fresh, in_another_context, operation
+from _operations_of_libraries import warp
+from _raw import check, driver
+
+import streamkit as sk
+
+
+def array():
+    """Somebody's memory as an array of Warp."""
+    return warp().array(ptr=4096, dtype=float, shape=4, device="cuda:0")
+
+
+@operation
+def keep(undo):
+    stream = fresh()
+    return lambda: stream.keep(undo)
+
+
+@operation
+def keep_with_more_kept_before(undo):
+    stream = fresh()
+    stream.keep(1), stream.keep(2)
+    return lambda: stream.keep(3)
+
+
+@operation
+def keep_on_a_foreign_stream(undo):
+    stream = sk.wrap(foreign(undo))
+    return lambda: stream.keep(1)
+
+
+@operation
+def keep_on_the_default_streams(undo):
+    legacy, per_thread = sk.default_stream(), sk.per_thread_stream(1)
+    return lambda: (legacy.keep(1), per_thread.keep(2))
+
+
+@operation
+def keep_in_another_context(undo):
+    in_another_context(undo)
+    stream = sk.wrap(foreign(undo))
+    return lambda: (stream.keep(1), stream.sync())
+
+
+@operation
+def keep_beside_a_capture(undo):
+    capturing(undo)
+    stream = fresh()
+    return lambda: stream.keep(1)
+
+
+@operation
+def keep_and_sync(undo):
+    stream = fresh()
+    return lambda: (stream.keep(1), stream.sync(), stream.done)
+
+
+@operation
+def hand_an_array_over(undo):
+    source, target, native = sk.wrap(foreign(undo)), fresh(), array()
+    return lambda: sk.handoff(native, target, after=source)
+
+
+@operation
+def hand_an_array_over_from_the_current_stream(undo):
+    target, native = sk.new_stream(priority=-1), array()
+    return lambda: sk.handoff(native, target)
+
+
+@operation(ends=True)
+def drop_an_array_that_was_handed_over(undo):
+    lent = [sk.handoff(array(), fresh(), after=fresh())]
+    return lent.clear
+
+
+@operation(ends=True)
+def drop_an_array_whose_stream_captures(undo):
+    stream = foreign(undo)
+    lent = [sk.handoff(array(), stream, after=fresh())]
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    undo.callback(
+        lambda: check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    )
+    return lent.clear

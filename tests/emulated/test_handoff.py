@@ -1,0 +1,414 @@
+"""``handoff`` of real Warp and numba-cuda arrays: the order, and who holds the memory how long."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+
+import _emulator
+import numpy as np
+import pytest
+from _raw import busy, check, destroy_stream, driver, make_stream, sync
+from test_keep import THREAD_LOCAL
+
+import streamkit as sk
+from _libraries import need
+from streamkit import _keep
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+class Memory:
+    """Device memory that tells when a library has freed it."""
+
+    def __init__(self, device=0, size=1024):
+        with_context = check(driver.cuDevicePrimaryCtxRetain(device))
+        check(driver.cuCtxPushCurrent(with_context))
+        self.pointer = int(check(driver.cuMemAlloc(size)))
+        check(driver.cuCtxPopCurrent())
+        self.freed = threading.Event()
+
+    def free(self, *_):
+        self.freed.set()
+
+
+def warp_array(memory, device=0, **options):
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    return warp.array(
+        ptr=memory.pointer, dtype=float, shape=(4, 8), device=f"cuda:{device}",
+        deleter=memory.free, **options,
+    )  # fmt: skip
+
+
+def numba_array(memory, device=0):
+    cuda = need("numba")
+    from numba.cuda.cudadrv import devicearray
+    from numba.cuda.cudadrv import driver as numba_driver
+
+    with cuda.gpus[device]:
+        context = cuda.current_context()
+        handle = numba_driver.binding.CUdeviceptr(memory.pointer)
+        data = numba_driver.AutoFreePointer(context, handle, 128, finalizer=memory.free)
+        return devicearray.DeviceNDArray((4, 8), (32, 4), np.float32, gpu_data=data)
+
+
+MAKERS = {"warp": warp_array, "numba": numba_array}
+each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def streams():
+    return sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+
+
+# -- the order --------------------------------------------------------------------------------
+
+
+@each
+@pytest.mark.parametrize("handed", [True, False])
+def test_the_stream_waits_for_what_came_before(gate, make, handed):
+    source, target = streams()
+    array = make(Memory())
+    gate.hold(source.handle)
+    if handed:
+        sk.handoff(array, target, after=source)
+        target.record()
+    assert busy(target.handle) is handed
+    gate.open()
+    sync(target.handle)
+
+
+def test_without_after_it_waits_for_the_librarys_current_stream(gate, warp):
+    source, target = streams()
+    array = warp_array(Memory())
+    with source:
+        gate.hold(source.handle)
+        sk.handoff(array, target)
+    target.record()
+    assert busy(target.handle)
+    gate.open()
+    sync(target.handle)
+
+
+def test_of_numba_nobody_knows_where_an_array_was_used():
+    with pytest.raises(TypeError, match=r"after=\.\.\."):
+        sk.handoff(numba_array(Memory()), sk.new_stream())
+
+
+@each
+def test_on_the_same_queue_it_is_the_same_array_and_nothing_is_asked(make):
+    array, stream = make(Memory()), sk.new_stream()
+    other = sk.from_handle(stream.handle)
+    sk.handoff(array, stream, after=stream)
+    _emulator.reset_calls()
+    assert sk.handoff(array, stream, after=other) is array
+    assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(_emulator.all_calls())
+
+
+@each
+def test_an_array_of_the_other_device_is_refused_before_anything_happens(make):
+    memory = Memory(1)
+    array, stream = make(memory, 1), sk.new_stream(0)
+    with pytest.raises(sk.DeviceMismatchError, match="cuda:1"):
+        sk.handoff(array, stream, after=sk.new_stream(1))
+    del array
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+def test_device_and_host_do_not_mix(make):
+    stream, host = sk.new_stream(), sk.new_stream("cpu")
+    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+        sk.handoff(make(Memory()), host, after=stream)
+    with pytest.raises(sk.DeviceMismatchError, match="the host"):
+        sk.handoff(np.ones(3), stream, after=stream)
+    with pytest.raises(sk.DeviceMismatchError):
+        sk.handoff(make(Memory()), stream, after=host)
+
+
+@each
+def test_a_stream_of_the_other_device_can_come_before(gate, make):
+    source, target = sk.new_stream(1), sk.new_stream(0)
+    gate.hold(source.handle)
+    sk.handoff(make(Memory()), target, after=source)
+    target.record()
+    assert busy(target.handle)
+    gate.open()
+    sync(target.handle)
+
+
+# -- the memory -------------------------------------------------------------------------------
+
+
+@each
+def test_it_is_another_array_of_the_class_on_the_same_memory(make):
+    source, target = streams()
+    array = make(Memory())
+    lent = sk.handoff(array, target, after=source)
+    assert type(lent) is type(array)
+    assert lent is not array
+    for name in ("shape", "dtype", "strides"):
+        assert getattr(lent, name) == getattr(array, name)
+    one, two = (a.__cuda_array_interface__["data"] for a in (array, lent))
+    assert one == two
+
+
+def itself(lent):
+    return lent
+
+
+def a_view(lent):
+    return lent[1:]
+
+
+def a_view_of_a_view(lent):
+    return lent[1:][1:].reshape(16)
+
+
+@each
+@pytest.mark.parametrize("what", [itself, a_view, a_view_of_a_view])
+def test_the_memory_outlives_what_is_submitted_while_anybody_holds_it(gate, make, what):
+    source, target = streams()
+    memory = Memory()
+    array = make(memory)
+    lent = sk.handoff(array, target, after=source)
+    left = what(lent)
+    del array, lent
+    gate.hold(target.handle)  # after the handoff
+    gc.collect()
+    assert not memory.freed.is_set()
+    del left
+    gc.collect()
+    assert not memory.freed.is_set()
+    gate.open()
+    target.sync()
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+def test_control_the_array_alone_does_not(gate, make):
+    _, target = streams()
+    memory = Memory()
+    array = make(memory)
+    gate.hold(target.handle)
+    del array
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+def test_the_gradient_of_a_warp_array_holds_the_memory_too(gate, warp):
+    source, target = streams()
+    memory, of_gradient = Memory(), Memory()
+    gradient = warp_array(of_gradient)
+    array = warp_array(memory, grad=gradient)
+    lent = sk.handoff(array, target, after=source)
+    left = lent.grad
+    del array, gradient, lent
+    gate.hold(target.handle)
+    del left
+    gc.collect()
+    assert not of_gradient.freed.is_set()
+    gate.open()
+    target.sync()
+    gc.collect()
+    assert of_gradient.freed.is_set()
+    assert memory.freed.is_set()
+
+
+def test_a_lent_warp_array_is_marked_as_read(warp):
+    source, target = streams()
+    lent = sk.handoff(warp_array(Memory()), target, after=source)
+    lent[1:].mark_read()  # as a tape that verifies does: it walks through what views are of
+    assert lent._is_read
+
+
+@each
+def test_a_second_stream_is_waited_for_too(gate, make):
+    first, second = streams()
+    memory = Memory()
+    one = sk.handoff(make(memory), first, after=sk.default_stream())
+    two = sk.handoff(one, second, after=first)
+    gate.hold(first.handle)
+    del one
+    del two
+    gc.collect()
+    second.sync()
+    assert not memory.freed.is_set()
+    gate.open()
+    first.sync()
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+def test_what_is_handed_to_and_fro_does_not_hold_all_that_went_before(make):
+    first, second = streams()
+    array = make(Memory())
+    seen = []
+    for _ in range(10):
+        array = sk.handoff(array, second, after=first)
+        array = sk.handoff(array, first, after=second)
+        seen.append(weakref.ref(array))
+    first.sync()
+    second.sync()
+    gc.collect()
+    assert [ref for ref in seen[:-1] if ref() is not None] == []
+
+
+@each
+def test_the_stream_object_may_go_first(gate, make):
+    source, target = streams()
+    memory, raw = Memory(), target.handle
+    lent = sk.handoff(make(memory), target, after=source)
+    gate.hold(raw)
+    target.close()
+    del target
+    gc.collect()
+    del lent
+    gc.collect()
+    assert not memory.freed.is_set()
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+def test_it_ends_in_a_thread_without_a_context(gate, make):
+    source, target = streams()
+    memory = Memory()
+    left = [sk.handoff(make(memory), target, after=source)]
+    gate.hold(target.handle)
+    thread = threading.Thread(target=left.clear)
+    thread.start()
+    thread.join()
+    assert not memory.freed.is_set()
+    gate.open()
+    target.sync()
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+# -- where it ends ----------------------------------------------------------------------------
+
+
+@each
+def test_in_a_capture_it_is_refused(make):
+    raw, array, other = make_stream(), make(Memory()), sk.new_stream(nonblocking=True)
+    captured = sk.from_handle(raw)
+    check(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
+    for first, second in [(captured, other), (other, captured)]:
+        with pytest.raises(sk.CaptureError, match="as long as the graph"):
+            sk.handoff(array, first, after=second)
+    assert sk.handoff(array, captured, after=captured) is array
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    destroy_stream(raw)
+
+
+@each
+def test_what_ends_while_its_stream_captures_is_kept_until_that_is_over(make):
+    raw = make_stream()
+    memory = Memory()
+    lent = sk.handoff(make(memory), sk.from_handle(raw), after=sk.new_stream())
+    check(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
+    del lent
+    gc.collect()
+    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+    assert not memory.freed.is_set()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    sk.new_stream()
+    sync(raw)
+    gc.collect()
+    assert memory.freed.is_set()
+    assert not _keep._waiting
+    destroy_stream(raw)
+
+
+@each
+def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(make):
+    memory = Memory()
+    stream = sk.per_thread_stream()
+    left = [sk.handoff(make(memory), stream, after=sk.new_stream())]
+    thread = threading.Thread(target=left.clear)
+    thread.start()
+    thread.join()
+    assert not memory.freed.is_set()
+    sk.new_stream()
+    stream.sync()
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+def test_what_the_driver_refuses_at_the_end_is_tried_again(make):
+    source, target = streams()
+    memory = Memory()
+    lent = sk.handoff(make(memory), target, after=source)
+    _emulator.fail("cuStreamIsCapturing", 700)
+    del lent
+    assert not memory.freed.is_set()
+    target.sync()
+    sk.new_stream()
+    sync(target.handle)
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+@each
+@pytest.mark.timeout(300)
+def test_cycles_leave_nothing(make):
+    first, second = streams()
+    memory = Memory()
+    whole = make(memory)
+
+    def cycle(count):
+        for _ in range(count):
+            lent = sk.handoff(whole, second, after=first)
+            lent = sk.handoff(lent, first, after=second)
+        del lent
+        first.sync()
+        second.sync()
+
+    def alive():
+        gc.collect()
+        _keep._spare.clear()
+        return {kind: _emulator.live(kind) for kind in ("streams", "events")}
+
+    cycle(500)
+    before, objects = alive(), len(gc.get_objects())
+    cycle(int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000")) // 5)
+    assert alive() == before
+    assert len(gc.get_objects()) - objects < 50
+    assert not memory.freed.is_set()
+    assert not _keep._busy
+    assert not _keep._waiting
+
+
+# -- DLPack's integer -------------------------------------------------------------------------
+
+
+def test_the_integer_of_dlpack():
+    stream = sk.new_stream()
+    assert stream.dlpack_stream == stream.handle
+    assert type(stream.dlpack_stream) is int
+    assert sk.default_stream().dlpack_stream == 1
+    assert sk.from_handle(0).dlpack_stream == 1
+    assert sk.per_thread_stream().dlpack_stream == 2
+    stream.close()
+    with pytest.raises(sk.StreamClosedError):
+        stream.dlpack_stream  # noqa: B018 - the question is what is tested
+
+
+def test_who_takes_the_integer_of_dlpack_may_remember_it():
+    stream = sk.new_stream(nonblocking=True, priority=-1)
+    number = stream.id
+    assert stream.dlpack_stream
+    stream.close()
+    del stream
+    gc.collect()
+    assert sk.new_stream(nonblocking=True, priority=-1).id == number

@@ -1,0 +1,511 @@
+"""What a CUDA stream keeps alive: until when, beside threads and captures, and at what cost."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import weakref
+
+import _emulator
+import numpy as np
+import pytest
+from _raw import Gate, check, current_context, destroy_stream, driver, make_stream, sync
+from test_emulator import run
+from test_identity import another_context
+from test_interrupts import Interrupted
+
+import streamkit as sk
+from _libraries import need
+from _queues import together
+from streamkit import _driver, _keep
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+THREAD_LOCAL = driver.CUstreamCaptureMode(1)
+
+
+class Thing:
+    """Something that tells when it goes."""
+
+
+def thing():
+    made = Thing()
+    return made, weakref.ref(made)
+
+
+def array():
+    made = np.ones(4).view()
+    return made, weakref.ref(made)
+
+
+def capsule():
+    made = np.ones(4)
+    return made.__dlpack__(), weakref.ref(made)
+
+
+def warp_array():
+    warp = need("warp")
+    warp.init()
+    made = warp.array(ptr=4096, dtype=float, shape=4, device="cuda:0")
+    return made, weakref.ref(made)
+
+
+def numba_array():
+    made = need("numba").device_array(4)
+    return made, weakref.ref(made)
+
+
+def kinds(gate):
+    """Streams of each kind, with a raw handle that holds them."""
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream()
+    for kind in (stream, other):
+        yield kind, kind.handle
+    yield sk.default_stream(), 1
+    yield sk.per_thread_stream(), 2
+
+
+# -- how long ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [thing, array, capsule, warp_array, numba_array])
+@pytest.mark.parametrize("kept", [True, False])
+def test_it_lives_until_the_work_before_has_run(gate, make, kept):
+    stream = sk.new_stream(nonblocking=True)
+    kept_object, seen = make()
+    gate.hold(stream.handle)
+    if kept:
+        stream.keep(kept_object)
+    del kept_object
+    gc.collect()
+    assert (seen() is not None) is kept
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_on_every_kind_of_stream(gate, number):
+    stream, raw = list(kinds(gate))[number]
+    kept, seen = thing()
+    gate.hold(raw)
+    stream.keep(kept)
+    del kept
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+def test_in_another_context(gate):
+    with another_context():
+        raw = make_stream()
+        stream = sk.from_handle(raw)
+        kept, seen = thing()
+        gate.hold(raw)
+        stream.keep(kept)
+        del kept
+        gc.collect()
+        assert seen() is not None
+        gate.open()
+        stream.sync()
+        assert seen() is None
+        del stream
+        destroy_stream(raw)
+        gc.collect()
+
+
+def test_on_the_other_device():
+    stream = sk.new_stream(1)
+    before = current_context()
+    kept, seen = thing()
+    stream.keep(kept)
+    del kept
+    stream.sync()
+    assert seen() is None
+    assert current_context() == before
+
+
+def test_on_a_default_stream_of_the_other_device(gate):
+    stream, holder = sk.default_stream(1), sk.new_stream(0, nonblocking=True)
+    stream.keep(1)  # from here on there is an event that serves its context
+    stream.sync()
+    gate.hold(holder.handle)
+    stream.wait(holder)
+    kept, seen = thing()
+    stream.keep(kept)
+    del kept
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+def test_later_work_is_not_waited_for(gate):
+    stream, later = sk.new_stream(nonblocking=True), Gate()
+    kept, seen = thing()
+    gate.hold(stream.handle)
+    stream.keep(kept)
+    event = stream.record()
+    later.hold(stream.handle)
+    del kept
+    gate.open()
+    event.sync()
+    stream.keep()
+    assert seen() is None
+    later.free()
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_it_outlives_a_stream_that_is_given_up(gate, end):
+    stream = sk.new_stream(nonblocking=True)
+    raw = stream._queue.handle  # not .handle: then it would be parked
+    kept, seen = thing()
+    gate.hold(raw)
+    stream.keep(kept)
+    if end == "close":
+        stream.close()
+    del kept, stream
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert seen() is None
+
+
+def test_it_outlives_the_owner_of_the_stream(gate):
+    class Owner:
+        def __init__(self):
+            self.handle = make_stream()
+
+        def __cuda_stream__(self):
+            return 0, self.handle
+
+        def __del__(self):
+            destroy_stream(self.handle)
+
+    stream = sk.wrap(Owner())
+    kept, seen = thing()
+    gate.hold(stream.handle)
+    stream.keep(kept)
+    del kept, stream
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert seen() is None
+
+
+# -- who lets it go ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda stream: stream.done,
+        lambda stream: stream.keep(),
+        lambda stream: sk.new_stream().done,
+        lambda stream: sk.new_stream(),
+        lambda stream: sk.new_stream().close(),
+        lambda stream: gc.collect(),
+    ],
+)
+def test_any_of_these_lets_it_go(gate, look):
+    stream = sk.new_stream(nonblocking=True)
+    raw = stream.handle
+    kept, seen = thing()
+    gate.hold(raw)
+    stream.keep(kept)
+    del kept
+    look(stream)
+    assert seen() is not None
+    gate.open()
+    sync(raw)
+    look(stream)
+    assert seen() is None
+
+
+def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
+    """As if another thread had dropped the oldest between the question and the drop."""
+    stream = sk.new_stream(nonblocking=True)
+    passed, held = thing(), thing()
+    stream.keep(passed[0])
+    event = stream.record()
+    gate.hold(stream.handle)
+    stream.keep(held[0])
+    event.sync()
+    ended, seen = passed[1], held[1]
+    del passed, held
+    asked = _keep._KeptOnQueue.has_passed
+
+    def has_passed(kept):
+        answer = asked(kept)
+        monkeypatch.undo()
+        gc.collect()  # which looks too
+        return answer
+
+    monkeypatch.setattr(_keep._KeptOnQueue, "has_passed", has_passed)
+    sk.new_stream()
+    assert ended() is None
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+def test_threads_keep_and_let_go_together():
+    shared, seen = sk.new_stream(), []
+
+    def work(_):
+        stream = sk.new_stream(nonblocking=True)
+        for _ in range(100):
+            kept = Thing()
+            seen.append(weakref.ref(kept))
+            stream.keep(kept)
+            shared.keep(kept)
+        stream.sync()
+
+    together(4, work)
+    shared.sync()
+    assert len(seen) == 400
+    assert [ref for ref in seen if ref() is not None] == []
+
+
+def test_another_thread_keeps_without_a_context(gate):
+    stream = sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    kept, seen = thing()
+    thread = threading.Thread(target=stream.keep, args=[kept])
+    thread.start()
+    thread.join()
+    del kept, thread
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+def test_a_per_thread_stream_keeps_in_its_own_thread_only():
+    stream, told = sk.per_thread_stream(), []
+
+    def keep():
+        try:
+            stream.keep(object())
+        except sk.ScopeError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    thread.join()
+    assert len(told) == 1
+
+
+def test_what_is_let_go_may_use_the_stream():
+    stream, told = sk.new_stream(), []
+
+    class Ends:
+        def __del__(self):
+            stream.keep(told)
+            stream.sync()
+            told.append(1)
+
+    stream.keep(Ends())
+    stream.sync()
+    assert told == [1]
+
+
+# -- captures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def capture():
+    raw = make_stream()
+    check(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
+    yield raw
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    destroy_stream(raw)
+
+
+def test_a_capture_is_told_what_to_do_and_goes_on(capture):
+    kept, seen = thing()
+    with pytest.raises(sk.CaptureError, match="as long as the graph"):
+        sk.from_handle(capture).keep(kept)
+    del kept
+    assert seen() is None
+
+
+def test_beside_a_capture_of_this_thread_all_goes_on(gate, capture):
+    stream = sk.new_stream(nonblocking=True)
+    kept, seen = thing()
+    gate.hold(stream.handle)
+    stream.keep(kept)
+    del kept
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+    assert int(check(driver.cuStreamIsCapturing(capture))) == 1
+
+
+def test_what_is_let_go_may_free_memory_beside_a_capture(gate, capture):
+    class Ends:
+        def __init__(self):
+            self.memory = driver.cuMemAlloc(64)
+
+        def __del__(self):
+            ended.append([driver.cuMemFree(check(self.memory))])
+
+    ended = []
+    stream = sk.new_stream(nonblocking=True)
+    with _driver.beside_captures():
+        memory = Ends()
+    gate.hold(stream.handle)
+    stream.keep(memory)
+    del memory
+    gate.open()
+    stream.sync()
+    assert [code for [(code,)] in ended] == [0]
+    assert int(check(driver.cuStreamIsCapturing(capture))) == 1
+
+
+# -- the cost ---------------------------------------------------------------------------------
+
+
+def test_events_are_used_again():
+    stream = sk.new_stream(nonblocking=True)
+    stream.keep(1)
+    stream.sync()
+    before = _emulator.live("events")
+    _emulator.reset_calls()
+    for _ in range(10):
+        stream.keep(object())
+        stream.sync()
+    assert _emulator.live("events") == before
+    calls = _emulator.all_calls()
+    assert calls["cuEventRecord"] == 10
+    assert "cuEventCreate" not in calls
+    assert "cuEventSynchronize" not in calls
+
+
+def test_what_nothing_is_kept_for_costs_nothing():
+    stream = sk.new_stream(nonblocking=True)
+    stream.sync()
+    _emulator.reset_calls()
+    stream.sync()
+    gc.collect()
+    assert "cuEventQuery" not in _emulator.all_calls()
+
+
+@pytest.mark.timeout(300)
+def test_cycles_leave_nothing():
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream()
+
+    def cycle(count):
+        for index in range(count):
+            (stream if index % 2 else other).keep(bytearray(64))
+        stream.sync()
+        other.sync()
+
+    def alive():
+        gc.collect()
+        _keep._spare.clear()
+        return {kind: _emulator.live(kind) for kind in ("streams", "events")}
+
+    cycle(1_000)
+    before, objects = alive(), len(gc.get_objects())
+    cycle(int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000")))
+    assert alive() == before
+    assert len(gc.get_objects()) - objects < 50
+    assert not _keep._busy
+
+
+# -- what fails -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode"])
+def test_what_cannot_be_asked_is_kept(function):
+    stream = sk.new_stream(nonblocking=True)
+    raw = stream.handle
+    stream.keep()
+    sync(raw)
+    kept, seen = thing()
+    _emulator.fail(function, 700)
+    stream.keep(kept)
+    del kept
+    assert seen() is not None
+    stream.keep()
+    sync(raw)
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_lets_nothing_go_too_early_and_nothing_stay():
+    stream = sk.new_stream(nonblocking=True)
+    stream.keep(1)
+    stream.sync()
+    nth, came = 0, True
+    while came:
+        nth += 1
+        gate = Gate()
+        try:
+            passed, held = Thing(), Thing()
+            ended, seen = weakref.ref(passed), weakref.ref(held)
+            stream.keep(passed)
+            sync(stream.handle)
+            gate.hold(stream.handle)
+            stream.keep(held)
+            del passed, held
+            came = Interrupted(lambda: (stream.keep(Thing()), sk.new_stream()), nth).came
+            assert seen() is not None, f"after an interrupt at the call {nth}"
+            gate.open()
+            stream.sync()
+            assert seen() is None, f"after an interrupt at the call {nth}"
+            assert ended() is None
+        finally:
+            gate.free()
+    assert nth > 10
+
+
+def test_a_forked_child_drops_nothing():
+    lines = run(f"""
+        import gc, os, sys
+        sys.path[:0] = {sys.path!r}
+        from _raw import Gate, check, driver
+        import streamkit as sk
+
+        class Ends:
+            def __del__(self):
+                print(os.getpid() == parent, flush=True)
+
+        parent = os.getpid()
+        check(driver.cuInit(0))
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        stream = sk.new_stream()
+        gate = Gate()
+        gate.hold(stream.handle)
+        stream.keep(Ends())
+        gate.open()
+        check(driver.cuStreamSynchronize(stream.handle))
+        child = os.fork()
+        if child == 0:
+            from streamkit import _edges
+
+            _edges.event_passed = lambda mark: print("asked", flush=True)
+            gc.collect()
+            sk.new_stream("cpu")
+            try:
+                stream.keep(Ends)
+            except sk.ForkedProcessError:
+                raise SystemExit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        stream.sync()
+    """)
+    assert lines == ["7", "True"]

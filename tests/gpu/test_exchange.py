@@ -1,0 +1,177 @@
+"""Arrays that go between libraries on one queue: who waits for what (docs/array-exchange.md)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from _raw import Gate, busy, check, driver, sync
+
+import streamkit as sk
+
+SIZE = 256
+
+
+def make_torch(players, stream):
+    return players("torch").torch.ones(SIZE, device="cuda")
+
+
+def make_cupy(players, stream):
+    return players("cupy").cupy.ones(SIZE, "f4")
+
+
+def make_warp(players, stream):
+    return players("warp").warp.ones(SIZE, dtype=float, device="cuda:0")
+
+
+def make_numba(players, stream):
+    return players("numba").cuda.to_device(np.ones(SIZE, "f4"))
+
+
+def make_numba_bound(players, stream):
+    return make_numba(players, stream).bind(stream.to("numba"))
+
+
+DLPACK = {
+    "torch": lambda players: players("torch").torch.from_dlpack,
+    "cupy": lambda players: players("cupy").cupy.from_dlpack,
+    "warp": lambda players: players("warp").warp.from_dlpack,
+}
+MAKERS = {"torch": make_torch, "cupy": make_cupy, "warp": make_warp}
+
+
+def into_torch(players):
+    torch = players("torch").torch
+    return lambda array: torch.as_tensor(array, device="cuda")
+
+
+def into_warp(players):
+    warp = players("warp").warp
+    return lambda array: warp.array(data=array, dtype=float, copy=False, device="cuda:0")
+
+
+INTERFACE = {
+    "torch": into_torch,
+    "cupy": lambda players: players("cupy").cupy.asarray,
+    "warp": into_warp,
+    "numba": lambda players: players("numba").cuda.as_cuda_array,
+}
+SHOWN = {**MAKERS, "numba": make_numba, "numba, bound": make_numba_bound}
+BLOCKS = {("cupy", "numba"), ("numba, bound", "cupy")}
+"""Who is shown a stream by the producer and waits for it on the host."""
+
+
+@pytest.fixture(params=["torch's", "StreamKit's"])
+def stream(players, request):
+    for name in ("torch", "cupy", "warp", "numba"):
+        players(name)
+    if request.param == "torch's":
+        return sk.wrap(players("torch").new_stream())
+    return sk.new_stream(nonblocking=True)
+
+
+def blocks(gate, call):
+    """Whether the call waits for the gate, which is opened for it then."""
+    gate._view.value = 0
+    timer = threading.Timer(0.3, gate.open)
+    timer.start()
+    call()
+    waited = not gate.closed
+    timer.cancel()
+    timer.join()
+    return waited
+
+
+def pairs(makers, takers):
+    return [pair for pair in itertools.product(makers, takers) if pair[0][:5] != pair[1]]
+
+
+# -- DLPack -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, DLPACK))
+def test_dlpack_on_a_held_queue_returns_at_once(players, gate, stream, source, taker):
+    take = DLPACK[taker](players)
+    with stream:
+        take(MAKERS[source](players, stream))  # the first time anything may be compiled
+        stream.sync()
+        array = MAKERS[source](players, stream)
+        gate.hold(stream.handle)
+        assert not blocks(gate, lambda: take(array))
+
+
+@pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, DLPACK))
+def test_dlpack_makes_the_queue_wait_for_no_other(players, gate, stream, source, taker):
+    take = DLPACK[taker](players)
+    others = [players(name).current() for name in MAKERS]
+    holder = sk.new_stream(nonblocking=True)
+    with stream:
+        take(MAKERS[source](players, stream))
+        array = MAKERS[source](players, stream)
+        check(driver.cuCtxSynchronize())
+        gate.hold(holder.handle)
+        for other in [*map(sk.wrap, others), sk.default_stream()]:
+            other.wait(holder)
+        assert not blocks(gate, lambda: (take(array), sync(stream.handle)))
+
+
+@pytest.mark.parametrize("taker", DLPACK)
+def test_control_an_array_of_another_queue_is_waited_for(players, gate, stream, taker):
+    source = "cupy" if taker == "torch" else "torch"
+    other = sk.new_stream(nonblocking=True)
+    with stream:
+        DLPACK[taker](players)(MAKERS[source](players, stream))
+    with other:
+        array = MAKERS[source](players, other)
+        check(driver.cuCtxSynchronize())
+        gate.hold(other.handle)
+        with sk.use(stream, libraries=[taker]):
+            DLPACK[taker](players)(array)
+        stream.record()
+        assert busy(stream.handle)
+
+
+# -- the CUDA array interface -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "taker"), pairs(SHOWN, INTERFACE))
+def test_the_array_interface_blocks_where_the_page_says(players, gate, stream, source, taker):
+    take = INTERFACE[taker](players)
+    with stream:
+        take(SHOWN[source](players, stream))
+        array = SHOWN[source](players, stream)
+        check(driver.cuCtxSynchronize())
+        gate.hold(stream.handle)
+        assert blocks(gate, lambda: take(array)) is ((source, taker) in BLOCKS)
+
+
+@pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, INTERFACE))
+def test_the_array_interface_orders_nothing_on_the_device(players, stream, source, taker):
+    """So an array of another queue has to be ordered by hand, but where the host has waited."""
+    other, gate = sk.new_stream(nonblocking=True), Gate()
+    take = INTERFACE[taker](players)
+    with other:
+        take(SHOWN[source](players, other))
+        array = SHOWN[source](players, other)
+        check(driver.cuCtxSynchronize())
+        gate.hold(other.handle)
+    with stream:
+        take(array)
+        assert gate.closed
+        stream.record()
+        sync(stream.handle)
+    assert gate.closed
+    gate.free()
+
+
+def test_the_remedies(players, gate, stream):
+    cupy, cuda = players("cupy").cupy, players("numba").cuda
+    with stream:
+        array = make_cupy(players, stream)
+        bound = make_numba_bound(players, stream)
+        check(driver.cuCtxSynchronize())
+        gate.hold(stream.handle)
+        assert not blocks(gate, lambda: cuda.as_cuda_array(array, sync=False))
+        assert not blocks(gate, lambda: cupy.asarray(bound.bind(0)))

@@ -1,0 +1,132 @@
+"""The arrays of the libraries, as their adapters see and lend them, without a driver."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+import streamkit as sk
+from _libraries import need
+from streamkit import _registry
+from streamkit.protocols import Arrays
+
+ADDRESS = 4096
+
+
+class Owner:
+    """What an array is lent with."""
+
+
+def adapter(name):
+    need(name)
+    return _registry.adapter(name)
+
+
+def cupy_array(kind=None, owner=None):
+    cupy = need("cupy")
+    memory = cupy.cuda.UnownedMemory(ADDRESS, 64, owner, 1)
+    array = cupy.ndarray((4, 4), "f4", cupy.cuda.MemoryPointer(memory, 0))
+    return array if kind is None else array.view(kind)
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
+def test_the_adapters_lend_arrays_and_refuse_what_is_none(name):
+    served = adapter(name)
+    assert isinstance(served, Arrays)
+    for wrong in (None, 5, [1.0], Owner()):
+        with pytest.raises(TypeError):
+            served.array_device(wrong)
+
+
+# -- on the host ------------------------------------------------------------------------------
+
+
+def torch_tensor():
+    return need("torch").ones(4)
+
+
+def warp_array():
+    return need("warp").ones(4, dtype=float, device="cpu")
+
+
+@pytest.mark.parametrize("make", [torch_tensor, warp_array])
+def test_an_array_of_the_host_is_handed_to_a_host_stream(make):
+    one, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+    array = make()
+    assert sk.handoff(array, one, after=other) is array
+    with pytest.raises(TypeError, match=r"after=\.\.\."):
+        sk.handoff(array, one)
+
+
+def test_tensors_of_other_devices_are_refused():
+    tensor = need("torch").ones(4, device="meta")
+    with pytest.raises(TypeError, match="is no array that can be handed over"):
+        sk.handoff(tensor, sk.new_stream("cpu"), after=sk.new_stream("cpu"))
+
+
+def test_an_annotation_of_warp_is_no_array():
+    warp = need("warp")
+    with pytest.raises(TypeError):
+        adapter("warp").array_device(warp.array(dtype=float))
+
+
+def test_a_tensor_that_needs_a_gradient_is_not_lent():
+    tensor = need("torch").ones(4, requires_grad=True)
+    with pytest.raises(TypeError, match="it has a gradient"):
+        adapter("torch").lend(tensor, Owner())
+
+
+def test_a_sparse_tensor_is_not_lent():
+    tensor = need("torch").eye(3).to_sparse()
+    with pytest.raises(TypeError, match="sparse_coo"):
+        adapter("torch").record_stream(tensor, None)
+
+
+# -- CuPy's, on memory that nobody touches ----------------------------------------------------
+
+
+def test_the_device_of_a_cupy_array():
+    assert adapter("cupy").array_device(cupy_array()) == 1
+
+
+def test_a_lent_cupy_array_is_the_same_on_the_same_memory():
+    lend = adapter("cupy").lend
+    for array in (cupy_array(), cupy_array()[1:, ::-2], cupy_array().T):
+        lent = lend(array, Owner())
+        assert (lent.shape, lent.strides, lent.dtype) == (array.shape, array.strides, array.dtype)
+        assert lent.data.ptr == array.data.ptr
+        assert lent.data.device_id == 1
+        assert lent.flags.c_contiguous == array.flags.c_contiguous
+
+
+def test_a_subclass_stays_one():
+    class Mine(need("cupy").ndarray):
+        pass
+
+    lent = adapter("cupy").lend(cupy_array(Mine), Owner())
+    assert type(lent) is Mine
+
+
+@pytest.mark.parametrize("view", [lambda a: a, lambda a: a[1:], lambda a: a[1:].reshape(12)])
+def test_it_holds_its_owner_as_long_as_a_view_lives(view):
+    owner = Owner()
+    seen = weakref.ref(owner)
+    kept = view(adapter("cupy").lend(cupy_array(), owner))
+    assert adapter("cupy").lent_by(kept) is owner
+    del owner
+    gc.collect()
+    assert seen() is not None
+    del kept
+    assert seen() is None
+
+
+def test_it_does_not_hold_the_array_it_is_of():
+    owner = Owner()
+    array = cupy_array(owner=owner)
+    seen = weakref.ref(owner)
+    lent = adapter("cupy").lend(array, Owner())
+    del owner, array
+    assert seen() is None
+    assert lent.size == 16

@@ -1,0 +1,101 @@
+"""``handoff`` of arrays on the host, and what it refuses everywhere."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from _queues import within
+
+
+class OnDevice:
+    """An array of a library that StreamKit does not know, on cuda:0."""
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+class Pinned:
+    """The same in pinned host memory."""
+
+    def __dlpack_device__(self):
+        return 3, 0
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_the_stream_waits_for_what_came_before(stream, other, hold, handed):
+    gate, array = hold(other), np.zeros(3)
+    other.submit(np.copyto, array, 7)
+    if handed:
+        assert sk.handoff(array, stream, after=other) is array
+    seen = []
+    stream.submit(lambda: seen.append(array[0]))
+    if not handed:
+        within(stream.sync)
+    gate.open()
+    stream.sync()
+    assert seen == ([7] if handed else [0])
+
+
+@pytest.mark.parametrize("make", [lambda: np.ones(3).view(), Pinned])
+def test_the_array_is_kept_until_the_edge_has_passed(stream, other, hold, make):
+    gate, array = hold(other), make()
+    seen = weakref.ref(array)
+    sk.handoff(array, stream, after=other)
+    del array
+    gc.collect()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    assert seen() is None
+
+
+def test_between_equal_queues_nothing_is_done(stream, hold):
+    hold(stream)
+    array = np.ones(3).view()
+    seen = weakref.ref(array)
+    assert sk.handoff(array, stream, after=stream) is array
+    del array
+    assert seen() is None
+
+
+def test_of_numpy_nobody_knows_where_it_was_used(stream):
+    with pytest.raises(TypeError, match=r"numpy\.ndarray object.*after=\.\.\."):
+        sk.handoff(np.ones(3), stream)
+
+
+@pytest.mark.parametrize(
+    "thing", [None, 5, "x", [1.0], b"bytes", np.float32(1), np.ndarray, object(), OnDevice()]
+)
+def test_what_is_no_array_is_named(stream, other, thing):
+    with pytest.raises(TypeError, match="is no array that can be handed over") as caught:
+        sk.handoff(thing, stream, after=other)
+    name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
+    assert name in str(caught.value) or repr(thing) in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, object()])
+def test_what_is_no_stream_is_refused(stream, wrong):
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.handoff(np.ones(3), wrong, after=stream)
+    if wrong is not None:
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.handoff(np.ones(3), stream, after=wrong)
+
+
+def test_a_closed_stream_is_refused(stream, other):
+    other.close()
+    for first, second in [(stream, other), (other, stream)]:
+        with pytest.raises(sk.StreamClosedError):
+            sk.handoff(np.ones(3), first, after=second)
+
+
+def test_the_integer_of_dlpack_is_none_on_the_host(stream):
+    assert stream.dlpack_stream is None
+    assert sk.default_stream("cpu").dlpack_stream is None
+    np.from_dlpack(np.ones(3))  # whose producer is asked with this
+    assert np.ones(3).__dlpack__(stream=stream.dlpack_stream) is not None
