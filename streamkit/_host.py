@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from streamkit import _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_queue import Mark, Wait, WorkQueue
+from streamkit._host_waits import HostWaits
 from streamkit.protocols import Concrete, Stream
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _ids = itertools.count(1)
 
 
-class HostStream(Stream, metaclass=Concrete):
+class HostStream(HostWaits, Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.
@@ -202,28 +203,6 @@ class HostStream(Stream, metaclass=Concrete):
             raise errors.UnsupportedStreamError(
                 f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
             )
-
-    @property
-    def done(self) -> bool:
-        """Whether all work submitted so far has run. Raises the first error of a function."""
-        self._check_open()
-        done = _open_scopes.holds(self) or self._queue.polled()
-        if done:
-            self._queue.raise_error()
-        return done
-
-    def sync(self, timeout: float | None = None) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
-
-        Raises the first error of a submitted function, once. TimeoutError names the stream.
-        """
-        self._check_open()
-        if not self._queue.idle and not _open_scopes.holds(self):
-            mark = Mark()
-            self._queue.put(mark)
-            if not mark.wait(timeout) and timeout is not None:
-                _refusals.raise_timeout(self, timeout)
-        self._queue.raise_error()
 
     def __enter__(self) -> Self:
         """Wait for the queue's turn; the body runs inline as its next item."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _refusals, _registry, errors
+from streamkit import _host_waits, _refusals, _registry, errors
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from streamkit._host_queue import Mark
 
 
@@ -67,6 +69,15 @@ class HostEvent(Event, metaclass=Concrete):
         mark = self.live()
         if mark is not None and not mark.wait(timeout) and timeout is not None:
             _refusals.raise_timeout(self, timeout)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until the last recorded point was reached; see ``sync``.
+
+        It takes a running asyncio loop, in any thread.
+        """
+        mark = self.live()
+        if mark is not None:
+            yield from _host_waits.awaited(mark)
 
     def __sub__(self, start: object) -> float:
         """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""

@@ -77,6 +77,8 @@ class Queue:
     """The object through which it records and waits, made at the first use."""
     wait_event: Any = None
     """The event reused whenever another queue waits for this one."""
+    line: Any = None
+    """What ``then`` was given to call on it, in order."""
     latest: Any = None
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
