@@ -94,17 +94,22 @@ class _Dispatcher:
             if _is_over:
                 return
             self._posted = False  # before taking what is new: who comes later posts again
-            while self._new:
-                point = self._new.popleft()
-                self._tracks.setdefault(point.queue, _Track()).points.append(point)
+            self._take()
             try:
                 pause = self._look()
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody may hang
                 self._fail(error)
                 pause = None
 
+    def _take(self) -> None:
+        while self._new:
+            point = self._new.popleft()
+            self._tracks.setdefault(point.queue, _Track()).points.append(point)
+
     def _look(self) -> float | None:
         """Settle every point that is reached, arm the next ones; return how long to wait then."""
+        if not self._tracks:
+            return None
         youngest: float | None = None
         with _driver.beside_captures():
             for queue, track in list(self._tracks.items()):
@@ -132,7 +137,7 @@ class _Dispatcher:
                     if not _driver.event_reached(point.event):
                         break
                 except errors.DriverError as failed:
-                    error = failed
+                    error = failed.with_traceback(None)  # which would hold this frame
             points.popleft()
             if track.lane:
                 self._lanes.release(track.lane, point.device)

@@ -102,6 +102,10 @@ class HostEvent(Event, metaclass=Concrete):
         """Give the event up; queues that wait for it still do."""
         self._closed = True
 
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: an event is not copied and not sent to another process."""
+        raise _refusals.not_copied(self)
+
     def __repr__(self) -> str:
         if self._closed:
             return "<streamkit.HostEvent closed>"
