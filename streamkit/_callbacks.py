@@ -91,6 +91,7 @@ class Line:
         """Run one call; the others wait behind those of other lines."""
         call, failed = self._ready.popleft()
         call.run(failed)
+        del call, failed  # an error's frames hold this one
         with _lock:
             self._is_busy = bool(self._ready)
             if self._is_busy:
