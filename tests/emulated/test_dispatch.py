@@ -16,7 +16,8 @@ from _waits import is_armed, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, within
-from streamkit import _callbacks, _dispatch, _driver
+from streamkit import _callbacks, _dispatch, _driver, _lanes
+from streamkit._semaphore import Semaphore
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -220,8 +221,6 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 
 def test_no_python_runs_in_the_drivers_thread(held, gate):
     """The host function is called while this thread keeps the GIL to itself."""
-    from streamkit._semaphore import Semaphore
-
     semaphore, stream = Semaphore(), held()
     library = ctypes.PyDLL(None)  # whose calls keep the GIL
 
@@ -290,3 +289,37 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate):
     assert eventually(lambda: len(seen) == 2), seen
     assert seen == ["streamkit-dispatcher", "in time"]
     gate.open()
+
+
+# -- its parts --------------------------------------------------------------------------------
+
+
+def test_failures_lose_no_lane(held, gate, monkeypatch):
+    stream = held()
+    event = stream.record()
+    lanes = _lanes.Lanes(Semaphore())
+    with monkeypatch.context() as patch:
+        patch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
+        assert [lanes.arm(event.handle, 0) for _ in range(3 * _lanes.PER_DEVICE)] == [0] * 24
+    found = [lanes.arm(event.handle, 0) for _ in range(_lanes.PER_DEVICE + 1)]
+    assert all(found[:-1])
+    assert len(set(found)) == len(found)
+    assert found[-1] == 0
+    gate.open()
+    for lane in found[:-1]:
+        check(driver.cuStreamSynchronize(lane))
+        check(driver.cuStreamDestroy(lane))
+
+
+def test_posts_that_came_together_are_one():
+    semaphore = Semaphore()
+    for _ in range(3):
+        semaphore.post()
+    semaphore.wait()
+    begun = time.monotonic()
+    semaphore.wait(0.05)
+    assert time.monotonic() - begun > 0.04
+
+
+def test_a_wait_ends_with_its_time():
+    within(lambda: Semaphore().wait(0.01))
