@@ -41,7 +41,7 @@ def measure(libraries: Libraries, times: int = _TIMES) -> list[WakeUp]:
 
     def late(begun: int, marks: tuple[Any, Any]) -> float:
         took = perf_counter_ns() - begun
-        return took / 1e3 - marks[0].elapsed_time(marks[1]) * 1e3
+        return took / 1e3 - float(marks[0].elapsed_time(marks[1])) * 1e3
 
     def rounds() -> Iterator[tuple[int, tuple[Any, Any]]]:
         for _ in range(times + times // 10):
