@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamkit._awaitable import Drop, Tell
     from streamkit._queue import Queue
 
-LOOK = 200e-6  # seconds of asking before the processor is left to others
+LOOK = 500e-6  # seconds of asking before the processor is left to others: about what that costs
 _NAP = 1e-3
 
 

@@ -112,7 +112,7 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
         assert not any(task.done() for task in tasks)
         assert len(ticks) > 10, "the loop stood still"
         assert _emulator.calls("cuLaunchHostFunc") <= _lanes.PER_DEVICE
-        assert threading.active_count() <= before + 1
+        assert threading.active_count() <= before + 2  # the second makes lanes, and ends
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks), LONG)
         ticking.cancel()
@@ -264,6 +264,19 @@ def test_the_functions_of_one_queue_keep_their_order_whoever_holds_it(held, gate
     for future in futures:
         future.result(LONG)
     assert seen == list(range(20))
+    destroy_stream(raw)
+
+
+def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that():
+    raw, release = make_stream(), threading.Event()
+    first = sk.from_handle(raw, owner=object()).then(release.wait, LONG)
+    assert eventually(first.running)
+    gc.collect()
+    second = sk.from_handle(raw, owner=object()).then(int)
+    assert sk.new_stream().then(int).result(LONG) == 0
+    assert not eventually(second.done, seconds=0.1)
+    release.set()
+    assert second.result(LONG) == 0
     destroy_stream(raw)
 
 
