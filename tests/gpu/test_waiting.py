@@ -10,13 +10,14 @@ import statistics
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from _raw import busy, check, destroy_stream, driver, make_stream
 from test_process import run
 
 import streamkit as sk
-from _queues import LONG, eventually, together
+from _queues import LONG, together
 from streamkit import _driver
 
 ACTIVE = 1
@@ -116,22 +117,36 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
 
 
 def test_lanes_that_wait_hold_up_no_other_queue(held, gate, players):
-    """Twenty queues are awaited and held; sixty-four others run all the same."""
+    """As many of 64 other queues run while twenty are awaited as run when they are only held."""
     torch = players("torch").torch
-    others = [make_stream() for _ in range(64)]
+    raw = [make_stream() for _ in range(64)]
+    others = [torch.cuda.ExternalStream(handle) for handle in raw]
+    waiting = [sk.new_stream(nonblocking=True) for _ in range(20)]
+    sk.new_stream().then(int).result(LONG)  # the lanes are made
     x = torch.zeros(64, device="cuda")
-    futures = [stream.then(int) for stream in held(20)]
+    x.add_(1)
+    root = held()
+    for stream in waiting:
+        stream.wait(root)
+
+    def run_through():
+        for other in others:
+            with torch.cuda.stream(other):
+                x.add_(1)
+        time.sleep(0.2)
+        return {handle for handle in raw if not busy(handle)}
+
+    control = run_through()
+    futures = [stream.then(int) for stream in waiting]
     time.sleep(0.1)
-    for other in others:
-        with torch.cuda.stream(torch.cuda.ExternalStream(other)):
-            x.add_(1)
-    assert eventually(lambda: not any(busy(other) for other in others), seconds=5)
+    assert run_through() == control
     assert gate.closed
+    assert control
     gate.open()
     for future in futures:
         assert future.result(LONG) == 0
-    for other in others:
-        destroy_stream(other)
+    for handle in raw:
+        destroy_stream(handle)
 
 
 def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
@@ -144,7 +159,7 @@ def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
     def hold_the_gil():
         library = ctypes.PyDLL(None)  # whose calls keep it
         while not stop.is_set():
-            library.usleep(200)
+            library.usleep(50)
 
     def call(index, number):
         held = torch.empty(64, device="cuda")
@@ -239,130 +254,7 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
     check(driver.cuGraphDestroy(graph))
 
 
-# -- in a process of its own ------------------------------------------------------------------
-
-PRELUDE = """
-import asyncio, os, signal, sys, threading, time
-import torch
-import streamkit as sk
-
-stream = sk.wrap(torch.cuda.Stream())
-x = torch.zeros(4, device="cuda")
-
-async def wait_for(what):
-    await what
-
-def work(seconds):
-    with torch.cuda.stream(stream.native):
-        for _ in range(int(seconds * 10)):
-            torch.cuda._sleep(180_000_000)  # a tenth of a second
-"""
-
-
-def program(text):
-    import textwrap
-
-    return run(PRELUDE + textwrap.dedent(text))
-
-
-def test_an_error_on_the_queue_reaches_every_waiter():
-    """The context dies of it, and nothing is posted: only asking tells."""
-    done = program("""
-        wrong = torch.tensor([10**9], device="cuda")  # before: it waits for the device
-        stream.sync()
-        work(0.5)
-        with torch.cuda.stream(stream.native):
-            x[wrong]
-        outcomes = []
-
-        def sync():
-            try:
-                stream.sync(timeout=10)
-            except sk.DriverError as error:
-                outcomes.append(error)
-
-        async def main():
-            event = stream.record()
-            tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
-            futures = [stream.then(print, "called") for _ in range(50)]
-            threads = [threading.Thread(target=sync) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            await asyncio.sleep(0.1)
-            print(sum(task.done() for task in tasks))
-            begun = time.monotonic()
-            found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-            found += [future.exception(10) for future in futures]
-            for thread in threads:
-                thread.join()
-            found += outcomes
-            print(len(found), {(type(error).__name__, error.name) for error in found})
-
-        asyncio.run(main())
-        sys.stdout.flush()
-        os._exit(0)
-    """)
-    assert done.stdout == "0\n154 {('DriverError', 'CUDA_ERROR_ASSERT')}\n", done.stderr
-
-
-@pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "stream.record().sync()"])
-def test_ctrl_c_ends_a_wait_of_any_length(waits):
-    done = program(f"""
-        stream.sync()
-        work(1.5)
-        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-        try:
-            {waits}
-        except KeyboardInterrupt:
-            print("interrupted", stream.done)
-    """)
-    assert (done.stdout, done.returncode) == ("interrupted False\n", 0), done.stderr
-
-
-@pytest.mark.parametrize("waits", ["stream.then(print, 'called')", "sync", "then sleep"])
-def test_the_process_ends_with_work_pending(waits):
-    done = program(f"""
-        stream.sync()
-        waits = {waits!r}
-        if waits == "then sleep":
-            future = stream.then(time.sleep, 60)
-            while not future.running():
-                time.sleep(0.01)
-        work(1.5)
-        if waits == "sync":
-            threading.Thread(target=stream.sync, daemon=True).start()
-            time.sleep(0.1)
-        elif waits != "then sleep":
-            future = eval(waits)
-        print("end", flush=True)
-    """)
-    assert (done.stdout, done.stderr, done.returncode) == ("end\n", "", 0)
-
-
-def test_a_forked_child_is_told_and_the_parents_waits_go_on():
-    done = program("""
-        stream.sync()
-        work(0.5)
-        event, future = stream.record(), stream.then(print, "called", flush=True)
-        child = os.fork()
-        if child == 0:
-            told = 0
-            for call in (lambda: stream.then(int), lambda: asyncio.run(wait_for(stream)),
-                         stream.sync, lambda: asyncio.run(wait_for(event)), event.sync):
-                try:
-                    call()
-                except sk.ForkedProcessError:
-                    told += 1
-            print(told, flush=True)
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        future.result(10)
-    """)
-    assert done.stdout == "5\n0\ncalled\n", done.stderr
-
-
-def test_an_event_that_is_never_reached_is_no_leak(held, gate):
-    """Awaits that time out over and over on one held queue leave few events behind."""
+def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
     from streamkit import _dispatch
 
     stream = held()
@@ -377,3 +269,125 @@ def test_an_event_that_is_never_reached_is_no_leak(held, gate):
     found = _dispatch._dispatcher
     assert sum(len(track.points) for track in found._tracks.values()) < 4 * _dispatch._MANY
     gate.open()
+
+
+# -- in a process of its own ------------------------------------------------------------------
+
+RAW = f"""
+import asyncio, os, signal, sys, threading, time
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import streamkit as sk
+from _raw import Gate, check, driver
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+gate, stream = Gate(), sk.new_stream(nonblocking=True)
+stream.sync()
+gate.hold(stream.handle)
+
+async def wait_for(what):
+    await what
+"""
+TORCH = """
+import asyncio, os, sys, threading, time
+import torch
+import streamkit as sk
+
+stream = sk.wrap(torch.cuda.Stream())
+x, wrong = torch.zeros(4, device="cuda"), torch.tensor([10**9], device="cuda")
+x[wrong * 0]  # a kernel's first use waits for the device
+torch.cuda.synchronize()
+
+async def wait_for(what):
+    await what
+
+def work(seconds):
+    with torch.cuda.stream(stream.native):
+        for _ in range(int(seconds * 10)):
+            torch.cuda._sleep(180_000_000)  # a tenth of a second
+"""
+
+
+def test_an_error_on_the_queue_reaches_every_waiter():
+    """The context dies of it, and nothing is posted: only asking tells."""
+    done = run(TORCH + """
+work(0.5)
+with torch.cuda.stream(stream.native):
+    x[wrong]
+outcomes = []
+
+def sync():
+    try:
+        stream.sync(timeout=10)
+    except sk.DriverError as error:
+        outcomes.append(error)
+
+async def main():
+    event = stream.record()
+    tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
+    futures = [stream.then(print, "called") for _ in range(50)]
+    threads = [threading.Thread(target=sync) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.sleep(0.1)
+    print(sum(task.done() for task in tasks))
+    found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    found += [future.exception(10) for future in futures]
+    for thread in threads:
+        thread.join()
+    found += outcomes
+    print(len(found), {(type(error).__name__, error.name) for error in found})
+
+asyncio.run(main())
+sys.stdout.flush()
+os._exit(0)
+""")  # fmt: skip
+    assert done.stdout == "0\n154 {('DriverError', 'CUDA_ERROR_ASSERT')}\n", done.stderr
+
+
+@pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "stream.record().sync()"])
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    done = run(RAW + f"""
+threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    {waits}
+except KeyboardInterrupt:
+    print("interrupted", stream.done)
+gate.open()
+stream.sync()
+""")  # fmt: skip
+    assert (done.stdout, done.returncode) == ("interrupted False\n", 0), done.stderr
+
+
+def test_the_process_ends_with_work_pending_and_a_function_that_runs():
+    done = run(TORCH + """
+running = sk.new_stream().then(time.sleep, 60)
+while not running.running():
+    time.sleep(0.01)
+work(2.5)
+pending = stream.then(print, "called")
+threading.Thread(target=stream.sync, daemon=True).start()
+time.sleep(0.1)
+print("end", stream.done, flush=True)
+""")  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("end False\n", "", 0)
+
+
+def test_a_forked_child_is_told_and_the_parents_waits_go_on():
+    done = run(RAW + """
+event, future = stream.record(), stream.then(print, "called", flush=True)
+child = os.fork()
+if child == 0:
+    told = 0
+    for call in (lambda: stream.then(int), lambda: asyncio.run(wait_for(stream)),
+                 stream.sync, lambda: asyncio.run(wait_for(event)), event.sync):
+        try:
+            call()
+        except sk.ForkedProcessError:
+            told += 1
+    print(told, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+gate.open()
+future.result(10)
+""")  # fmt: skip
+    assert done.stdout == "5\n0\ncalled\n", done.stderr

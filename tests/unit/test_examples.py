@@ -56,6 +56,7 @@ def test_an_example_runs_without_a_gpu(path, no_driver):
         ("02_order_two_streams.py", "reader.wait(writer)  # a torch", "# a torch"),
         ("03_library_author.py", "+ x +", "- x +"),
         ("04_without_a_gpu.py", "out=result", "out=batch"),
+        ("05_asyncio_service.py", "np.multiply, data, 2", "np.multiply, data, 3"),
     ],
 )
 def test_an_example_that_goes_wrong_fails(name, right, wrong, no_driver):
