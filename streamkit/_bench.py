@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import _driver, _library
+from streamkit import _bench_waits, _driver, _library
 from streamkit._bench_rows import PLANS
 from streamkit._bench_timing import Libraries, Row
 from streamkit._refusals import DISTRIBUTION
@@ -30,6 +30,8 @@ from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from streamkit._bench_waits import WakeUp
 
     Progress = Callable[[str, int, int], object]
 
@@ -81,6 +83,7 @@ class Report:
     rows: list[Row]
     count: Count
     imported: Import
+    waits: list[WakeUp]
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -108,7 +111,8 @@ def run(
         row = plan.measure(libraries, repeats, iterations)
         if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
             rows[plan.name] = row
-    progress("driver calls of a wait", steps - 2, steps)
+    progress("waits", steps - 2, steps)
+    waits = _bench_waits.measure(libraries)
     a, b = libraries.torch.cuda.Stream(), libraries.cupy.cuda.Stream(non_blocking=True)
     count = count_calls(sk.wrap(a), sk.wrap(b))
     libraries.torch.cuda.synchronize()
@@ -128,6 +132,7 @@ def run(
         rows=list(rows.values()),
         count=count,
         imported=imported,
+        waits=waits,
     )
 
 

@@ -273,6 +273,10 @@ def _show_bench(report: "Report") -> None:
     for line in (
         f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}"),
         f"{imported.name}: {imported.ms:.1f} ms ({spread}), aim {imported.aim_ms:g}",
+        *(
+            f"wake-up, {wait.name}: {wait.us:.0f} us ({wait.us_low:.0f} to {wait.us_high:.0f})"
+            for wait in report.waits
+        ),
         f"Medians of {report.repeats} repeats of {report.iterations} calls, the two sides in turn",
         "",
         *(

@@ -250,8 +250,7 @@ def _relaxed() -> Any:
 
 
 def _is_done(call: str, handle: int) -> bool:
-    with beside_captures():
-        (code,) = getattr(_library.cu, call)(handle)
+    (code,) = getattr(_library.cu, call)(handle)
     if code and code != _NOT_READY:
         raise _error(call, code)
     return not code
@@ -259,13 +258,25 @@ def _is_done(call: str, handle: int) -> bool:
 
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
-    return _is_done("cuStreamQuery", stream)
-
-
-def sync_stream(stream: int) -> None:
-    """Block until the stream is idle, without the GIL."""
     with beside_captures():
-        _ask("cuStreamSynchronize", stream)
+        return _is_done("cuStreamQuery", stream)
+
+
+def call_host(stream: int, function: int, argument: int) -> None:
+    """Call a C function, which must not be Python, when the stream gets there without an error."""
+    code = _launch_host()(stream, function, argument)
+    if code:
+        raise _error("cuLaunchHostFunc", _library.cu.CUresult(code))
+
+
+@functools.cache
+def _launch_host() -> Callable[[int, int, int], int]:
+    # not the bindings' function: some of them (13.3) take the GIL in the driver's thread
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
+
+    address, _ = _ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])  # its calls release the GIL
+    return kind(address)
 
 
 # -- events -----------------------------------------------------------------------------------
@@ -297,6 +308,12 @@ def wait_event(stream: int, event: int, *, external: bool = False) -> None:
 
 def event_done(event: int) -> bool:
     """Return whether the event's last record was reached; an error on its stream raises."""
+    with beside_captures():
+        return event_reached(event)
+
+
+def event_reached(event: int) -> bool:
+    """Return the same in a thread that is ``beside_captures`` already."""
     return _is_done("cuEventQuery", event)
 
 
@@ -306,12 +323,6 @@ def event_passed(event: int) -> bool:
     To be asked inside ``beside_captures``, as often as needed.
     """
     return not _library.cu.cuEventQuery(event)[0]
-
-
-def sync_event(event: int) -> None:
-    """Block until the event's last record was reached, without the GIL."""
-    with beside_captures():
-        _ask("cuEventSynchronize", event)
 
 
 def elapsed_ms(start: int, end: int) -> float:

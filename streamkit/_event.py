@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _driver, _refusals, _registry, errors
+from streamkit import _driver, _refusals, _registry, _waiting, errors
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
 
+    from streamkit._awaitable import Drop, Tell
     from streamkit._lifetime import OwnedEvent
 
 
 _INVALID_HANDLE = 400
-
-
-def poll(done: Callable[[], bool], what: object, timeout: float) -> None:
-    """Wait until ``done()``, with growing naps of at most a millisecond; else TimeoutError."""
-    deadline = time.monotonic() + timeout
-    nap = 20e-6
-    while not done():
-        left = deadline - time.monotonic()
-        if left <= 0:
-            _refusals.raise_timeout(what, timeout)
-        time.sleep(min(nap, left))
-        nap = min(nap * 2, 1e-3)
 
 
 class CudaEvent(Event, metaclass=Concrete):
@@ -91,13 +79,25 @@ class CudaEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
-        The GIL is released. TimeoutError names the event; DriverError if the work failed.
+        If it is recorded again meanwhile, the wait is for that. The GIL is released, Ctrl-C ends
+        the wait, and a long one uses no processor. TimeoutError names the event; DriverError if
+        the work failed.
         """
-        handle = self.handle
-        if timeout is not None:
-            poll(lambda: self.done, self, timeout)
-        elif handle:
-            _driver.sync_event(handle)
+        _waiting.block(self._is_reached, self._watch, self, timeout)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until the last recorded point was reached; see ``sync``.
+
+        It takes a running asyncio loop, in any thread.
+        """
+        return _waiting.awaited(self._is_reached, self._watch)
+
+    def _is_reached(self) -> bool:
+        return self.done
+
+    def _watch(self, tell: Tell) -> Drop | None:
+        keeps = self._owned or self._native  # ``close`` does not end the wait
+        return _waiting.watch_event(self.handle, keeps, self._device, tell)
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.

@@ -15,6 +15,7 @@ from streamkit import _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
 from streamkit._host_queue import Mark, Wait, WorkQueue
+from streamkit._host_waits import HostWaits
 from streamkit.protocols import Concrete, Stream
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _ids = itertools.count(1)
 
 
-class HostStream(HostKeeper, Stream, metaclass=Concrete):
+class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.
@@ -204,30 +205,6 @@ class HostStream(HostKeeper, Stream, metaclass=Concrete):
             raise errors.UnsupportedStreamError(
                 f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
             )
-
-    @property
-    def done(self) -> bool:
-        """Whether all work submitted so far has run. Raises the first error of a function."""
-        self._check_open()
-        done = _open_scopes.holds(self) or self._queue.polled()
-        if done:
-            _keep.drain()
-            self._queue.raise_error()
-        return done
-
-    def sync(self, timeout: float | None = None) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
-
-        Raises the first error of a submitted function, once. TimeoutError names the stream.
-        """
-        self._check_open()
-        if not self._queue.idle and not _open_scopes.holds(self):
-            mark = Mark()
-            self._queue.put(mark)
-            if not mark.wait(timeout) and timeout is not None:
-                _refusals.raise_timeout(self, timeout)
-        _keep.drain()
-        self._queue.raise_error()
 
     def __enter__(self) -> Self:
         """Wait for the queue's turn; the body runs inline as its next item."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _refusals, _registry, errors
+from streamkit import _host_waits, _refusals, _registry, errors
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from streamkit._host_queue import Mark
 
 
@@ -68,6 +70,15 @@ class HostEvent(Event, metaclass=Concrete):
         if mark is not None and not mark.wait(timeout) and timeout is not None:
             _refusals.raise_timeout(self, timeout)
 
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until the last recorded point was reached; see ``sync``.
+
+        It takes a running asyncio loop, in any thread.
+        """
+        mark = self.live()
+        if mark is not None:
+            yield from _host_waits.awaited(mark)
+
     def __sub__(self, start: object) -> float:
         """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""
         if not isinstance(start, HostEvent):
@@ -90,6 +101,10 @@ class HostEvent(Event, metaclass=Concrete):
     def close(self) -> None:
         """Give the event up; queues that wait for it still do."""
         self._closed = True
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: an event is not copied and not sent to another process."""
+        raise _refusals.not_copied(self)
 
     def __repr__(self) -> str:
         if self._closed:

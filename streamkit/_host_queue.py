@@ -9,6 +9,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def exchange(engine: Engine | None) -> Engine | None:
     return previous
 
 
+def has_engine() -> bool:
+    """Whether an engine runs the items, and only while somebody waits."""
+    return _engine is not None
+
+
 def drain() -> None:
     """Wait until everything queued so far, on any queue, has run."""
     if _engine is not None:
@@ -69,16 +75,42 @@ def _wait(event: threading.Event, timeout: float | None = None) -> bool:
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("reached", "time_ns")
+    __slots__ = ("_tells", "reached", "time_ns")
 
     def __init__(self) -> None:
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
+        self._tells: list[Callable[[], object]] = []
 
     def __call__(self) -> None:
         """Be reached, as an item of the queue."""
         self.time_ns = time.perf_counter_ns()
         self.reached.set()
+        self._tell()
+
+    def tell(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Have something called when it is reached, by who reaches it; return what forgets it.
+
+        At once if it is reached already. It must not block. An engine gets here only while somebody
+        waits.
+        """
+        self._tells.append(call)
+        if self.reached.is_set():
+            self._tell()
+
+        def forget() -> None:
+            with suppress(ValueError):  # it was called
+                self._tells.remove(call)
+
+        return forget
+
+    def _tell(self) -> None:
+        while self._tells:
+            try:
+                call = self._tells.pop(0)
+            except IndexError:  # another thread took it
+                return
+            call()
 
     @property
     def done(self) -> bool:

@@ -312,6 +312,14 @@ def not_one_queue(where: Mapping[str, object]) -> OneQueueError:
     )
 
 
+def cannot_watch() -> RuntimeError:
+    """Word an ``await`` or ``then`` without the thread that would wait for the queue."""
+    return RuntimeError(
+        "no thread can be started that waits for the queue: the interpreter is ending, or there "
+        "are too many. Call sync() instead."
+    )
+
+
 def raise_timeout(what: object, timeout: float) -> NoReturn:
     """Raise the built-in TimeoutError, naming what is still pending and after how many seconds."""
     message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit import (
-    _driver,
-    _edges,
-    _event,
-    _identity,
-    _keep,
-    _library,
-    _order,
-    _refusals,
-    _registry,
-)
+from streamkit import _edges, _event, _identity, _keep, _library, _order, _refusals, _registry
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent
-from streamkit._stream_facts import NativeT, StreamFacts
+from streamkit._stream_facts import NativeT
+from streamkit._stream_waits import StreamWaits
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
@@ -27,7 +18,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 
-class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
+class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
     What it promises is documented on ``Stream``. Safe to use from any thread, except that a
@@ -87,35 +78,6 @@ class CudaStream(StreamFacts[NativeT], Stream, metaclass=Concrete):
             source = _identity.identify(found, adapter, other)
             _order.check_thread(source, other)
             _order.wait_queue(queue, source, external)
-
-    @property
-    def done(self) -> bool:
-        """Whether all work submitted so far has run.
-
-        DriverError if any of it failed; CaptureError while a capture makes the question illegal.
-        """
-        queue = self._live()
-        with _order.on(queue):
-            _order.check_capture(queue, self, "asking whether work is done")
-            done = _driver.stream_done(queue.handle)
-        if done:
-            _keep.drain()
-        return done
-
-    def sync(self, timeout: float | None = None) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
-
-        The GIL is released. TimeoutError names the stream, whose work goes on; DriverError if any
-        of it failed; CaptureError while a capture makes waiting illegal.
-        """
-        queue = self._live()
-        if timeout is not None:
-            _event.poll(lambda: self.done, self, timeout)
-            return
-        with _order.on(queue):
-            _order.check_capture(queue, self, "a sync")
-            _driver.sync_stream(queue.handle)
-        _keep.drain()
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""

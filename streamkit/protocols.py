@@ -28,6 +28,7 @@ from streamkit._queue import Queue
 
 if TYPE_CHECKING:
     from abc import ABCMeta as ProtocolMeta
+    from collections.abc import Generator
     from typing import Self
 else:
     ProtocolMeta = type(Protocol)
@@ -90,7 +91,7 @@ class Stream(Protocol, metaclass=_StaticProtocol):
 
     _members: ClassVar[tuple[str, ...]] = (
         "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
-        "close", "__enter__", "__exit__",
+        "close", "__enter__", "__exit__", "__await__",
     )  # fmt: skip
 
     if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
@@ -161,6 +162,10 @@ class Stream(Protocol, metaclass=_StaticProtocol):
         """
 
     @abstractmethod
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend an asyncio task until all work submitted so far has run; errors as ``sync``'s."""
+
+    @abstractmethod
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue; it keeps the queue alive.
 
@@ -199,6 +204,7 @@ class Event(Protocol, metaclass=_StaticProtocol):
         "to",
         "close",
         "__sub__",
+        "__await__",
     )
 
     @property
@@ -219,6 +225,10 @@ class Event(Protocol, metaclass=_StaticProtocol):
     @abstractmethod
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend an asyncio task until the last recorded point was reached; errors as ``sync``."""
 
     @abstractmethod
     def __sub__(self, start: Self) -> float:

@@ -24,6 +24,11 @@ def fail(function, code, *, nth=1):
     _library().emulated_fail(function.encode(), nth, int(code))
 
 
+def break_down(code):
+    """Let everything fail with a code from now on, as after a kernel's fault, until it is 0."""
+    _library().emulated_break(int(code))
+
+
 def clear_faults():
     """Take every fault back; return how many had not come."""
     return _library().emulated_clear_faults()

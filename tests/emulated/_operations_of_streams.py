@@ -249,3 +249,9 @@ def sync_with_a_timeout(undo):
 @operation
 def sync_the_per_thread_stream(undo):
     return sk.per_thread_stream().sync
+
+
+@operation
+def await_what_has_run(undo):
+    stream = fresh()
+    return lambda: list(stream.__await__())

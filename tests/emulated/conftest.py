@@ -136,3 +136,22 @@ def stands(warp):
     before = stands()
     yield stands
     assert stands() == before
+
+
+@pytest.fixture
+def held(gate):
+    """Make streams whose work waits for the gate; what waits for them is over after the test."""
+    import streamkit as sk
+    from _queues import eventually
+    from streamkit import _dispatch
+
+    def make(device=None):
+        stream = sk.new_stream(device, nonblocking=True)
+        gate.hold(stream.handle)
+        return stream
+
+    yield make
+    _emulator.break_down(0)
+    gate.open()
+    found = _dispatch._dispatcher
+    assert found is None or eventually(lambda: not found._tracks and not found._new)

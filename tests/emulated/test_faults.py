@@ -21,6 +21,7 @@ from _operations import OPERATIONS, Operation, fresh
 
 import streamkit as sk
 from _libraries import installed
+from streamkit import _waiting
 
 tried = set()
 
@@ -35,7 +36,9 @@ def quick_collections(primary_context):
     gc.collect()
     gc.freeze()
     gc.disable()
+    look, _waiting.LOOK = _waiting.LOOK, 10.0  # else the dispatcher would call too, now and then
     yield
+    _waiting.LOOK = look
     gc.enable()
     gc.unfreeze()
 

@@ -63,6 +63,15 @@ CASES = {
         "test_a_dead_event_calls_no_driver_in_a_forked_child",
         "warp",  # the fixture of some
     ),
+    "test_waiting": (
+        "test_await_ends_when_the_queue_has_run_and_not_before",
+        "test_a_long_sync_leaves_the_processor_to_others",
+        "test_waiting_disturbs_nobodys_capture",
+        "test_awaits_that_time_out_over_and_over_leave_little",
+        "test_ctrl_c_ends_a_wait_of_any_length",
+        "test_a_forked_child_is_told_and_the_parents_waits_go_on",
+        "held",  # the fixture of some
+    ),
     "test_process": (
         "test_a_forked_child_is_told_and_the_parent_is_unharmed",
         "test_importing_and_wrapping_touches_no_device",

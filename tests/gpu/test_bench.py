@@ -32,6 +32,13 @@ def test_a_wait_is_one_record_and_one_wait(report):
     assert report.count.met, report.count
 
 
+def test_waking_up_is_measured_beside_torch(report):
+    assert [wait.name for wait in report.waits][-1] == "torch.cuda.Event.synchronize"
+    for wait in report.waits:
+        assert math.isfinite(wait.us)
+        assert wait.us_low <= wait.us <= wait.us_high
+
+
 def test_the_rest_is_there(report):
     from streamkit import _bench
 

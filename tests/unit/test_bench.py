@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import _bench, _bench_rows, _bench_timing, _driver, _library, _refusals
+from streamkit import _bench, _bench_rows, _bench_timing, _bench_waits, _driver, _library, _refusals
 from streamkit._bench import Count, Import, Report
 from streamkit._bench_timing import Arms, Plan, Row
+from streamkit._bench_waits import WakeUp
 
 INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
 
@@ -155,6 +156,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(_bench.sk, "wrap", lambda _: None)
     monkeypatch.setattr(_bench, "count_calls", lambda *_: count)
     monkeypatch.setattr(_bench, "time_import", lambda: imported)
+    monkeypatch.setattr(_bench_waits, "measure", lambda _: [])
     monkeypatch.setattr(
         _library, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
@@ -178,11 +180,11 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     count = Count("wait", {"record": 1.0}, {"record": 1})
     imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
     report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, count,
-                    imported)  # fmt: skip
+                    imported, [WakeUp("await s", 100.0, 90.0, 110.0)])  # fmt: skip
     data = json.loads(json.dumps(_bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
-        "count", "imported",
+        "count", "imported", "waits",
     }  # fmt: skip
     assert data["rows"][1] == {
         "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,
@@ -193,6 +195,7 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
         "name": "wait", "found": {"record": 1}, "expected": {"record": 1}, "met": True,
     }  # fmt: skip
     assert data["imported"]["aim_ms"] == 25
+    assert data["waits"] == [{"name": "await s", "us": 100, "us_low": 90, "us_high": 110}]
 
 
 # -- counting, and the import -----------------------------------------------------------------

@@ -14,6 +14,7 @@ import streamkit
 from _programs import BLOCKER
 from streamkit._bench import Count, Import, Report
 from streamkit._bench_timing import Row
+from streamkit._bench_waits import WakeUp
 
 for needed in ("numpy", "rich", "typer"):
     pytest.importorskip(needed)
@@ -36,6 +37,7 @@ REPORT = Report(
     ],
     count=Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1}),
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
+    waits=[WakeUp("await s", 180.4, 90.0, 410.0)],
 )
 
 

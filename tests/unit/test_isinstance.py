@@ -11,9 +11,9 @@ from streamkit import protocols
 
 STREAM_NAMES = {
     "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
-    "close", "__enter__", "__exit__",
+    "close", "__enter__", "__exit__", "__await__",
 }  # fmt: skip
-EVENT_NAMES = {"handle", "device", "done", "sync", "to", "close", "__sub__"}
+EVENT_NAMES = {"handle", "device", "done", "sync", "to", "close", "__sub__", "__await__"}
 
 
 def explode(self, *arguments):

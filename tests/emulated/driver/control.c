@@ -9,6 +9,8 @@
 #define SLOTS 1024 /* more than there are entry points */
 #define NAME 64
 
+CUresult broken;
+
 static struct call {
     char name[NAME];
     uint64_t made;
@@ -34,10 +36,21 @@ static struct call *call_of(const char *function) {
     return call;
 }
 
+/* What is the thread's or the device's, not the broken context's, still works. */
+static bool survives(const char *function) {
+    static const char *those[] = {"cuInit", "cuDriver", "cuDevice", "cuCtxGetCurrent",
+                                  "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                  "cuCtxGetDevice", "cuThreadExchange"};
+    for (size_t i = 0; i < sizeof those / sizeof *those; i++)
+        if (!strncmp(function, those[i], strlen(those[i]))) return true;
+    return false;
+}
+
 CUresult count_call(const char *function) {
     struct call *call = call_of(function);
     call->made++;
-    return call->until_fault && !--call->until_fault ? call->fault : CUDA_SUCCESS;
+    if (call->until_fault && !--call->until_fault) return call->fault;
+    return broken && !survives(function) ? broken : CUDA_SUCCESS;
 }
 
 static void set_fault(const char *function, int nth, int code) {
@@ -60,6 +73,13 @@ void read_faults(const char *text) {
 EXPORT void emulated_fail(const char *function, int nth, int code) {
     pthread_mutex_lock(&lock);
     set_fault(function, nth, code);
+    pthread_mutex_unlock(&lock);
+}
+
+/* From now on everything fails with a code, as after a fault of a kernel, until it is 0 again. */
+EXPORT void emulated_break(int code) {
+    pthread_mutex_lock(&lock);
+    broken = (CUresult)code;
     pthread_mutex_unlock(&lock);
 }
 

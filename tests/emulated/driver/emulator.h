@@ -65,6 +65,7 @@ uint64_t next_id(void); /* ids are never given again */
 /* -- calls (control.c) ---------------------------------------------------------------------- */
 
 CUresult count_call(const char *function); /* the code of the fault that is due, or 0 */
+extern CUresult broken;                    /* with which everything fails; 0 if it does not */
 void read_faults(const char *text);
 
 /* -- handles (handles.c) -------------------------------------------------------------------- */

@@ -203,6 +203,10 @@ static void *run_streams(void *unused) {
         } else {
             struct action action = stream->first->action;
             stream->running = true;
+            if (action.work == CALL_HOST && broken) { /* after an error they are not called */
+                finish(stream);
+                continue;
+            }
             if (action.work == CALL_HOST || action.work == CALL_BACK) {
                 calling = stream;
                 pthread_cond_signal(&call_came);

@@ -1,0 +1,33 @@
+"""An asyncio service: many requests, a few queues, and no thread that waits for one of them."""
+
+import asyncio
+import sys
+
+import numpy as np
+
+import streamkit as sk
+
+streams = [sk.new_stream("cpu", name=f"worker {number}") for number in range(4)]
+
+
+async def answer(request: int) -> float:
+    """Queue one request's work, let the others go on meanwhile, and return its result."""
+    stream = streams[request % len(streams)]
+    data, total = np.full(1000, float(request)), np.zeros(1)
+    stream.submit(np.multiply, data, 2, out=data)
+    stream.submit(np.sum, data, out=total, keepdims=True)
+    await stream  # not a scope: none may span an await
+    return float(total[0])
+
+
+async def main() -> list[float]:
+    """Answer a hundred requests, each within a second, and log once the queues have run."""
+    async with asyncio.timeout(1):
+        answers = await asyncio.gather(*(answer(request) for request in range(100)))
+    logged = [stream.then(str, stream) for stream in streams]  # in a thread of StreamKit's
+    lines = await asyncio.gather(*map(asyncio.wrap_future, logged))
+    print(f"{len(answers)} requests, on {len(lines)} queues such as {lines[0]}")
+    return answers
+
+
+sys.exit(asyncio.run(main()) != [request * 2000.0 for request in range(100)])

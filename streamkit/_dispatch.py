@@ -1,0 +1,200 @@
+"""The dispatcher: one thread that learns when points of CUDA queues are reached, and tells.
+
+It blocks in a semaphore that the driver posts when a queue gets to its first awaited point, and
+then asks all such points. It also asks by the clock: seldom, because after an error on a queue the
+driver posts nothing, and more often while there are more queues than lanes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from streamkit import _driver, errors
+from streamkit._lanes import Lanes
+from streamkit._locks import new_lock
+from streamkit._semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Tell = Callable[[Exception | None], object]
+
+_SELDOM = 0.05  # seconds: how late an error may be told
+_OFTEN = 0.001
+_AGES = 8  # a point without a lane is asked for at every eighth of its age
+_MANY = 64
+_PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
+
+
+class Point:
+    """An event on which somebody waits. ``tell`` is called once, with the error if there is one.
+
+    It is called in the dispatcher's thread, must not block, and runs no code of the user. Points
+    of one ``queue`` are reached in the order in which they are watched.
+    """
+
+    __slots__ = ("device", "event", "keeps", "queue", "since", "tell")
+
+    def __init__(self, event: int, keeps: object, queue: object, device: int, tell: Tell) -> None:
+        self.event, self.keeps, self.queue, self.device = event, keeps, queue, device
+        self.tell: Tell | None = tell
+        self.since = time.monotonic()
+
+    def drop(self) -> None:
+        """Tell nobody any more."""
+        self.tell = None
+
+    def settle(self, error: Exception | None) -> None:
+        """Tell that it is reached, or the error."""
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell(error)
+
+
+class _Track:
+    """The points of one queue: the first one is asked for, and has a lane if there is one."""
+
+    __slots__ = ("lane", "limit", "points")
+
+    def __init__(self) -> None:
+        self.points: deque[Point] = deque()
+        self.lane = 0
+        self.limit = _MANY  # of the points, until those are taken out that nobody waits for
+
+
+class _Dispatcher:
+    def __init__(self) -> None:
+        self.thread = threading.Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
+        self._semaphore = Semaphore()
+        self._lanes = Lanes(self._semaphore)
+        self._new: deque[Point] = deque()
+        self._posted = False  # whether somebody here has woken the thread already
+        self._tracks: dict[object, _Track] = {}
+
+    def add(self, point: Point) -> None:
+        self._new.append(point)
+        if not self._posted:
+            self._posted = True
+            self._semaphore.post()
+
+    def join(self) -> None:
+        self._semaphore.post()
+        self.thread.join(_PATIENCE)
+
+    # -- in its thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause: float | None = None
+        while True:
+            self._semaphore.wait(pause)
+            if _is_over:
+                return
+            self._posted = False  # before taking what is new: who comes later posts again
+            self._take()
+            try:
+                pause = self._look()
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may hang
+                self._fail(error)
+                pause = None
+
+    def _take(self) -> None:
+        while self._new:
+            point = self._new.popleft()
+            self._tracks.setdefault(point.queue, _Track()).points.append(point)
+
+    def _look(self) -> float | None:
+        """Settle every point that is reached, arm the next ones; return how long to wait then."""
+        if not self._tracks:
+            return None
+        youngest: float | None = None
+        with _driver.beside_captures():
+            for queue, track in list(self._tracks.items()):
+                self._advance(track)
+                if not track.points:
+                    del self._tracks[queue]
+                    continue
+                point = track.points[0]
+                if not track.lane:
+                    track.lane = self._lanes.arm(point.event, point.device)
+                if not track.lane:
+                    youngest = max(youngest or 0, point.since)
+        if not self._tracks:
+            return None
+        if youngest is None:
+            return _SELDOM
+        return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
+
+    def _advance(self, track: _Track) -> None:
+        points = track.points
+        while points:
+            point, error = points[0], None
+            if track.lane or point.tell is not None:  # a lane is taken until its event is reached
+                try:
+                    if not _driver.event_reached(point.event):
+                        break
+                except errors.DriverError as failed:
+                    error = failed.with_traceback(None)  # which would hold this frame
+            points.popleft()
+            if track.lane:
+                self._lanes.release(track.lane, point.device)
+                track.lane = 0
+            point.settle(error)
+        if len(points) > track.limit:  # not to collect what timed out
+            first = points.popleft()
+            track.points = deque([first, *(point for point in points if point.tell is not None)])
+            track.limit = 2 * len(track.points) + _MANY
+
+    def _fail(self, error: Exception) -> None:
+        tracks, self._tracks = self._tracks, {}
+        for track in tracks.values():
+            if track.lane:
+                self._lanes.release(track.lane, track.points[0].device)
+            for point in track.points:
+                point.settle(error)
+
+
+_dispatcher: _Dispatcher | None = None
+_is_over = False
+_lock = new_lock()
+
+
+def watch(point: Point) -> bool:
+    """Have the point told when it is reached; False if there is no thread for that.
+
+    There is none at the end of the interpreter, nor if none can be started, nor for the thread
+    itself, in which the garbage collector may run anybody's destructor.
+    """
+    found = _dispatcher
+    if found is None or not found.thread.is_alive():
+        found = _start()
+    if found is None or found.thread.ident == threading.get_ident():
+        return False
+    found.add(point)
+    return True
+
+
+def _start() -> _Dispatcher | None:
+    global _dispatcher  # noqa: PLW0603 - one for the process
+    with _lock:
+        if _is_over:
+            return None
+        if _dispatcher is None or not _dispatcher.thread.is_alive():
+            _dispatcher = _Dispatcher()
+            try:
+                _dispatcher.thread.start()
+            except RuntimeError:  # no thread can be started
+                return None
+        return _dispatcher
+
+
+@atexit.register
+def _end() -> None:
+    global _is_over  # noqa: PLW0603 - one interpreter
+    with _lock:
+        _is_over = True
+    if _dispatcher is not None and _dispatcher.thread.is_alive():
+        _dispatcher.join()

@@ -1,0 +1,71 @@
+"""What ``then`` of a host stream calls: in StreamKit's threads, or by the engine there is."""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _callbacks, _host_queue
+from streamkit._host_queue import Mark, Wait, WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._host_queue import Item
+
+
+class After:
+    """The functions to call after one stream's work, in their order."""
+
+    def __init__(self, name: str) -> None:
+        self._line = _callbacks.Line()
+        self._queue = WorkQueue(f"{name}-then")  # for an engine, which takes it for a stream
+
+    def add(
+        self,
+        put: Callable[[Item], object],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Future[Any]:
+        """Have ``fn`` called after what ``put``, which is given a mark, has queued so far."""
+        mark, end = Mark(), Mark()
+        if _host_queue.has_engine():
+            call = _callbacks.Call(fn, args, kwargs, future=_Driven(end))
+            put(mark)
+            for item in (Wait(mark), call.run, end):
+                self._queue.put(item)
+            return call.future
+        call = _callbacks.Call(fn, args, kwargs)
+        try:
+            _callbacks.reserve()
+            mark.tell(functools.partial(self._line.add, call))
+            put(mark)
+        except BaseException:
+            call.drop()
+            raise
+        return call.future
+
+
+class _Driven(Future[Any]):
+    """A future under an engine, which runs nothing unless somebody waits: it waits for its end."""
+
+    def __init__(self, end: Mark) -> None:
+        super().__init__()
+        self._end = end
+
+    def done(self) -> bool:
+        return self._end.done or super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._end.wait(timeout)
+        return super().result(timeout and 0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._end.wait(timeout)
+        return super().exception(timeout and 0)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        self._end.wait()
+        super().add_done_callback(fn)

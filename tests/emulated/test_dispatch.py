@@ -1,0 +1,344 @@
+"""The dispatcher: errors, captures beside it, forks, the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import threading
+import time
+
+import _emulator
+import pytest
+from _raw import check, destroy_stream, driver, make_stream
+from _waits import is_armed, wait_for, warm_up
+
+import streamkit as sk
+from _queues import LONG, eventually, within
+from streamkit import _callbacks, _dispatch, _driver, _lanes, _waiting
+from streamkit._semaphore import Semaphore
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+CODES = driver.CUresult
+ACTIVE = 1
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def test_an_error_on_the_device_reaches_every_waiter(held, gate):
+    """And each has one of its own. Nothing is posted after an error: only asking tells."""
+    streams = [held() for _ in range(8)]
+    events = [stream.record() for stream in streams]
+    outcomes, threads = [], []
+
+    def sync(what):
+        try:
+            what.sync(timeout=LONG)
+        except sk.DriverError as error:
+            outcomes.append(error)
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(what)) for what in (*streams, *events)]
+        futures = [stream.then(int) for stream in streams]
+        threads.extend(threading.Thread(target=sync, args=(what,)) for what in streams[:4])
+        for thread in threads:
+            thread.start()
+        await asyncio.sleep(0.05)
+        _emulator.break_down(CODES.CUDA_ERROR_ILLEGAL_ADDRESS)
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
+        return found + [future.exception(LONG) for future in futures]
+
+    outcomes += asyncio.run(main())
+    for thread in threads:
+        thread.join(LONG)
+    assert len(outcomes) == 16 + 8 + 4
+    for error in outcomes:
+        assert isinstance(error, sk.DriverError)
+        assert error.name == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert len({id(error) for error in outcomes}) == len(outcomes)
+    with pytest.raises(sk.DriverError, match="ILLEGAL_ADDRESS"):
+        asyncio.run(wait_for(streams[0]))
+    with pytest.raises(sk.DriverError, match="ILLEGAL_ADDRESS"):
+        streams[0].then(int)
+    _emulator.break_down(0)
+    gate.open()
+    assert streams[0].then(int).result(LONG) == 0
+
+
+WAYS = {
+    "await": lambda stream: asyncio.run(wait_for(stream)),
+    "then": lambda stream: stream.then(int),
+    "sync": lambda stream: stream.sync(),
+    "sync of an event": lambda stream: stream.record().sync(),
+}
+CALLERS = {  # what the caller itself calls
+    "await": (
+        "cuStreamIsCapturing", "cuStreamQuery", "cuThreadExchangeStreamCaptureMode", "cuEventRecord"
+    ),
+    "then": ("cuStreamIsCapturing", "cuEventRecord"),
+    "sync": ("cuStreamIsCapturing", "cuStreamQuery", "cuEventRecord"),
+    "sync of an event": ("cuEventQuery",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "call"), [(way, call) for way in WAYS for call in CALLERS[way]])
+def test_a_call_of_the_caller_that_fails(held, gate, way, call):
+    """It raises, nothing is left behind, and the next try is whole."""
+    warm_up()
+    assert eventually(lambda: not _dispatch._dispatcher._tracks)
+    stream = held()
+    stream.record()
+    gc.collect()
+    before = _emulator.live("events")
+    _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+    with pytest.raises(sk.DriverError, match="UNKNOWN") as caught:
+        WAYS[way](stream)
+    del caught
+    gc.collect()
+    assert not _callbacks._unsettled
+    assert _emulator.live("events") == before
+    gate.open()
+    WAYS[way](stream)
+    assert stream.then(int).result(LONG) == 0
+
+
+DISPATCHERS = {  # what the dispatcher calls -> whether the waiter is told that it failed
+    "cuEventQuery": True,
+    "cuThreadExchangeStreamCaptureMode": True,
+    "cuStreamWaitEvent": False,
+    "cuLaunchHostFunc": False,
+}
+
+
+@pytest.mark.parametrize("call", DISPATCHERS)
+def test_a_call_of_the_dispatcher_that_fails(held, gate, call):
+    """It is told to who waits, or the queue is asked by the clock; and the next wait is whole."""
+    warm_up()
+    stream, told = held(), []
+    event, code = stream.record(), CODES.CUDA_ERROR_LAUNCH_FAILED
+    before = _emulator.calls(call)
+    _emulator.fail(call, code)
+    within(lambda: _watch(event, told))
+    assert eventually(lambda: _emulator.calls(call) > before)
+    if not DISPATCHERS[call]:
+        assert not told
+        gate.open()
+    assert eventually(lambda: told)
+    assert [error and error.name for error in told] == [code.name if DISPATCHERS[call] else None]
+    gate.open()
+    assert stream.then(int).result(LONG) == 0
+
+
+def _watch(event, told):
+    point = _dispatch.Point(event.handle, event, event, 0, told.append)
+    assert _dispatch.watch(point)
+
+
+@pytest.mark.parametrize(
+    "call", ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuStreamCreateWithPriority"]
+)
+def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, call):
+    real = getattr(_driver._library.cu, call)
+
+    answers = (None,) if "Create" in call else ()
+
+    def fail(*arguments):
+        if threading.current_thread().name == "streamkit-dispatcher":
+            return (CODES.CUDA_ERROR_OUT_OF_MEMORY, *answers)
+        return real(*arguments)
+
+    stream = held()
+    monkeypatch.setattr(_driver._library.cu, call, fail)
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    if call == "cuLaunchHostFunc":
+        monkeypatch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
+    future = stream.then(int)
+    if call == "cuEventQuery":
+        assert isinstance(future.exception(LONG), sk.DriverError)
+    else:
+        assert not future.done()
+        gate.open()
+        assert future.result(LONG) == 0
+
+
+def test_an_error_of_streamkits_own_in_the_dispatcher_hangs_nobody(held, monkeypatch):
+    def fail(self):
+        raise MemoryError
+
+    stream = held()
+    warm_up()
+    monkeypatch.setattr(_dispatch._Dispatcher, "_look", fail)
+    with pytest.raises(MemoryError):
+        stream.then(int).result(LONG)
+    monkeypatch.undo()
+    warm_up()
+
+
+# -- beside others ----------------------------------------------------------------------------
+
+
+MODES = pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread_local", "relaxed"])
+
+
+@contextlib.contextmanager
+def capturing(mode):
+    raw = make_stream()
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(mode)))
+    try:
+        yield raw
+        assert int(check(driver.cuStreamIsCapturing(raw))) == ACTIVE
+    finally:
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+        destroy_stream(raw)
+
+
+@MODES
+def test_waiting_disturbs_nobodys_capture(held, gate, mode):
+    stream = held()
+    with capturing(mode):
+        future = stream.then(lambda: driver.cuStreamQuery(stream.handle))
+        event = stream.record()
+        threading.Timer(0.05, gate.open).start()
+        event.sync(timeout=LONG)
+        stream.sync(timeout=LONG)
+        asyncio.run(wait_for(stream))
+        assert future.result(LONG) == (0,)
+
+
+@MODES
+@pytest.mark.parametrize("known", [True, False])
+def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
+    with capturing(mode) as raw:
+        stream = sk.from_handle(raw)
+        for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int), stream.sync):
+            with pytest.raises(sk.CaptureError):
+                use()
+        assert sk.new_stream().then(int).result(LONG) == 0
+
+
+def test_no_python_runs_in_the_drivers_thread(held, gate):
+    """The host function is called while this thread keeps the GIL to itself."""
+    semaphore, stream = Semaphore(), held()
+    library = ctypes.PyDLL(None)  # whose calls keep the GIL
+
+    class Timespec(ctypes.Structure):
+        _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+    _driver.call_host(stream.handle, semaphore.function, semaphore.address)
+    until = Timespec(int(time.time() + LONG), 0)
+    address = ctypes.c_void_p(semaphore.address)
+    gate.open()
+    assert library.sem_timedwait(address, ctypes.byref(until)) == 0
+
+
+def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate):
+    stream = held()
+    warm_up()
+    assert eventually(lambda: not _dispatch._dispatcher._tracks)
+    _emulator.reset_calls()
+    future = stream.then(int)
+    assert eventually(is_armed)
+    calls = _emulator.all_calls()
+    assert calls["cuEventRecord"] == calls["cuStreamWaitEvent"] == calls["cuLaunchHostFunc"] == 1
+    gate.open()
+    future.result(LONG)
+
+
+# -- without a dispatcher ---------------------------------------------------------------------
+
+
+def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    stream = held()
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0.01)
+        for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int)):
+            with pytest.raises(RuntimeError, match="no thread"):
+                use()
+    opener = threading.Timer(0.02, gate.open)
+    opener.start()
+    stream.sync()
+
+
+def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch):
+    """It must not wait for its own thread."""
+    monkeypatch.setattr(_waiting, "LOOK", 0)
+    stream, other, seen = held(), held(), []
+
+    class Dies:
+        def __del__(self):
+            seen.append(threading.current_thread().name)
+            threading.Timer(0.05, gate.open).start()
+            other.sync(timeout=LONG)
+            seen.append("in time")
+
+    event = stream.record()
+    point = _dispatch.Point(event.handle, Dies(), event, 0, lambda error: None)
+    _dispatch.watch(point)
+    del point
+    assert eventually(is_armed)
+    _emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
+    assert eventually(lambda: len(seen) == 2, seconds=LONG / 2), seen
+    assert seen == ["streamkit-dispatcher", "in time"]
+
+
+# -- its parts --------------------------------------------------------------------------------
+
+
+def test_failures_lose_no_lane(held, gate, monkeypatch):
+    stream = held()
+    event = stream.record()
+    lanes = _lanes.Lanes(Semaphore())
+    assert lanes.arm(event.handle, 0) == 0  # they are being made
+    assert eventually(lambda: len(lanes._free[0]) == _lanes.PER_DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
+        for _ in range(3 * _lanes.PER_DEVICE):
+            assert lanes.arm(event.handle, 0) == 0
+    found = [lanes.arm(event.handle, 0) for _ in range(_lanes.PER_DEVICE + 1)]
+    assert found[-1] == 0
+    assert len({lane for lane in found if lane}) == _lanes.PER_DEVICE
+    gate.open()
+    for lane in found[:-1]:
+        check(driver.cuStreamSynchronize(lane))
+        check(driver.cuStreamDestroy(lane))
+
+
+def test_a_driver_that_blocks_who_makes_a_stream_delays_no_wait(held, gate, monkeypatch):
+    """As it does beside many busy streams, until the device moves."""
+    blocks, create = threading.Event(), _driver.create_stream
+
+    def create_late(*arguments, **options):
+        assert blocks.wait(LONG)
+        return create(*arguments, **options)
+
+    stream, other = held(), sk.new_stream()
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(_driver, "create_stream", create_late)
+    future = stream.then(int)
+    assert other.then(int).result(LONG / 2) == 0
+    gate.open()
+    assert future.result(LONG / 2) == 0
+    blocks.set()
+
+
+def test_posts_that_came_together_are_one():
+    semaphore = Semaphore()
+    for _ in range(3):
+        semaphore.post()
+    semaphore.wait()
+    begun = time.monotonic()
+    semaphore.wait(0.05)
+    assert time.monotonic() - begun > 0.04
+
+
+def test_a_wait_ends_with_its_time():
+    within(lambda: Semaphore().wait(0.01))

@@ -1,0 +1,429 @@
+"""Waiting for queues of an emulated driver: await, then and sync."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import threading
+import time
+import weakref
+
+import _emulator
+import pytest
+from _raw import Gate, busy, check, destroy_stream, driver, make_stream
+from _waits import WAITED, wait_for, warm_up
+
+import streamkit as sk
+from _queues import LONG, eventually, together, within
+from streamkit import _dispatch, _lanes
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+# -- await ------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_await_ends_when_the_queue_has_run_and_not_before(held, gate, of):
+    seen = []
+
+    async def main():
+        stream = held()
+        task = asyncio.create_task(wait_for(of(stream)))
+        await asyncio.sleep(0.02)
+        seen.append(task.done())
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+        seen.append(busy(stream.handle))
+
+    asyncio.run(main())
+    assert seen == [False, False]
+
+
+@WAITED
+def test_await_of_what_has_run_does_not_suspend(of):
+    waited = of(sk.new_stream())
+    waited.sync()
+    assert list(waited.__await__()) == []
+
+
+def test_await_is_for_what_was_submitted_before_it(held):
+    async def main():
+        stream = sk.new_stream(nonblocking=True)
+        with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
+            first.hold(stream)
+            task = asyncio.create_task(wait_for(stream))
+            await asyncio.sleep(0)
+            second.hold(stream)
+            first.open()
+            await asyncio.wait_for(task, LONG)
+            assert busy(stream.handle)
+
+    asyncio.run(main())
+
+
+class Later:
+    """A gate of its own, so that one opens after another."""
+
+    def __init__(self):
+        self._gate = Gate()
+
+    def hold(self, stream):
+        self._gate.hold(stream.handle)
+
+    def open(self):
+        self._gate.open()
+
+    close = property(lambda self: self._gate.free)
+
+
+def test_awaits_in_loops_of_several_threads(held, gate):
+    streams = [held() for _ in range(6)]
+    opener = threading.Timer(0.05, gate.open)
+    opener.start()
+
+    def work(number):
+        async def main():
+            await asyncio.gather(*(wait_for(streams[number]) for _ in range(20)))
+
+        asyncio.run(main())
+
+    together(6, work)
+    opener.join()
+
+
+def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
+    """The loop goes on meanwhile, and the driver is given few host functions."""
+    streams = [held() for _ in range(64)]
+    warm_up()
+    before, ticks = threading.active_count(), []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    async def main():
+        ticking = asyncio.create_task(tick())
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in tasks)
+        assert len(ticks) > 10, "the loop stood still"
+        assert _emulator.calls("cuLaunchHostFunc") <= _lanes.PER_DEVICE
+        assert threading.active_count() <= before + 2  # the second makes lanes, and ends
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+        ticking.cancel()
+
+    _emulator.reset_calls()
+    asyncio.run(main())
+
+
+def test_a_queue_that_is_held_delays_no_others_await(held, gate):
+    async def main():
+        slow = [asyncio.create_task(wait_for(held())) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        with contextlib.closing(Later()) as later:
+            quick = sk.new_stream(nonblocking=True)
+            later.hold(quick)
+            task = asyncio.create_task(wait_for(quick))
+            await asyncio.sleep(0.02)
+            later.open()
+            await asyncio.wait_for(task, LONG)
+        assert not any(one.done() for one in slow)
+        gate.open()
+        await asyncio.gather(*slow)
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
+    async def main():
+        stream = held()
+        waited = of(stream)
+        first, second = (asyncio.create_task(wait_for(waited)) for _ in range(2))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait_for(waited), 0.01)
+        assert busy(stream.handle)
+        gate.open()
+        await asyncio.wait_for(second, LONG)
+        await waited
+
+    asyncio.run(main())
+
+
+def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
+    stream = held()
+    events = []
+
+    async def main():
+        for _ in range(6):
+            for _ in range(60):
+                task = asyncio.create_task(wait_for(stream))
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.sleep(0.1)
+            events.append(_emulator.live("events"))
+
+    asyncio.run(main())
+    assert max(events[1:]) <= events[0] + _dispatch._MANY
+    assert max(events) < 300
+
+
+def test_a_loop_that_has_closed_meanwhile_is_left_alone(held, gate):
+    stream = held()
+
+    async def main():
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_soon(task.cancel)
+
+    asyncio.run(main())
+    other = stream.then(int)
+    gate.open()
+    assert other.result(LONG) == 0
+
+
+def test_await_of_an_event_that_never_was_recorded_and_of_a_borrowed_one(held, gate):
+    raw = check(driver.cuEventCreate(2))
+    stream = held()
+    check(driver.cuEventRecord(raw, stream.handle))
+
+    async def main():
+        await sk.new_event()
+        task = asyncio.create_task(wait_for(sk.wrap_event(raw)))
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+    check(driver.cuEventDestroy(raw))
+
+
+def test_a_closed_event_is_awaited_all_the_same(held, gate):
+    async def main():
+        event = held().record()
+        task = asyncio.create_task(wait_for(event))
+        await asyncio.sleep(0.01)
+        event.close()
+        gc.collect()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+
+
+def test_await_needs_a_running_loop(held):
+    with pytest.raises(RuntimeError, match="loop"):
+        held().__await__().send(None)
+
+
+# -- then -------------------------------------------------------------------------------------
+
+
+def test_then_calls_when_the_work_has_run(held, gate):
+    stream = held()
+    future = stream.then(lambda a, *, b: (a, b, busy(stream.handle)), 1, b=2)
+    with pytest.raises(TimeoutError):
+        future.result(0.02)
+    gate.open()
+    assert future.result(LONG) == (1, 2, False)
+
+
+def test_the_functions_of_one_stream_run_in_order_and_one_at_a_time(held, gate):
+    stream, seen = held(), []
+
+    def note(number):
+        seen.append(number)
+        time.sleep(0.0005)
+        seen.append(number)
+
+    futures = [stream.then(note, number) for number in range(50)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [number for number in range(50) for _ in range(2)]
+
+
+def test_the_functions_of_one_queue_keep_their_order_whoever_holds_it(held, gate):
+    raw, seen = make_stream(), []
+    gate.hold(raw)
+    futures = []
+    for number in range(20):
+        futures.append(sk.from_handle(raw, owner=object()).then(seen.append, number))
+        gc.collect()
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == list(range(20))
+    destroy_stream(raw)
+
+
+def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that():
+    raw, release = make_stream(), threading.Event()
+    first = sk.from_handle(raw, owner=object()).then(release.wait, LONG)
+    assert eventually(first.running)
+    gc.collect()
+    second = sk.from_handle(raw, owner=object()).then(int)
+    assert sk.new_stream().then(int).result(LONG) == 0
+    assert not eventually(second.done, seconds=0.1)
+    release.set()
+    assert second.result(LONG) == 0
+    destroy_stream(raw)
+
+
+def test_a_slow_function_delays_neither_the_queue_nor_other_streams_functions():
+    stream, other = sk.new_stream(), sk.new_stream()
+    release = threading.Event()
+    slow = stream.then(release.wait, LONG)
+    after = stream.then(int)
+    assert other.then(int).result(LONG) == 0
+    stream.sync(timeout=LONG)
+    assert not after.done()
+    release.set()
+    assert slow.result(LONG)
+    assert after.result(LONG) == 0
+
+
+def test_at_most_four_threads_run_functions():
+    names, barrier = set(), threading.Semaphore(0)
+
+    def work():
+        names.add(threading.current_thread().name)
+        barrier.acquire(timeout=0.05)
+
+    futures = [sk.new_stream().then(work) for _ in range(12)]
+    for future in futures:
+        future.result(LONG)
+    assert 1 < len(names) <= 4
+    assert all(name.startswith("streamkit-then") for name in names)
+
+
+def test_what_a_function_raises_is_in_its_future():
+    stream = sk.new_stream()
+    with pytest.raises(ZeroDivisionError):
+        stream.then(divmod, 1, 0).result(LONG)
+    with pytest.raises(SystemExit):
+        stream.then(sys.exit).result(LONG)
+    assert stream.then(int).result(LONG) == 0
+
+
+def test_a_cancelled_future_is_not_run(held, gate):
+    stream, seen = held(), []
+    first, second = stream.then(seen.append, 1), stream.then(seen.append, 2)
+    assert first.cancel()
+    gate.open()
+    second.result(LONG)
+    assert seen == [2]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_function_may_call_cuda_with_the_streams_device_current(device):
+    stream = sk.new_stream(device)
+
+    def work():
+        inner = sk.new_stream()
+        with stream:
+            stream.record().sync()
+        return inner.device_id, int(check(driver.cuCtxGetCurrent()))
+
+    assert stream.then(work).result(LONG) == (device, stream.context)
+    assert sk.new_stream(1 - device).then(work).result(LONG)[0] == 1 - device
+
+
+def test_then_of_a_stream_in_another_context():
+    arguments = (None, 0, 0) if driver.CUDA_VERSION >= 13000 else (0, 0)
+    context = check(driver.cuCtxCreate(*arguments))
+    raw = make_stream()
+    check(driver.cuCtxPopCurrent())
+    stream = sk.from_handle(raw)
+    assert stream.then(lambda: int(check(driver.cuCtxGetCurrent()))).result(LONG) == int(context)
+    asyncio.run(wait_for(stream))
+    destroy_stream(raw)
+    del stream
+    gc.collect()
+    check(driver.cuCtxDestroy(context))
+
+
+def test_the_default_streams():
+    legacy, own = sk.default_stream(), sk.per_thread_stream()
+
+    async def main():
+        await legacy
+        await own
+
+    asyncio.run(main())
+    assert legacy.then(int).result(LONG) == own.then(int).result(LONG) == 0
+    told = []
+
+    def elsewhere():
+        for call in (own.__await__, lambda: own.then(int)):
+            try:
+                call()
+            except sk.ScopeError as error:
+                told.append(error)
+
+    within(elsewhere)
+    assert len(told) == 2
+
+
+def test_a_stream_may_be_dropped_before_its_function_is_called(held, gate):
+    stream = held()
+    queue = weakref.ref(stream._queue)
+    future = stream.then(int)
+    del stream
+    gc.collect()
+    assert queue() is not None
+    gate.open()
+    assert future.result(LONG) == 0
+    assert eventually(lambda: queue() is None)
+
+
+# -- sync -------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_sync_waits_without_asking_over_and_over(held, gate, of):
+    stream = held()
+    waited = of(stream)
+    threading.Timer(0.3, gate.open).start()
+    _emulator.reset_calls()
+    waited.sync()
+    asked = _emulator.calls("cuStreamQuery") + _emulator.calls("cuEventQuery")
+    assert not busy(stream.handle)
+    assert asked < 400, "it asked all the time"
+
+
+@WAITED
+@pytest.mark.parametrize("timeout", [0, -1, 0.0001, 0.05])
+def test_a_timeout_names_the_object_and_stops_no_work(held, gate, of, timeout):
+    stream = held()
+    waited = of(stream)
+    with pytest.raises(TimeoutError) as caught:
+        waited.sync(timeout=timeout)
+    assert repr(waited) in str(caught.value)
+    assert busy(stream.handle)
+    gate.open()
+    waited.sync(timeout=LONG)
+    waited.sync(timeout=1e30)
+
+
+def test_a_sync_longer_than_a_lock_can_wait(held, gate):
+    stream = held()
+    threading.Timer(0.02, gate.open).start()
+    stream.sync(timeout=1e30)
+
+
+@WAITED
+def test_sync_in_many_threads(held, gate, of):
+    streams = [held() for _ in range(8)]
+    threading.Timer(0.05, gate.open).start()
+    together(16, lambda number: of(streams[number % 8]).sync(timeout=LONG))

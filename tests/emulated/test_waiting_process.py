@@ -1,0 +1,148 @@
+"""Waiting at the edges of a process: Ctrl-C, forks and the end, each in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(program, *options):
+    here = Path(__file__).parent
+    prelude = f"""
+import sys
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "gpu")!r}]
+import streamkit as sk
+from _raw import Gate, check, driver
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+gate = Gate()
+
+def hold():
+    stream = sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    return stream
+"""
+    return subprocess.run(
+        [sys.executable, *options, "-c", prelude + textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_waits_that_are_short_start_no_thread():
+    done = run("""
+        import asyncio, threading
+        stream = sk.new_stream()
+        stream.sync()
+        async def main():
+            await stream
+        asyncio.run(main())
+        event = sk.new_event()
+        event.sync()
+        names = [thread.name for thread in threading.enumerate() if "streamkit" in thread.name]
+        print(names, "streamkit._dispatch" in sys.modules)
+    """)
+    assert (done.stdout, done.stderr) == ("[] False\n", "")
+
+
+@pytest.mark.parametrize("waits", ["then", "await in a thread", "sync in a thread", "callback"])
+def test_the_process_ends_with_work_pending(waits):
+    done = run(f"""
+        import asyncio, threading, time
+        waits = {waits!r}
+        stream = hold()
+        if waits == "then":
+            future = stream.then(print, "called")
+        elif waits == "callback":
+            future = sk.new_stream().then(time.sleep, 60)
+            while not future.running():
+                time.sleep(0.01)
+        else:
+            async def main():
+                await stream
+            work = stream.sync if waits.startswith("sync") else lambda: asyncio.run(main())
+            threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.1)
+        gate._watchdog.cancel()
+        print("end", flush=True)
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("end\n", "", 0)
+
+
+def test_at_the_end_what_is_pending_is_cancelled_and_sync_still_works():
+    done = run("""
+        import atexit
+
+        def last():
+            print(future.cancelled())
+            try:
+                stream.sync(timeout=0.01)
+            except TimeoutError as error:
+                print("TimeoutError")
+            try:
+                stream.then(int)
+            except RuntimeError as error:
+                print("sync()" in str(error))
+            gate.open()
+            stream.sync()
+
+        atexit.register(last)  # before StreamKit's own, so it runs after that
+        stream = hold()
+        future = stream.then(print, "called")
+    """)
+    assert (done.stdout, done.stderr) == ("True\nTimeoutError\nTrue\n", "")
+
+
+def test_a_forked_child_is_told_and_the_parents_waits_go_on():
+    done = run("""
+        import asyncio, os
+        stream = hold()
+        event = stream.record()
+        future = stream.then(print, "called", flush=True)
+
+        async def wait(what):
+            await what
+
+        child = os.fork()
+        if child == 0:
+            told = 0
+            for call in (lambda: stream.then(int), lambda: asyncio.run(wait(stream)), stream.sync,
+                         lambda: asyncio.run(wait(event)), event.sync):
+                try:
+                    call()
+                except sk.ForkedProcessError:
+                    told += 1
+            host = sk.new_stream("cpu")
+            print(told, host.then(int).result(10), flush=True)
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+        gate.open()
+        future.result(10)
+    """, "-W", "ignore")  # fmt: skip
+    assert (done.stdout, done.stderr) == ("5 0\n0\ncalled\n", "")
+
+
+@pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "stream.record().sync()"])
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    done = run(f"""
+        import os, signal, threading, time
+        stream = hold()
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+        begun = time.monotonic()
+        try:
+            {waits}
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - begun < 10)
+        gate.open()
+        stream.sync()
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted True\n", "", 0)

@@ -1,0 +1,393 @@
+"""Waiting on hardware: await, then and sync, beside work that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from _raw import busy, check, destroy_stream, driver, make_stream
+from test_process import run
+
+import streamkit as sk
+from _queues import LONG, together
+from streamkit import _driver
+
+ACTIVE = 1
+
+
+@pytest.fixture
+def held(gate):
+    def make(count=None):
+        # all before one is held: beside many busy streams the driver blocks who makes another
+        streams = [sk.new_stream(nonblocking=True) for _ in range(count or 1)]
+        for stream in streams:
+            gate.hold(stream.handle)
+        return streams[0] if count is None else streams
+
+    return make
+
+
+async def wait_for(something):
+    return await something
+
+
+@pytest.mark.parametrize("of", [lambda s: s, lambda s: s.record()], ids=["stream", "event"])
+def test_await_ends_when_the_queue_has_run_and_not_before(held, gate, of):
+    async def main():
+        stream = held()
+        task = asyncio.create_task(wait_for(of(stream)))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+        assert not busy(stream.handle)
+
+    asyncio.run(main())
+
+
+def test_await_of_a_torch_event_and_stream(players, gate):
+    torch = players("torch").torch
+    stream, event = torch.cuda.Stream(), torch.cuda.Event()
+    gate.hold(stream.cuda_stream)
+    event.record(stream)
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(what))
+                 for what in (sk.wrap_event(event), sk.wrap(stream))]  # fmt: skip
+        await asyncio.sleep(0.02)
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+    assert event.query()
+
+
+def test_the_median_await_wakes_up_within_a_millisecond(players, record_property):
+    """The one figure that is promised. The work's own time is measured by events, and taken off."""
+    torch = players("torch").torch
+    stream = torch.cuda.Stream()
+    s, late = sk.wrap(stream), []
+
+    async def main():
+        for _ in range(40):
+            await s
+            begun = time.perf_counter()
+            start = s.record(timing=True)
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(2_000_000)
+            end = s.record(timing=True)
+            await s
+            late.append((time.perf_counter() - begun) * 1e3 - (end - start))
+
+    asyncio.run(main())
+    record_property("ms", statistics.median(late))
+    assert statistics.median(late) < 1
+
+
+def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
+    streams = held(64)
+    before, ticks = threading.active_count(), []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    async def main():
+        ticking = asyncio.create_task(tick())
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in tasks)
+        assert len(ticks) > 50, "the loop stood still"
+        assert threading.active_count() <= before + 2  # the second makes lanes, and ends
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+        ticking.cancel()
+
+    asyncio.run(main())
+
+
+def test_lanes_that_wait_hold_up_no_other_queue(held, gate, players):
+    """As many of 64 other queues run while twenty are awaited as run when they are only held."""
+    torch = players("torch").torch
+    raw = [make_stream() for _ in range(64)]
+    others = [torch.cuda.ExternalStream(handle) for handle in raw]
+    waiting = [sk.new_stream(nonblocking=True) for _ in range(20)]
+    sk.new_stream().then(int).result(LONG)  # the lanes are made
+    x = torch.zeros(64, device="cuda")
+    x.add_(1)
+    root = held()
+    for stream in waiting:
+        stream.wait(root)
+
+    def run_through():
+        for other in others:
+            with torch.cuda.stream(other):
+                x.add_(1)
+        time.sleep(0.2)
+        return {handle for handle in raw if not busy(handle)}
+
+    control = run_through()
+    futures = [stream.then(int) for stream in waiting]
+    time.sleep(0.1)
+    assert run_through() == control
+    assert gate.closed
+    assert control
+    gate.open()
+    for future in futures:
+        assert future.result(LONG) == 0
+    for handle in raw:
+        destroy_stream(handle)
+
+
+def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    torch = players("torch").torch
+    streams = [sk.wrap(torch.cuda.Stream()) for _ in range(8)]
+    lock, stop, seen = threading.Lock(), threading.Event(), [[] for _ in streams]
+    logger = logging.getLogger("test_waiting")
+
+    def hold_the_gil():
+        library = ctypes.PyDLL(None)  # whose calls keep it
+        while not stop.is_set():
+            library.usleep(50)
+
+    def call(index, number):
+        held = torch.empty(64, device="cuda")
+        with lock:
+            seen[index].append(number)
+        logger.debug("%s", held.shape)
+
+    holders = [threading.Thread(target=hold_the_gil, daemon=True) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for holder in holders:
+            holder.start()
+        x = torch.zeros(1000, device="cuda")
+        futures = []
+        for number in range(10_000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                with torch.cuda.stream(stream.native):
+                    x.add_(1)
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            future.result(30)
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+    for holder in holders:
+        holder.join()
+    assert seen == [list(range(index, 10_000, 8)) for index in range(8)]
+
+
+def test_no_python_runs_in_the_drivers_thread(held, gate):
+    """The host function is called while this thread keeps the GIL; the bindings' own may not be."""
+    from streamkit._semaphore import Semaphore
+
+    semaphore, stream = Semaphore(), held()
+    library = ctypes.PyDLL(None)
+
+    class Timespec(ctypes.Structure):
+        _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+    _driver.call_host(stream.handle, semaphore.function, semaphore.address)
+    until, address = Timespec(int(time.time() + 5), 0), ctypes.c_void_p(semaphore.address)
+    gate.open()
+    assert library.sem_timedwait(address, ctypes.byref(until)) == 0
+
+
+def test_a_long_sync_leaves_the_processor_to_others(held, gate):
+    stream = held()
+    threading.Timer(0.5, gate.open).start()
+    begun = time.thread_time()
+    stream.sync()
+    assert time.thread_time() - begun < 0.1
+
+
+def test_sync_in_many_threads(held, gate):
+    streams = held(8)
+    threading.Timer(0.1, gate.open).start()
+    together(16, lambda number: streams[number % 8].sync(timeout=LONG))
+
+
+def test_a_function_may_call_cuda_with_the_streams_device_current(players):
+    torch, stream = players("torch").torch, sk.new_stream()
+
+    def work():
+        with sk.use(stream, libraries=["torch"]):
+            return float(torch.ones(10, device="cuda").sum())
+
+    assert stream.then(work).result(LONG) == 10
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread_local", "relaxed"])
+def test_waiting_disturbs_nobodys_capture(held, gate, mode):
+    stream, raw = held(), make_stream()
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(mode)))
+    try:
+        future, event = stream.then(lambda: driver.cuStreamQuery(stream.handle)), stream.record()
+        threading.Timer(0.1, gate.open).start()
+        event.sync(timeout=LONG)
+        stream.sync(timeout=LONG)
+        asyncio.run(wait_for(stream))
+        assert future.result(LONG) == (0,)
+        capturing = sk.from_handle(raw)
+        for use in (lambda: asyncio.run(wait_for(capturing)), lambda: capturing.then(int)):
+            with pytest.raises(sk.CaptureError):
+                use()
+        assert int(check(driver.cuStreamIsCapturing(raw))) == ACTIVE
+    finally:
+        code, graph = driver.cuStreamEndCapture(raw)
+        destroy_stream(raw)
+    assert not code
+    check(driver.cuGraphDestroy(graph))
+
+
+def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
+    from streamkit import _dispatch
+
+    stream = held()
+
+    async def main():
+        for _ in range(300):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stream, 0.001)
+
+    asyncio.run(main())
+    time.sleep(0.2)
+    found = _dispatch._dispatcher
+    assert sum(len(track.points) for track in found._tracks.values()) < 4 * _dispatch._MANY
+    gate.open()
+
+
+# -- in a process of its own ------------------------------------------------------------------
+
+RAW = f"""
+import asyncio, os, signal, sys, threading, time
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import streamkit as sk
+from _raw import Gate, check, driver
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+gate, stream = Gate(), sk.new_stream(nonblocking=True)
+stream.sync()
+gate.hold(stream.handle)
+
+async def wait_for(what):
+    await what
+"""
+TORCH = """
+import asyncio, os, sys, threading, time
+import torch
+import streamkit as sk
+
+stream = sk.wrap(torch.cuda.Stream())
+x, wrong = torch.zeros(4, device="cuda"), torch.tensor([10**9], device="cuda")
+x[wrong * 0]  # a kernel's first use waits for the device
+torch.cuda.synchronize()
+
+async def wait_for(what):
+    await what
+
+def work(seconds):
+    with torch.cuda.stream(stream.native):
+        for _ in range(int(seconds * 10)):
+            torch.cuda._sleep(180_000_000)  # a tenth of a second
+"""
+
+
+def test_an_error_on_the_queue_reaches_every_waiter():
+    """The context dies of it, and nothing is posted: only asking tells."""
+    done = run(TORCH + """
+work(0.5)
+with torch.cuda.stream(stream.native):
+    x[wrong]
+outcomes = []
+
+def sync():
+    try:
+        stream.sync(timeout=10)
+    except sk.DriverError as error:
+        outcomes.append(error)
+
+async def main():
+    event = stream.record()
+    tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
+    futures = [stream.then(print, "called") for _ in range(50)]
+    threads = [threading.Thread(target=sync) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.sleep(0.1)
+    print(sum(task.done() for task in tasks))
+    found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    found += [future.exception(10) for future in futures]
+    for thread in threads:
+        thread.join()
+    found += outcomes
+    print(len(found), {(type(error).__name__, error.name) for error in found})
+
+asyncio.run(main())
+sys.stdout.flush()
+os._exit(0)
+""")  # fmt: skip
+    assert done.stdout == "0\n154 {('DriverError', 'CUDA_ERROR_ASSERT')}\n", done.stderr
+
+
+@pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "stream.record().sync()"])
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    done = run(RAW + f"""
+threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    {waits}
+except KeyboardInterrupt:
+    print("interrupted", stream.done)
+gate.open()
+stream.sync()
+""")  # fmt: skip
+    assert (done.stdout, done.returncode) == ("interrupted False\n", 0), done.stderr
+
+
+def test_the_process_ends_with_work_pending_and_a_function_that_runs():
+    done = run(TORCH + """
+running = sk.new_stream().then(time.sleep, 60)
+while not running.running():
+    time.sleep(0.01)
+work(2.5)
+pending = stream.then(print, "called")
+threading.Thread(target=stream.sync, daemon=True).start()
+time.sleep(0.1)
+print("end", stream.done, flush=True)
+""")  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("end False\n", "", 0)
+
+
+def test_a_forked_child_is_told_and_the_parents_waits_go_on():
+    done = run(RAW + """
+event, future = stream.record(), stream.then(print, "called", flush=True)
+child = os.fork()
+if child == 0:
+    told = 0
+    for call in (lambda: stream.then(int), lambda: asyncio.run(wait_for(stream)),
+                 stream.sync, lambda: asyncio.run(wait_for(event)), event.sync):
+        try:
+            call()
+        except sk.ForkedProcessError:
+            told += 1
+    print(told, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+gate.open()
+future.result(10)
+""")  # fmt: skip
+    assert done.stdout == "5\n0\ncalled\n", done.stderr

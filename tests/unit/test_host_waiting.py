@@ -1,0 +1,543 @@
+"""Waiting for host streams: in a coroutine, by a function to call, with and without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+
+import streamkit as sk
+from _programs import python
+from _queues import LONG, Gate, eventually, together, within
+from streamkit.testing import adversarial, for_seeds
+
+
+@pytest.fixture
+def stream():
+    return sk.new_stream("cpu")
+
+
+@pytest.fixture
+def hold():
+    gates = []
+
+    def make(stream):
+        gates.append(Gate(stream))
+        return gates[-1]
+
+    yield make
+    for gate in gates:
+        gate.open()
+
+
+async def wait_for(something):
+    return await something
+
+
+def fail(text):
+    raise RuntimeError(text)
+
+
+WAITED = pytest.mark.parametrize("of", [lambda s: s, lambda s: s.record()], ids=["stream", "event"])
+
+
+# -- await ------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_await_ends_when_the_work_has_run_and_the_loop_goes_on(stream, hold, of):
+    async def main():
+        gate, seen = hold(stream), []
+        stream.submit(seen.append, 1)
+        task = asyncio.create_task(wait_for(of(stream)))
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+        assert seen == [1]
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_await_of_what_has_run_does_not_suspend(stream, of):
+    waited = of(stream)
+    waited.sync()
+    assert list(waited.__await__()) == []
+    assert list(sk.new_event(device="cpu").__await__()) == []
+
+
+def test_await_is_for_what_was_submitted_before_it(stream, hold):
+    async def main():
+        first = hold(stream)
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0)
+        second = hold(stream)
+        first.open()
+        await asyncio.wait_for(task, LONG)
+        assert not stream.done
+        second.open()
+
+    asyncio.run(main())
+
+
+def test_await_raises_the_first_error_once(stream):
+    async def main():
+        stream.submit(fail, "first")
+        stream.submit(fail, "second")
+        with pytest.raises(RuntimeError, match="first"):
+            await stream
+        await stream
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_a_cancelled_await_leaves_the_work_and_other_waiters_alone(stream, hold, of):
+    async def main():
+        gate, seen = hold(stream), []
+        stream.submit(seen.append, 1)
+        waited = of(stream)
+        first, second = (asyncio.create_task(wait_for(waited)) for _ in range(2))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waited, 0.01)
+        gate.open()
+        await asyncio.wait_for(second, LONG)
+        assert seen == [1]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_await_holds_its_loop_no_longer(stream, hold):
+    gate, event = hold(stream), stream.record()
+
+    async def main():
+        task = asyncio.create_task(wait_for(event))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(main())
+    gc.collect()
+    assert loop() is None
+    gate.open()
+
+
+def test_awaits_in_loops_of_several_threads(hold):
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    gates = [hold(stream) for stream in streams]
+    threading.Timer(0.05, lambda: [gate.open() for gate in gates]).start()
+
+    def work(number):
+        async def main():
+            await asyncio.gather(*(wait_for(streams[number]) for _ in range(50)))
+
+        asyncio.run(main())
+
+    together(8, work)
+
+
+def test_a_loop_that_is_closed_meanwhile_is_left_alone(stream, hold):
+    """A second waiter shows that the worker has got past it."""
+    gate = hold(stream)
+    loop = asyncio.new_event_loop()
+    waiting = stream.record().__await__()
+
+    async def main():
+        waiting.send(None)
+
+    loop.run_until_complete(main())
+    loop.close()
+    gate.open()
+    within(stream.sync)
+    assert within(lambda: stream.then(int).result(LONG)) == 0
+    waiting.close()
+
+
+def test_await_needs_a_running_loop(stream, hold):
+    hold(stream)
+    with pytest.raises(RuntimeError, match="loop"):
+        stream.__await__().send(None)
+
+
+def test_await_inside_the_streams_own_scope_does_not_wait_for_itself(stream):
+    async def main():
+        with stream:
+            await asyncio.wait_for(stream, LONG)
+
+    asyncio.run(main())
+
+
+def test_a_closed_one_and_another_threads_are_refused(stream):
+    own, event = sk.per_thread_stream("cpu"), stream.record()
+    stream.close()
+    event.close()
+    for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int),
+                lambda: asyncio.run(wait_for(event))):  # fmt: skip
+        with pytest.raises(sk.StreamClosedError):
+            use()
+    for use in (lambda: asyncio.run(wait_for(own)), lambda: own.then(int)):
+        with pytest.raises(sk.ScopeError):
+            within(use)
+
+
+# -- then -------------------------------------------------------------------------------------
+
+
+def test_then_calls_after_the_work_so_far_and_not_after_more(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "work")
+    future = stream.then(lambda a, *, b: (a, b, list(seen)), 1, b=2)
+    hold(stream)
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    gate.open()
+    assert future.result(LONG) == (1, 2, ["work"])
+
+
+def test_the_functions_of_one_stream_run_in_order_and_one_at_a_time(stream, hold):
+    gate, seen = hold(stream), []
+
+    def note(number):
+        seen.append(number)
+        time.sleep(0.0005)
+        seen.append(number)
+
+    futures = [stream.then(note, number) for number in range(40)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [number for number in range(40) for _ in range(2)]
+
+
+def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
+    release, seen, other = threading.Event(), [], sk.new_stream("cpu")
+    slow = stream.then(release.wait, LONG)
+    stream.submit(seen.append, 1)
+    within(stream.sync)
+    assert seen == [1]
+    assert other.then(int).result(LONG) == 0
+    release.set()
+    assert slow.result(LONG)
+
+
+def test_at_most_four_threads_run_functions():
+    running, most, lock = set(), [], threading.Lock()
+
+    def work():
+        with lock:
+            running.add(threading.get_ident())
+            most.append(len(running))
+        time.sleep(0.01)
+        with lock:
+            running.discard(threading.get_ident())
+
+    futures = [sk.new_stream("cpu").then(work) for _ in range(20)]
+    for future in futures:
+        future.result(LONG)
+    assert max(most) == 4
+
+
+def test_what_a_function_raises_is_in_its_future_alone(stream):
+    with pytest.raises(ZeroDivisionError):
+        stream.then(divmod, 1, 0).result(LONG)
+    with pytest.raises(SystemExit):
+        stream.then(sys.exit).result(LONG)
+    stream.sync()
+    assert stream.then(int).result(LONG) == 0
+
+
+def test_an_error_of_submitted_work_stays_for_sync(stream):
+    stream.submit(fail, "first")
+    assert stream.then(int).result(LONG) == 0
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_a_cancelled_future_is_not_run(stream, hold):
+    gate, seen = hold(stream), []
+    first, second = stream.then(seen.append, 1), stream.then(seen.append, 2)
+    assert first.cancel()
+    gate.open()
+    second.result(LONG)
+    assert seen == [2]
+
+
+def test_a_future_holds_neither_its_function_nor_its_error_in_a_cycle(stream):
+    class Thing:
+        def __call__(self):
+            raise ValueError
+
+    thing = Thing()
+    dead = weakref.ref(thing)
+    future = stream.then(thing)
+    assert isinstance(future.exception(LONG), ValueError)
+    del thing
+    gc.disable()
+    try:
+        del future
+        assert eventually(lambda: dead() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_future_is_awaited_too(stream, hold):
+    async def main():
+        gate = hold(stream)
+        future = asyncio.wrap_future(stream.then(int))
+        asyncio.get_running_loop().call_later(0.01, gate.open)
+        assert await asyncio.wait_for(future, LONG) == 0
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
+    python("""
+import threading
+import streamkit as sk
+from streamkit import _callbacks
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+stream, start = sk.new_stream("cpu"), threading.Thread.start
+threading.Thread.start = refuse
+try:
+    stream.then(int)
+except RuntimeError as error:
+    assert "sync()" in str(error), error
+else:
+    raise AssertionError
+assert not _callbacks._unsettled
+threading.Thread.start = start
+assert stream.then(int).result(10) == 0
+""")
+
+
+# -- under an engine --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_under_an_engine_await_runs_what_it_waits_for(seed):
+    async def main():
+        stream, other, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        event = stream.record()
+        stream.submit(seen.append, 2)
+        other.wait(stream)
+        other.submit(seen.append, 3)
+        await event
+        assert seen[:1] == [1]
+        await other
+        assert seen == [1, 2, 3]
+
+    with adversarial(seed):
+        asyncio.run(main())
+
+
+def test_under_an_engine_await_raises_the_first_error():
+    async def main():
+        stream = sk.new_stream("cpu")
+        stream.submit(fail, "first")
+        with pytest.raises(RuntimeError, match="first"):
+            await stream
+
+    with adversarial(0):
+        asyncio.run(main())
+
+
+def test_a_missing_await_is_found():
+    """The control awaits, and passes under every seed."""
+
+    def program(*, awaits):
+        async def main():
+            loader, seen = sk.new_stream("cpu"), []
+            loader.submit(seen.append, 1)
+            other = sk.new_stream("cpu")
+            other.submit(int)
+            await (loader if awaits else other)
+            assert seen == [1]
+
+        asyncio.run(main())
+
+    for_seeds(lambda: program(awaits=True), 40)
+    with pytest.raises(AssertionError):
+        for_seeds(lambda: program(awaits=False), 40)
+
+
+def test_under_an_engine_other_tasks_submit_before_an_await_runs_things():
+    """Some seed runs what a task submits after another one has begun to wait."""
+    orders = set()
+
+    async def main():
+        one, two, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
+
+        async def first():
+            one.submit(seen.append, 1)
+            await one
+
+        async def second():
+            two.submit(seen.append, 2)
+            await two
+
+        await asyncio.gather(first(), second())
+        orders.add(tuple(seen))
+
+    for seed in range(20):
+        with adversarial(seed):
+            asyncio.run(main())
+    assert orders == {(1, 2), (2, 1)}
+
+
+def asked_by_result(future):
+    future.result(LONG)
+
+
+def asked_by_exception(future):
+    assert future.exception(LONG) is None
+
+
+def asked_by_a_loop(future):
+    async def main():
+        await asyncio.wrap_future(future)
+
+    asyncio.run(main())
+
+
+def asked_over_and_over(future):
+    while not future.done():
+        pass
+
+
+@pytest.mark.parametrize(
+    "ask", [asked_by_result, asked_by_exception, asked_by_a_loop, asked_over_and_over]
+)
+@pytest.mark.parametrize("seed", range(10))
+def test_under_an_engine_whoever_asks_a_future_runs_its_function(seed, ask):
+    seen = []
+    with adversarial(seed):
+        stream = sk.new_stream("cpu")
+        stream.submit(seen.append, 1)
+        first = stream.then(seen.append, 2)
+        stream.submit(int)
+        second = stream.then(seen.append, 3)
+        assert not seen
+        ask(second)
+        assert seen == [1, 2, 3]
+        assert first.done()
+
+
+def test_under_an_engine_functions_run_at_any_time_after_the_work():
+    orders = set()
+
+    def program():
+        stream, seen = sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        stream.then(seen.append, "then")
+        stream.submit(seen.append, 2)
+        stream.submit(seen.append, 3)
+        future = stream.then(int)
+        future.result()
+        orders.add(tuple(seen))
+
+    for_seeds(program, 100)
+    assert orders == {(1, "then", 2, 3), (1, 2, "then", 3), (1, 2, 3, "then")}
+
+
+def test_under_an_engine_the_end_of_the_block_runs_what_nobody_asked_for():
+    seen = []
+    with adversarial(1):
+        stream = sk.new_stream("cpu")
+        future = stream.then(seen.append, 1)
+        cancelled = stream.then(seen.append, 2)
+        assert cancelled.cancel()
+    assert seen == [1]
+    assert future.result(0) is None
+    with pytest.raises(CancelledError):
+        cancelled.result(0)
+
+
+def test_under_an_engine_a_timeout_of_a_future_is_kept():
+    """The work is held by another thread's scope."""
+    with adversarial(0):
+        stream, entered, leave = sk.new_stream("cpu"), threading.Event(), threading.Event()
+
+        def holder():
+            with stream:
+                entered.set()
+                leave.wait(LONG)
+
+        thread = threading.Thread(target=holder)
+        thread.start()
+        assert entered.wait(LONG)
+        future = stream.then(int)
+        with pytest.raises(TimeoutError):
+            future.result(0.01)
+        leave.set()
+        assert future.result(LONG) == 0
+        thread.join()
+
+
+# -- the process ------------------------------------------------------------------------------
+
+
+def test_host_streams_that_are_not_waited_for_in_these_ways_load_nothing():
+    python("""
+import sys, threading
+import streamkit as sk
+s = sk.new_stream("cpu")
+s.submit(int)
+s.sync()
+loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._callbacks",
+          "streamkit._dispatch"} & set(sys.modules)
+assert not loaded, loaded
+""")
+
+
+def test_the_process_ends_with_functions_pending_and_running():
+    begun = time.monotonic()
+    out = python("""
+import time, threading
+import streamkit as sk
+
+stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+stream.submit(time.sleep, 60)
+pending = stream.then(print, "called")
+running = other.then(time.sleep, 60)
+while not running.running():
+    time.sleep(0.001)
+print("end", flush=True)
+""")
+    assert out == "end\n"
+    assert time.monotonic() - begun < 30
+
+
+def test_in_a_forked_child_functions_are_called_by_threads_of_its_own():
+    out = python(
+        """
+import os, sys, threading
+import streamkit as sk
+
+release = threading.Event()
+before = [sk.new_stream("cpu").then(release.wait) for _ in range(6)]
+child = os.fork()
+if child == 0:
+    print(sum(sk.new_stream("cpu").then(int, 1).result(10) for _ in range(6)), flush=True)
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+release.set()
+print(all(future.result(10) for future in before))
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "6\n0\nTrue\n"

@@ -1,0 +1,93 @@
+"""The recipes for thread pools, asyncio and worker processes, on host streams."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import streamkit as sk
+from _queues import LONG
+
+
+def run_on(stream, fn, *args):
+    """Run one function of a thread pool on a stream: the recipe."""
+    with sk.use(stream):
+        return fn(*args)
+
+
+def test_a_thread_pool_enters_the_scope_in_what_its_workers_run():
+    streams, seen = [sk.new_stream("cpu") for _ in range(4)], []
+
+    def work(number):
+        seen.append(sk.current_stream(device="cpu") == streams[number % 4])
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(run_on, streams[n % 4], work, n) for n in range(64)]
+        assert [future.result(LONG) for future in futures] == list(range(64))
+    assert all(seen)
+
+
+def test_a_service_awaits_its_queues_with_a_time_limit():
+    streams = [sk.new_stream("cpu") for _ in range(4)]
+
+    async def answer(request):
+        results = []
+        streams[request % 4].submit(results.append, request * 2)
+        async with asyncio.timeout(LONG):
+            await streams[request % 4]
+        return results
+
+    async def main():
+        return await asyncio.gather(*map(answer, range(100)))
+
+    assert asyncio.run(main()) == [[request * 2] for request in range(100)]
+
+
+def test_a_worker_process_makes_its_stream_itself(tmp_path):
+    """Spawned, not forked; a stream that is sent to it is refused with this advice."""
+    script = tmp_path / "service.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing
+
+        import streamkit as sk
+
+        stream = None
+
+
+        def begin():
+            global stream
+            stream = sk.new_stream("cpu")
+
+
+        def work(number):
+            results = []
+            stream.submit(results.append, number * 2)
+            return stream.then(results.copy).result(10)
+
+
+        if __name__ == "__main__":
+            spawn = multiprocessing.get_context("spawn")
+            with spawn.Pool(2, initializer=begin) as pool:
+                print(pool.map(work, range(4)))
+                try:
+                    pool.apply(work, [sk.new_stream("cpu")])
+                except TypeError as error:
+                    print("Make a stream in each process" in str(error))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        env={**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[[0], [2], [4], [6]]\nTrue\n", "")
