@@ -18,6 +18,8 @@ from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._weak_table import WeakTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from streamkit.protocols import Adapter
 
 _known: WeakTable[Queue] = WeakTable()  # id -> record
@@ -193,6 +195,11 @@ def register(queue: Queue) -> None:
     number = _driver.stream_id(queue.handle)
     with lock:
         _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
+
+
+def known() -> Iterator[Queue]:
+    """Return every queue that anybody holds."""
+    return _known.living()
 
 
 def settle(queue: Queue) -> bool:

@@ -23,15 +23,20 @@ LAYERS = (
     ("_identity",),
     ("_registry",),
     ("_open_scopes", "_order", "_movers", "_scope"),
-    ("_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host"),
+    (
+        "_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host_watch", "_host",
+    ),
     ("_wrap",),
     ("_current",),
+    ("_timeline",),
+    ("_report",),
+    ("_audit",),
     ("__init__", "_bench", "_demo", "_matrix", "testing"),
     ("_cli", "_pytest_plugin"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TOOLS = ("_bench", "_demo", "_matrix", "_cli")  # they compare and show libraries by name
+TOOLS = ("_audit", "_bench", "_demo", "_matrix", "_timeline", "_cli")  # they compare and show libraries by name
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
