@@ -51,4 +51,4 @@ def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> 
     found, unfinished = host.operations()
     if cuda is not None:
         found += cuda.operations()
-    report.complete(found, unfinished=unfinished, key_of=cuda and cuda.key_of)
+    report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)

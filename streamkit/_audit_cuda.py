@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _audit_records, _current, _driver, _identity, _refusals
+from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
 from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
@@ -36,11 +36,10 @@ class CudaRecorder:
         """Wait until what was given has run. CaptureError while a stream captures."""
         self._ended = self._cupti.get_timestamp()
         contexts = _contexts()
-        streams = _current_streams(set(contexts.values()))  # held: their queues get names
-        for stream in streams:
-            if stream.is_capturing:
-                raise _refusals.illegal_in_capture("ending an audit", stream, "end it afterwards.")
+        streams = _current_streams(set(contexts.values()))
+        _refuse_in_capture()
         self._queues = self._name_queues(contexts)
+        del streams  # held till their queues had names
         for context in contexts:
             begun = self._cupti.get_timestamp()
             _driver.sync_context(context)
@@ -111,6 +110,14 @@ def _contexts() -> dict[int, int]:
         if _is_alive(queue):
             found.setdefault(queue.context, queue.device or 0)
     return found
+
+
+def _refuse_in_capture() -> None:
+    for queue in filter(_is_alive, _identity.known()):
+        with _order.on(queue):
+            if _driver.capture_id(queue.handle) is not None:
+                name = _name(queue)
+                raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
 
 
 def _is_alive(queue: Queue) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamkit import _host_watch, _open_scopes
 from streamkit._audit_libraries import library_of_module
@@ -50,7 +50,10 @@ class HostRecorder:
 
     def operations(self) -> tuple[list[Operation], int]:
         """Return what ran, in nanoseconds since the start, and how many functions have not."""
-        queues = {step.stream: step.stream and _queue(step.stream) for step in self._steps}
+        queues: dict[Any, Any] = {
+            step.stream: None if step.stream is None else _queue(step.stream)
+            for step in self._steps
+        }
         marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
         timeline = Timeline(
             Point(queues[step.stream], step.order, step.start_ns, step.end_ns)
@@ -66,7 +69,7 @@ class HostRecorder:
                 start = end = max(mark.time_ns, step.given_ns)
             if step.kind == "wait":
                 source = marked.get(id(mark))
-                after = source and queues[source.stream]
+                after = None if source is None else queues[source.stream]
                 end = timeline.went_on(queue, step.order, end)
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")

@@ -50,26 +50,28 @@ def _parameters(name: str) -> int:
 
 
 def _demangled(symbol: str) -> str:
-    library = _runtime() if symbol.startswith("_Z") else None
-    if library is None:
+    runtime = _runtime() if symbol.startswith("_Z") else None
+    if runtime is None:
         return symbol
-    status = ctypes.c_int()
-    found = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
+    demangle, free = runtime
+    found = demangle(symbol.encode(), None, None, None)
     if not found:
         return symbol
     try:
         return ctypes.string_at(found).decode()
     finally:
-        library.free(found)
+        free(found)
 
 
 @functools.cache
-def _runtime() -> Any:
-    """Return the C++ runtime, which the libraries that have C++ kernels load too; or None."""
+def _runtime() -> tuple[Any, Any] | None:
+    """Return ``__cxa_demangle`` and ``free`` of the C++ runtime, or None where that is not."""
     try:
-        library: Any = ctypes.CDLL("libstdc++.so.6")
+        library = ctypes.CDLL("libstdc++.so.6")
     except OSError:
         return None
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    library.free.argtypes = (ctypes.c_void_p,)
-    return library
+    demangle, free = library["__cxa_demangle"], library["free"]
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = (ctypes.c_char_p, *[ctypes.c_void_p] * 3)
+    free.argtypes = (ctypes.c_void_p,)
+    return demangle, free

@@ -98,70 +98,90 @@ class Queues:
 
 def operations(
     records: Records, queues: Queues, window: tuple[int, int], own: list[tuple[int, int]]
-) -> Iterator[Operation]:
-    """Yield what was asked for in the window, in nanoseconds since it began.
+) -> list[Operation]:
+    """Return what was asked for in the window, in nanoseconds since it began.
 
     ``own`` are the times of the recorder's own synchronisations, which are left out.
     """
-    calls = {call.correlation: call for call in records.calls}
-    began, ended = window
-
-    def is_inside(correlation: int, start: int) -> bool:
-        call = calls.get(correlation)
-        return began <= (start if call is None else call.start) <= ended
-
-    activities = list(_on_launching_queue(records.activities, queues))
-    timeline = Timeline(
-        Point(queues[one.key], one.correlation, one.start, one.end) for one in activities
-    )
-    for one in activities:
-        if one.end and is_inside(one.correlation, one.start):
-            name = readable(one.name)
-            yield Operation(
-                one.kind,
-                name,
-                queues[one.key],
-                one.start - began,
-                one.end - began,
-                library_of_kernel(name) if one.kind == "kernel" else None,
-                one.graph or None,
-                blocks_host=one.blocks_host,
-            )
-    points: dict[int, tuple[AuditedQueue, int]] = {}
-    for mark in records.recorded:
-        call = calls.get(mark.correlation)
-        queue = queues[mark.key]
-        reached = timeline.got_to(queue, mark.correlation, call.start if call else began)
-        points[mark.event] = queue, reached
-        if is_inside(mark.correlation, reached):
-            yield Operation("record", "record", queue, reached - began, reached - began)
-    for sync in records.syncs:
-        name = _name(calls.get(sync.correlation), sync)
-        if not is_inside(sync.correlation, sync.start) or "Query" in name:  # asks, and goes on
-            continue
-        if sync.kind == STREAM_WAIT:
-            queue = queues[sync.key]
-            after, start = points.get(sync.event, (None, sync.start))
-            end = timeline.went_on(queue, sync.correlation, max(start, sync.start))
-            yield Operation("wait", name, queue, start - began, end - began, after=after)
-        elif not any(start <= sync.start <= end for start, end in own):
-            where = None if sync.key[1] == _NOWHERE else queues[sync.key]
-            if sync.kind == EVENT_SYNCHRONIZE and sync.event in points:
-                where = points[sync.event][0]
-            yield Operation(
-                "synchronisation",
-                name,
-                where,
-                sync.start - began,
-                sync.end - began,
-                blocks_host=True,
-            )
+    reader = _Reader(records, queues, window)
+    waits = [one for one in records.syncs if one.kind == STREAM_WAIT]
+    syncs = [
+        one
+        for one in records.syncs
+        if one.kind != STREAM_WAIT and not any(start <= one.start <= end for start, end in own)
+    ]
+    return [*reader.work(), *reader.recorded(), *reader.waits(waits), *reader.synced(syncs)]
 
 
-def _name(call: Call | None, sync: Sync) -> str:
-    if call is not None:
-        return call.name
-    return "wait" if sync.kind == STREAM_WAIT else "synchronisation"
+class _Reader:
+    """One audit's view of the records."""
+
+    def __init__(self, records: Records, queues: Queues, window: tuple[int, int]) -> None:
+        self._records, self._queues = records, queues
+        self._began, self._ended = window
+        self._calls = {call.correlation: call for call in records.calls}
+        self._activities = list(_on_launching_queue(records.activities, queues))
+        self._timeline = Timeline(
+            Point(queues[one.key], one.correlation, one.start, one.end) for one in self._activities
+        )
+        self._points = {mark.event: self._point(mark) for mark in records.recorded}
+
+    def _point(self, mark: Recorded) -> tuple[AuditedQueue, int]:
+        """Return where an event was recorded, and when its queue got there."""
+        call, queue = self._calls.get(mark.correlation), self._queues[mark.key]
+        given = self._began if call is None else call.start
+        return queue, self._timeline.got_to(queue, mark.correlation, given)
+
+    def _is_inside(self, correlation: int, start: int) -> bool:
+        call = self._calls.get(correlation)
+        return self._began <= (start if call is None else call.start) <= self._ended
+
+    def _name(self, sync: Sync, otherwise: str) -> str:
+        call = self._calls.get(sync.correlation)
+        return otherwise if call is None else call.name
+
+    def _times(self, start: int, end: int) -> tuple[int, int]:
+        return start - self._began, end - self._began
+
+    def work(self) -> Iterator[Operation]:
+        for one in self._activities:
+            if one.end and self._is_inside(one.correlation, one.start):
+                name = readable(one.name)
+                yield Operation(
+                    one.kind,
+                    name,
+                    self._queues[one.key],
+                    *self._times(one.start, one.end),
+                    library_of_kernel(name) if one.kind == "kernel" else None,
+                    one.graph or None,
+                    blocks_host=one.blocks_host,
+                )
+
+    def recorded(self) -> Iterator[Operation]:
+        for mark in self._records.recorded:
+            queue, reached = self._points[mark.event]
+            if self._is_inside(mark.correlation, reached):
+                yield Operation("record", "record", queue, *self._times(reached, reached))
+
+    def waits(self, syncs: list[Sync]) -> Iterator[Operation]:
+        for sync in syncs:
+            if self._is_inside(sync.correlation, sync.start):
+                queue = self._queues[sync.key]
+                after, start = self._points.get(sync.event, (None, sync.start))
+                free = max(start, sync.start)
+                end = self._timeline.went_on(queue, sync.correlation, free)
+                name = self._name(sync, "wait")
+                yield Operation("wait", name, queue, *self._times(start, end), after=after)
+
+    def synced(self, syncs: list[Sync]) -> Iterator[Operation]:
+        for sync in syncs:
+            name = self._name(sync, "synchronisation")
+            if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
+                where = None if sync.key[1] == _NOWHERE else self._queues[sync.key]
+                if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
+                    where = self._points[sync.event][0]
+                times = self._times(sync.start, sync.end)
+                yield Operation("synchronisation", name, where, *times, blocks_host=True)
 
 
 def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[Activity]:

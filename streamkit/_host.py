@@ -179,8 +179,8 @@ class HostStream(Stream, metaclass=Concrete):
         else:
             raise foreign(self, event)
         target.mark = mark = Mark()
-        _host_watch.note(self, "record", "record", mark)
         self._put(mark)
+        _host_watch.note(self, "record", "record", mark)
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:

@@ -26,7 +26,8 @@ class Step:
     """One thing that a host stream was given, or for which the host waited."""
 
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Mark | None) -> None:
-        self.stream, self.kind, self.mark = stream, kind, mark
+        self.stream, self.mark = stream, mark
+        self.kind: Kind = kind
         what = getattr(what, "func", what)  # of a functools.partial
         self.name: str = what if isinstance(what, str) else _name(what)
         self.module: str = getattr(what, "__module__", None) or type(what).__module__
@@ -47,9 +48,8 @@ class Step:
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or getattr(
-        function, "__name__", type(function).__qualname__
-    )
+    named = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    return str(named or type(function).__qualname__)
 
 
 def note(
@@ -79,13 +79,13 @@ def _step(stream: Any, kind: Kind, what: Any, mark: Mark | None) -> Step | None:
 
 def listen(listener: Callable[[Step], object]) -> None:
     """Have every step from now on told to ``listener``, in the thread that gives it."""
-    global _listeners
+    global _listeners  # noqa: PLW0603 - one list for the process
     with _lock:
         _listeners = (*_listeners, listener)
 
 
 def forget(listener: Callable[[Step], object]) -> None:
     """End that."""
-    global _listeners
+    global _listeners  # noqa: PLW0603 - one list for the process
     with _lock:
         _listeners = tuple(one for one in _listeners if one is not listener)

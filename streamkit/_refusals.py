@@ -294,7 +294,7 @@ def no_cupti(cause: object) -> ScopeError:
 def audit_in_profiler() -> ScopeError:
     """Word an audit inside a profiler that uses CUPTI too."""
     return ScopeError(
-        "torch's profiler is running, and CUPTI serves one tool at a time: both would lose their "
+        "PyTorch's profiler is running, and CUPTI serves one tool at a time: both would lose their "
         "records. Run the audit before or after it."
     )
 
@@ -302,7 +302,7 @@ def audit_in_profiler() -> ScopeError:
 def audit_disturbed() -> ScopeError:
     """Word an audit whose records went to another tool."""
     return ScopeError(
-        "another tool took CUPTI inside the audit, so its records are lost: torch's profiler, for "
+        "another tool took CUPTI inside the audit, so its records are lost: PyTorch's profiler is "
         "one. Run them one after the other."
     )
 

@@ -6,17 +6,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkit import _refusals
+from streamkit._host import HostStream
+from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
 
-Kind = Literal[
-    "kernel", "copy", "fill", "function", "scope", "record", "wait", "synchronisation"
-]
+Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", "synchronisation"]
 WORK = ("kernel", "copy", "fill", "function", "scope")
 """What a queue does; the other kinds order it, or hold the host up."""
+_LINE = 100
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Operation:
         return self.kind in WORK
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.library or 'library unknown'}] on {self.queue}"
+        name = self.name if len(self.name) <= _LINE else f"{self.name[: _LINE - 3]}..."
+        whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
+        return f"{name}{whose} on {self.queue or 'a whole device'}"
 
 
 class Report:
@@ -132,13 +135,12 @@ class Report:
         """
         work, strays = self.work, self.off_queue(stream)
         if strays or not work:
-            shown = stream if isinstance(stream, AuditedQueue) else wrap(stream)  # type: ignore[call-overload]  # the caller's
-            raise _refusals.ran_elsewhere(shown, strays, len(work))
+            raise _refusals.ran_elsewhere(_known(stream), strays, len(work))
 
     def _finder(self, stream: object) -> Callable[[AuditedQueue], bool]:
-        if isinstance(stream, AuditedQueue):
-            return lambda queue: queue == stream
-        wanted: Any = wrap(stream)  # type: ignore[call-overload]  # anybody's
+        wanted = _known(stream)
+        if isinstance(wanted, AuditedQueue):
+            return lambda queue: queue == wanted
         if self._key_of is None or wanted.device == "cpu" or wanted.closed:
             return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
         key = self._key_of(wanted)
@@ -189,25 +191,33 @@ class Report:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Report:
         """Return the report that ``as_data`` gave."""
-        queues: list[AuditedQueue | None] = [
-            AuditedQueue(**{**queue, "key": tuple(queue["key"])}) for queue in data["queues"]
-        ]
-        queues.append(None)
+        queues = [_queue_of(queue) for queue in data["queues"]]
 
-        def queue(number: int | None) -> AuditedQueue | None:
-            return queues[-1 if number is None else number]
+        def operation(one: dict[str, Any]) -> Operation:
+            places: dict[str, Any] = {
+                place: None if one[place] is None else queues[one[place]]
+                for place in ("queue", "after")
+            }
+            return Operation(**{**one, **places})
 
         report = cls()
-        report.complete(
-            (
-                Operation(**{**one, "queue": queue(one["queue"]), "after": queue(one["after"])})
-                for one in data["operations"]
-            ),
-            unfinished=data["unfinished"],
-        )
+        report.complete(map(operation, data["operations"]), unfinished=data["unfinished"])
         return report
 
     def __repr__(self) -> str:
         if self._operations is None:
             return "<streamkit audit report, not over>"
         return f"<streamkit audit report: {len(self.work)} operations, {len(self.queues)} queues>"
+
+
+def _known(stream: object) -> Any:
+    """Return a stream of ours, closed ones included, or a queue of a report."""
+    is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
+    return stream if is_ours else wrap(stream)
+
+
+def _queue_of(data: dict[str, Any]) -> AuditedQueue:
+    context, stream = data["key"]
+    return AuditedQueue(
+        data["device"], data["name"], data["id"], data["is_legacy"], (context, stream)
+    )

@@ -60,6 +60,12 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def title(report: Report) -> str:
+    """Return how much ran, and where."""
+    queues = len(report.queues)
+    return f"{len(report.work)} operations on {queues} {'queue' if queues == 1 else 'queues'}"
+
+
 def span_ns(report: Report) -> tuple[int, int]:
     """Return when the first thing shown began, and the last ended."""
     shown = [one for one in report.operations if one.kind != "record"]

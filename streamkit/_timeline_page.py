@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _refusals
-from streamkit._timeline_lanes import COLOURS, LABELS, lanes_of, library_of, short, times
+from streamkit._timeline_lanes import COLOURS, LABELS, lanes_of, library_of, short, times, title
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -47,18 +47,17 @@ p {{ margin: 2px 12px 6px; color: #555; }}
 def write(report: Report, path: str | PathLike[str]) -> None:
     """Write the page; BackendNotInstalledError without plotly."""
     try:
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra's
+        from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise _refusals.not_installed("plotly", ("audit",), error) from error
-    work, waited = report.work, len(report.synchronisations)
-    title = f"{len(work)} operations on {len(report.queues)} queues"
+    waited = times(len(report.synchronisations))
     draw = resources.files("streamkit").joinpath("data", "timeline.js").read_text(encoding="utf-8")
     # no "</script>" of a kernel's name may end the element
     data = json.dumps(page_data(report), separators=(",", ":")).replace("</", "<\\/")
     page = _PAGE.format(
-        title=html.escape(title),
+        title=html.escape(title(report)),
         summary=html.escape(
-            f"The host waited {times(waited)}. Drag or scroll to zoom, double-click for all; "
+            f"The host waited {waited}. Drag or scroll to zoom, double-click for all; "
             "names and the arrows of waits come where there is room; point at a bar for the rest."
         ),
         plotly=get_plotlyjs(),

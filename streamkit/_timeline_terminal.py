@@ -14,6 +14,7 @@ from streamkit._timeline_lanes import (
     short,
     span_ns,
     times,
+    title,
 )
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ _NAMES = 6  # kernels named for each lane
 def show(report: Report, console: Console | None = None) -> None:
     """Print the lanes, what ran in each, and what to look at."""
     try:
-        from rich.console import Console as RichConsole  # noqa: PLC0415 - an extra's
-        from rich.text import Text  # noqa: PLC0415 - the same
+        from rich.console import Console as RichConsole
+        from rich.text import Text
     except ImportError as error:
         raise _refusals.not_installed("rich", ("audit", "cli"), error) from error
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
-    console.print(
-        f"{len(report.work)} operations on {len(report.queues)} queues in {_time(end - start)}"
-    )
+    console.print(f"{title(report)} in {_time(end - start)}")
     for lane in lanes_of(report):
         console.print(Text(f"\n{lane.label}"), soft_wrap=True)
         console.print(_drawn(lane.operations, start, end, console.width))
@@ -55,13 +54,14 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(legend)
     console.print(
         f"The host waited {times(len(report.synchronisations))}; queues waited "
-        f"{times(len(report.waits))}; {len(report.legacy_work)} operations on the legacy stream"
+        f"{times(len(report.waits))}; {len(report.legacy_work)} operations on the legacy stream",
+        soft_wrap=True,
     )
 
 
 def _drawn(operations: list[Operation], start: int, end: int, width: int) -> Text:
     """Return a line that shows in each cell whose work is most of it."""
-    from rich.text import Text  # noqa: PLC0415 - an extra's
+    from rich.text import Text
 
     cell = max(end - start, 1) / width
     most = [0.0] * width

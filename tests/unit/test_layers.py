@@ -24,7 +24,13 @@ LAYERS = (
     ("_registry",),
     ("_open_scopes", "_order", "_movers", "_scope"),
     (
-        "_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host_watch", "_host",
+        "_event",
+        "_stream_facts",
+        "_stream",
+        "_host_event",
+        "_host_queue",
+        "_host_watch",
+        "_host",
     ),
     ("_wrap",),
     ("_current",),
@@ -36,7 +42,8 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TOOLS = ("_audit", "_bench", "_demo", "_matrix", "_timeline", "_cli")  # they compare and show libraries by name
+# They compare and show libraries by name.
+TOOLS = ("_audit", "_bench", "_demo", "_matrix", "_timeline", "_cli")
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
@@ -45,7 +52,11 @@ LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGN
 def layered(path):
     """The name under which a file stands in the table."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    name = parts[0]
+    return of_tool(parts[0])
+
+
+def of_tool(name):
+    """The tool to which a module belongs, or else the module."""
     return next((known for known in TOOLS if name.startswith(known)), name)
 
 
@@ -78,7 +89,7 @@ def modules_imported(source):
         for name in names:
             root, _, rest = name.partition(".")
             if root == "streamkit":
-                module = rest.partition(".")[0]
+                module = of_tool(rest.partition(".")[0])
                 yield module if module in LEVEL else "__init__"
 
 
