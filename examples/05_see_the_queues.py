@@ -12,7 +12,7 @@ s = sk.new_stream(name="one for all")
 if s.device == "cpu":
     x, big = np.zeros(4), np.ones(5_000_000)
     own = [sk.new_stream(name=f"queue {number}") for number in (1, 2, 3)]
-    stages = [(np.sin, big), (np.copyto, x, 3), (np.multiply, x, 2, x), (np.add, x, 1, x)]
+    stages = [(np.sin, big, big), (np.copyto, x, 3), (np.multiply, x, 2, x), (np.add, x, 1, x)]
 
     def _before() -> None:
         for queue, (stage, *arguments) in zip([own[0], *own], stages, strict=True):
@@ -23,18 +23,19 @@ else:
     import torch
     import warp as wp
 
-    wp.init()
-
     @wp.kernel
     def _inc(a: wp.array(dtype=float)) -> None:
         a[wp.tid()] += 1.0
 
+    wp.init()
     x, big = torch.zeros(4, device="cuda"), torch.ones(100_000_000, device="cuda")
     y, z = cupy.from_dlpack(x), wp.from_torch(x)  # the same memory
-    stages = [(torch.sin, big), (x.fill_, 3), (cupy.multiply, y, 2, y), (wp.launch, _inc, 4, [z])]
+    stages = [(big.sin_,)] * 5  # so that torch is busy for a while
+    stages += [(x.fill_, 3), (cupy.multiply, y, 2, y), (wp.launch, _inc, 4, [z])]
+    own = sk.wrap(torch.cuda.Stream())
 
     def _before() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):  # CuPy and Warp stay where they are
+        with torch.cuda.stream(own.native):  # CuPy and Warp stay where they are
             for stage, *arguments in stages:
                 stage(*arguments)
 

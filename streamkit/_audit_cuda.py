@@ -10,6 +10,7 @@ from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._report import AuditedQueue
+from streamkit._timeline_lanes import LABELS
 
 if TYPE_CHECKING:
     from streamkit._report import Operation
@@ -37,7 +38,7 @@ class CudaRecorder:
         self._ended = self._cupti.get_timestamp()
         contexts = _contexts()
         streams = _current_streams(set(contexts.values()))
-        _refuse_in_capture()
+        _refuse_in_capture(streams)
         self._queues = self._name_queues(contexts)
         del streams  # held till their queues had names
         for context in contexts:
@@ -112,8 +113,10 @@ def _contexts() -> dict[int, int]:
     return found
 
 
-def _refuse_in_capture() -> None:
-    for queue in filter(_is_alive, _identity.known()):
+def _refuse_in_capture(streams: list[Any]) -> None:
+    # one first met while it captures is not among the known
+    current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
+    for queue in [*current, *filter(_is_alive, _identity.known())]:
         with _order.on(queue):
             if _driver.capture_id(queue.handle) is not None:
                 name = _name(queue)
@@ -140,5 +143,5 @@ def _current_streams(devices: set[int]) -> list[Any]:
 def _name(queue: Queue) -> str:
     if queue.name:
         return queue.name
-    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), None)
-    return " ".join(filter(None, (maker, f"stream id={queue.id}")))
+    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+    return f"{LABELS.get(maker, maker)} stream id={queue.id}".strip()

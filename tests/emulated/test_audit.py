@@ -57,7 +57,7 @@ def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
     with sk.audit() as report:
         cupti.ran("f_cuda_kernel_forward", context, s.handle)
-    assert report.queues[0].name == f"warp stream id={s.id}"
+    assert report.queues[0].name == f"Warp stream id={s.id}"
     owned = sk.new_stream()
     with sk.audit() as report:
         cupti.ran("f", context, owned.handle)
@@ -113,3 +113,14 @@ def test_ending_in_a_capture_is_refused_and_leaves_it_whole(cupti, known):
     with sk.audit() as report:
         pass
     assert report.operations == ()
+
+
+def test_a_library_that_captures_on_a_stream_nobody_wrapped_is_noticed(cupti, warp):
+    raw = make_stream()
+    mode = driver.CUstreamCaptureMode(1)
+    view = warp.Stream("cuda:0", cuda_stream=raw)
+    with warp.ScopedStream(view, sync_enter=False):
+        with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit():
+            check(driver.cuStreamBeginCapture(raw, mode))
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
