@@ -10,6 +10,7 @@ between them, and make them all work on one queue:
         ...
 """
 
+from streamkit._audit import audit
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
 from streamkit._doctor import doctor
 from streamkit._event import CudaEvent
@@ -63,6 +64,7 @@ __all__ = [
     "StreamLike",
     "UnsupportedStreamError",
     "assert_one_queue",
+    "audit",
     "current_stream",
     "current_streams",
     "default_stream",

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -84,6 +84,7 @@ class Report:
     count: Count
     imported: Import
     waits: list[WakeUp]
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -104,27 +105,33 @@ def run(
     and of how much. CannotRunError if there is no GPU, or not all three libraries.
     """
     libraries = load()
-    steps = len(PLANS) + 2
+    steps = len(PLANS) + 3
     rows: dict[str, Row] = {}
+    left_out: dict[str, str] = {}
     for done, plan in enumerate(PLANS):
         progress(plan.name, done, steps)
-        row = plan.measure(libraries, repeats, iterations)
+        try:
+            row = plan.measure(libraries, repeats, iterations)
+        except BackendNotInstalledError as error:
+            left_out[plan.name] = str(error)
+            continue
         if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
             rows[plan.name] = row
-    progress("waits", steps - 2, steps)
+    progress("waits", steps - 3, steps)
     waits = _bench_waits.measure(libraries)
-    a, b = libraries.torch.cuda.Stream(), libraries.cupy.cuda.Stream(non_blocking=True)
-    count = count_calls(sk.wrap(a), sk.wrap(b))
-    libraries.torch.cuda.synchronize()
+    progress("driver calls of a wait", steps - 2, steps)
+    cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
+    count = count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))
+    cuda.synchronize()
     progress("import streamkit", steps - 1, steps)
     imported = time_import()
     progress("done", steps, steps)
-    cuda = int(_library.cu.cuDriverGetVersion()[1])
+    version = int(_library.cu.cuDriverGetVersion()[1])
     return Report(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
-        device=libraries.torch.cuda.get_device_name(libraries.device),
+        device=cuda.get_device_name(libraries.device),
         driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        cuda=f"{version // 1000}.{version % 1000 // 10}",
         cpu=_read("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
         versions=_versions(libraries),
         repeats=repeats,
@@ -133,6 +140,7 @@ def run(
         count=count,
         imported=imported,
         waits=waits,
+        left_out=left_out,
     )
 
 

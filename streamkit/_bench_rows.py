@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -205,3 +205,22 @@ def _current_pool(libraries: Libraries) -> Generator[Arms]:
     cuda = libraries.torch.cuda
     with cuda.stream(cuda.Stream()):
         yield _current(libraries)
+
+
+@_row(
+    "a launch inside audit()",
+    "the same launch outside",
+    at_most=1.5,
+    aim=1.2,
+    note="torch's fill_ of one number; needs CUPTI",
+)
+def _audited(libraries: Libraries) -> Generator[Arms]:
+    x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
+    fill = calls(x.fill_)
+    with ExitStack() as audits:
+
+        def audited(count: int) -> list[Any]:
+            audits.enter_context(sk.audit())
+            return [1] * count
+
+        yield Arms(fill, fill, audited, same(1), between=audits.close)

@@ -63,6 +63,7 @@ class Arms:
     ours_items: Items
     theirs_items: Items
     clear: Callable[[], object] = lambda: None  # called after both turns, their lists gone
+    between: Callable[[], object] = lambda: None  # called after the turn of ours
     one_turn: bool = False  # for items that are costly to make
 
 
@@ -116,6 +117,7 @@ def take_turns(
                 sync()
                 mine += _time(arms.ours, items) - empty
                 sync()
+                arms.between()
                 yours += _time(arms.theirs, others) - empty
                 sync()
                 del items, others

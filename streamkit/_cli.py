@@ -123,8 +123,8 @@ def _demo(output: Path | None, *, as_json: bool) -> int:
 
     # What libraries say of themselves at first use is no part of the answer.
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            result = _demo.run()
+        with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
+            result = _demo.run(progress=progress)
         if output is not None:
             _demo.write_image(result.image, output)
     except (StreamKitError, OSError) as error:
@@ -283,6 +283,7 @@ def _show_bench(report: "Report") -> None:
             f"{row.name}: against {row.against}" + (f"; {row.note}" if row.note else "")
             for row in report.rows
         ),
+        *(f"{name}: left out. {why}" for name, why in report.left_out.items()),
     ):
         console.print(line, markup=False, soft_wrap=True)
 

@@ -18,7 +18,7 @@ from streamkit import _demo_stages
 from streamkit._demo_stages import GAMMA, LABELS, SHARPEN, STAGES, STRETCH, WEIGHTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -53,14 +53,19 @@ class Result:
 
 
 def run(
-    *, device: str | None = None, libraries: Collection[str] = ("torch", "cupy", "warp")
+    *,
+    device: str | None = None,
+    libraries: Collection[str] = ("torch", "cupy", "warp"),
+    progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> Result:
     """Run the pipeline and check its result.
 
     ``device``: None for the GPU if there is one, "cpu" for the host. ``libraries``: those of
     torch, cupy and warp that may take part. Imports them, and compiles their kernels the first
-    time, which takes seconds. Raises ImportError without NumPy, DriverError if the GPU fails.
+    time, which takes seconds; ``progress`` is called with what comes next, how much is done, and
+    of how much. Raises ImportError without NumPy, DriverError if the GPU fails.
     """
+    progress("import the libraries", 0, 3)
     s, found, missing, notes = _equip(device, libraries)
     plan = {
         stage: found[next(name for name in able if name in found)] for stage, able in STAGES.items()
@@ -68,7 +73,9 @@ def run(
     notes += _gaps(plan, missing) if s.device != "cpu" else []
     photograph = read_image()
     # The first run compiles kernels and fills memory pools, so its times would say nothing.
+    progress("compile the kernels", 1, 3)
     _run_once(s, plan, photograph, found)
+    progress("run the stages", 2, 3)
     stages, image, mean = _run_once(s, plan, photograph, found)
     expected, expected_mean = reference(photograph)
     errors = float(abs(image - expected).max()), abs(mean - expected_mean)

@@ -151,6 +151,17 @@ def priority_range(device: int) -> tuple[int, int]:
     return int(least), int(greatest)
 
 
+def primary_is_active(device: int) -> bool:
+    """Whether anybody has used the device's primary context."""
+    return bool(_ask("cuDevicePrimaryCtxGetState", device)[1])
+
+
+def sync_context(context: int) -> None:
+    """Block until all work of a context has run, without the GIL; breaks a capture in it."""
+    with in_context(context):
+        _ask("cuCtxSynchronize")
+
+
 # -- streams ----------------------------------------------------------------------------------
 
 

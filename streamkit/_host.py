@@ -11,7 +11,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _keep, _open_scopes, _refusals, errors
+from streamkit import _host_watch, _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
 from streamkit._host_queue import Mark, Wait, WorkQueue
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, Self
 
     from streamkit._host_queue import Turn
+    from streamkit._host_watch import Step
 
     P = ParamSpec("P")
 
@@ -148,13 +149,15 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         It returns no value: results travel in arrays.
         """
         self._check_open()
+        step = _host_watch.note(self, "function", fn)
 
         def call() -> None:
             key = object()
             _open_scopes.push(_HostScope(self, key))
             try:
                 try:
-                    fn(*args, **kwargs)
+                    with step:
+                        fn(*args, **kwargs)
                 finally:
                     _open_scopes.leave(key)
             except BaseException as error:  # noqa: BLE001 - raised where the user waits
@@ -180,6 +183,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
             raise foreign(self, event)
         target.mark = mark = Mark()
         self._put(mark)
+        _host_watch.note(self, "record", "record", mark)
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:
@@ -198,6 +202,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         else:
             raise foreign(self, other)
         if mark is not None:
+            _host_watch.note(self, "wait", "wait", mark)
             self._put(Wait(mark))
 
     def _refuse_external(self, *, external: bool) -> None:
@@ -231,14 +236,19 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_turn", "depth", "key", "stream")
+    __slots__ = ("_step", "_turn", "depth", "key", "stream")
 
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
         self.depth = 0
+        self._step: Step | None = None  # what an audit is told of it
+        if turn is not None:
+            self._step = _host_watch.begin(stream, "scope", "with")
 
     def leave(self) -> list[str]:
         if self._turn is not None:
+            if self._step is not None:
+                self._step.end()
             self._turn.end()
         return []
 

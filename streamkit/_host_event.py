@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _host_waits, _refusals, _registry, errors
+from streamkit import _host_waits, _host_watch, _refusals, _registry, errors
 from streamkit.protocols import Concrete, Event, Stream
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class HostEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
         mark = self.live()
-        if mark is not None and not mark.wait(timeout) and timeout is not None:
-            _refusals.raise_timeout(self, timeout)
+        with _host_watch.note(None, "synchronisation", "event sync"):
+            if mark is not None and not mark.wait(timeout) and timeout is not None:
+                _refusals.raise_timeout(self, timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until the last recorded point was reached; see ``sync``.

@@ -6,7 +6,14 @@ import functools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _awaitable, _host_queue, _keep, _open_scopes, _refusals
+from streamkit import (
+    _awaitable,
+    _host_queue,
+    _host_watch,
+    _keep,
+    _open_scopes,
+    _refusals,
+)
 from streamkit._host_queue import Mark
 from streamkit._locks import new_lock
 
@@ -67,9 +74,10 @@ class HostWaits:
         Raises the first error of a submitted function, once. TimeoutError names the stream.
         """
         self._check_open()
-        mark = self._mark()
-        if mark is not None and not mark.wait(timeout) and timeout is not None:
-            _refusals.raise_timeout(self, timeout)
+        with _host_watch.note(self, "synchronisation", "sync"):
+            mark = self._mark()
+            if mark is not None and not mark.wait(timeout) and timeout is not None:
+                _refusals.raise_timeout(self, timeout)
         _keep.drain()
         self._queue.raise_error()
 

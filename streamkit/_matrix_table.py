@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from streamkit._matrix_libraries import LABELS
@@ -32,7 +33,8 @@ def show(report: Report) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("from \\ to", no_wrap=True)
     for name in report.libraries:
-        table.add_column(LABELS[name], no_wrap=True)
+        heading = re.sub(r"(?<=[.-])", "\n", LABELS[name])  # or 80 columns would not do
+        table.add_column(heading, no_wrap=True)
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}
     for first in report.libraries:
         cells = [_cell(pairs.get((first, second))) for second in report.libraries]

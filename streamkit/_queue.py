@@ -59,6 +59,8 @@ class Queue:
     """What cuStreamGetId says; None while unknown because the stream captures."""
     nonblocking: bool | None = None
     """Without the implicit order with the legacy stream; None while unknown."""
+    name: str | None = None
+    """What its creator called it."""
     primary: bool = True
     """Whether the context is the device's primary one."""
     permanent: bool = False

@@ -173,6 +173,7 @@ def new_stream(
         ordinal = _driver.current_device()
     chosen = _priority(priority, *_driver.priority_range(ordinal))
     queue = _lifetime.create(ordinal, nonblocking=bool(nonblocking), priority=chosen)
+    queue.name = name
     _identity.register(queue)
     return CudaStream(queue, None, name=name)
 

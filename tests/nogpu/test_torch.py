@@ -156,3 +156,12 @@ def test_submitted_work_of_torch_is_ordered():
         stream.submit(x.add_, 1)
     stream.sync()
     assert (x == 20).all()
+
+
+def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
+    from streamkit import _audit_cupti
+
+    assert not _audit_cupti._torch_profiles()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
+        assert _audit_cupti._torch_profiles()
+    assert not _audit_cupti._torch_profiles()

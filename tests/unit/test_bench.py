@@ -9,7 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import _bench, _bench_rows, _bench_timing, _bench_waits, _driver, _library, _refusals
+from streamkit import (
+    _bench,
+    _bench_rows,
+    _bench_timing,
+    _bench_waits,
+    _driver,
+    _library,
+    _refusals,
+    errors,
+)
 from streamkit._bench import Count, Import, Report
 from streamkit._bench_timing import Arms, Plan, Row
 from streamkit._bench_waits import WakeUp
@@ -55,10 +64,11 @@ def arms_of(clock, ours_ns, theirs_ns, log, **options):
 
 def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_left_out(clock):
     log = []
-    arms = arms_of(clock, 5, 20, log, clear=lambda: log.append("clear"))
+    clear, between = (lambda: log.append("clear")), (lambda: log.append("between"))
+    arms = arms_of(clock, 5, 20, log, clear=clear, between=between)
     times = _bench_timing.take_turns(arms, 2, 400, lambda: log.append("sync"))
     assert times == ([5, 5], [20, 20])
-    turn = ["sync", ("ours", 200), "sync", ("theirs", 200), "sync", "clear"]
+    turn = ["sync", ("ours", 200), "sync", "between", ("theirs", 200), "sync", "clear"]
     assert log == turn * 2 * 3
 
 
@@ -135,15 +145,20 @@ def test_the_rows_are_those_of_the_design():
         "wrap(the same object again)": (0.6, 0.4),
         "s.to(library), cached": (1.0, 0.7),
         "current_stream('torch')": (0.20, 0.12),
+        "a launch inside audit()": (1.5, 1.2),
     }
 
 
 def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
+    def lacks(*_):
+        raise errors.BackendNotInstalledError("install cupti")
+
     def plan(name, ratio, note):
         row = Row(name, "y", ratio * 100, 100, ratio, ratio, ratio, 0.5, 0.2, note)
         return SimpleNamespace(name=name, measure=lambda *_: row)
 
     plans = [plan("a", 0.1, ""), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
+    plans.append(SimpleNamespace(name="c", measure=lacks))
     cuda = SimpleNamespace(
         Stream=lambda **_: None, synchronize=lambda: None, get_device_name=lambda _: "a GPU"
     )
@@ -162,14 +177,15 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     )
     report = _bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
     assert [(row.name, row.note) for row in report.rows] == [("a", ""), ("b", "bad")]
+    assert report.left_out == {"c": "install cupti"}
     assert (report.device, report.cuda, report.repeats, report.iterations) == (
         "a GPU",
         "13.2",
         2,
         3,
     )
-    assert [done for _, done, _ in seen] == list(range(6))
-    assert {steps for _, _, steps in seen} == {5}
+    assert [done for _, done, _ in seen] == list(range(7))
+    assert {steps for _, _, steps in seen} == {6}
 
 
 def test_the_data_is_json_with_a_verdict_for_each_bound():
@@ -184,7 +200,7 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     data = json.loads(json.dumps(_bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
-        "count", "imported", "waits",
+        "count", "imported", "left_out", "waits",
     }  # fmt: skip
     assert data["rows"][1] == {
         "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,

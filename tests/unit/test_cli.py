@@ -112,7 +112,7 @@ def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
     from streamkit import _cli, _demo, _demo_stages
 
     run = _demo.run
-    monkeypatch.setattr(_demo, "run", lambda: run(device="cpu", libraries=()))
+    monkeypatch.setattr(_demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
     monkeypatch.setattr(_demo_stages._NumPy, "sharpen", lambda _, x: x)
     monkeypatch.setattr(sys, "argv", ["streamkit", *arguments])
     with pytest.raises(SystemExit) as exited:

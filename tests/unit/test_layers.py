@@ -35,16 +35,20 @@ LAYERS = (
     ("_identity",),
     ("_registry",),
     ("_open_scopes", "_order", "_keep", "_movers", "_scope"),
-    ("_waiting", "_host_queue", "_host_waits", "_host_then", "_host_keep"),
+    ("_waiting", "_host_queue", "_host_watch", "_host_waits", "_host_then", "_host_keep"),
     ("_event", "_stream_facts", "_stream_waits", "_stream", "_host_event", "_host"),
     ("_wrap",),
     ("_current", "_handoff"),
+    ("_timeline",),
+    ("_report",),
+    ("_audit",),
     ("__init__", "_bench", "_demo", "_doctor", "_matrix", "testing"),
     ("_cli", "_pytest_plugin"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TOOLS = ("_bench", "_demo", "_doctor", "_matrix", "_cli")  # they compare and show libraries by name
+# They compare and show libraries by name.
+TOOLS = ("_audit", "_bench", "_demo", "_doctor", "_matrix", "_timeline", "_cli")
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)

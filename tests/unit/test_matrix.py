@@ -169,6 +169,11 @@ def test_the_grid_of_all_libraries_fits_a_terminal_of_80_columns(matrix):
     grid = rows(output)
     assert set(grid) == set(LABELS.values())
     assert {len(cells) for cells in grid.values()} == {len(LABELS)}
+    assert "…" not in output
+    head = output.partition("───")[0]
+    assert set(" ".join(LABELS.values()).replace(".", ". ").replace("-", "- ").split()) <= set(
+        head.split()
+    )
 
 
 @pytest.mark.parametrize(("problems", "expected"), [((), 0), (LOST, 1)])

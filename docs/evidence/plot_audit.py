@@ -1,0 +1,81 @@
+"""Draw ``docs/pictures/queues.svg`` from ``audit.json``, which the example 05 wrote on a GPU.
+
+python docs/evidence/plot_audit.py                          needs the dependency group `docs`
+python docs/evidence/plot_audit.py --data FILE --out FILE   elsewhere
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from streamkit._report import Report
+from streamkit._timeline_lanes import COLOURS, LABELS, lanes_of, library_of, span_ns
+
+HERE = Path(__file__).parent
+TITLES = {
+    "before": "Before: with torch.cuda.stream(s) alone, CuPy and Warp run too early; x is 3",
+    "after": "After: on one StreamKit stream, each follows the one before; x is 7",
+}
+MICROSECOND = 1000
+LEAST = 0.006  # of the width: a kernel of a microsecond has to be seen
+
+
+def draw(data: dict[str, Any]) -> Figure:
+    """Return the figure: before above after, a row for each queue."""
+    reports = {name: Report.from_data(data[name]) for name in TITLES}
+    heights = [len(lanes_of(report)) for report in reports.values()]
+    figure = Figure(figsize=(9, 1.6 + 0.55 * sum(heights)), layout="constrained")
+    rows = figure.subplots(len(reports), height_ratios=heights)
+    longest = max(end - start for start, end in map(span_ns, reports.values()))
+    for axes, (name, report) in zip(rows, reports.items(), strict=True):
+        lanes(axes, report, longest / MICROSECOND)
+        axes.set_title(TITLES[name], loc="left", fontsize=10)
+    rows[-1].set_xlabel("microseconds")
+    seen = {library_of(one) for report in reports.values() for one in report.work}
+    handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def lanes(axes: Any, report: Report, width: float) -> None:
+    """Draw the queues of one report."""
+    shown = lanes_of(report)
+    start, _ = span_ns(report)
+    for row, lane in enumerate(shown):
+        for one in lane.operations:
+            left = (one.start_ns - start) / MICROSECOND
+            length = max((one.end_ns - one.start_ns) / MICROSECOND, width * LEAST)
+            axes.barh(row, length, left=left, height=0.6, color=COLOURS[library_of(one)],
+                      edgecolor="white", linewidth=0.5)  # fmt: skip
+    axes.set_yticks(range(len(shown)), [lane.label for lane in shown], fontsize=8)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_xlim(-width * LEAST, width * 1.02)
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def main() -> None:
+    """Read, draw, write; the same data give the same file."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=HERE / "audit.json", help="the two reports")
+    out = HERE.parent / "pictures" / "queues.svg"
+    parser.add_argument("--out", type=Path, default=out, help="where to draw them")
+    arguments = parser.parse_args()
+    mpl.rcParams["svg.hashsalt"] = "streamkit"
+    figure = draw(json.loads(arguments.data.read_text(encoding="utf-8")))
+    arguments.out.parent.mkdir(exist_ok=True)
+    figure.savefig(arguments.out, metadata={"Date": None} if arguments.out.suffix == ".svg" else {})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""See where each library's work really ran: on three queues before, and on one after."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import streamkit as sk
+
+s = sk.new_stream(name="one for all")
+if s.device == "cpu":
+    x, big = np.zeros(4), np.ones(5_000_000)
+    own = [sk.new_stream(name=f"queue {number}") for number in (1, 2, 3)]
+    stages = [(np.sin, big, big), (np.copyto, x, 3), (np.multiply, x, 2, x), (np.add, x, 1, x)]
+
+    def _before() -> None:
+        for queue, (stage, *arguments) in zip([own[0], *own], stages, strict=True):
+            queue.submit(stage, *arguments)
+
+else:
+    import cupy
+    import torch
+    import warp as wp
+
+    @wp.kernel
+    def _inc(a: wp.array(dtype=float)) -> None:
+        a[wp.tid()] += 1.0
+
+    wp.init()
+    x, big = torch.zeros(4, device="cuda"), torch.ones(100_000_000, device="cuda")
+    y, z = cupy.from_dlpack(x), wp.from_torch(x)  # the same memory
+    stages = [(big.sin_,)] * 5  # so that torch is busy for a while
+    stages += [(x.fill_, 3), (cupy.multiply, y, 2, y), (wp.launch, _inc, 4, [z])]
+    own = sk.wrap(torch.cuda.Stream())
+
+    def _before() -> None:
+        with torch.cuda.stream(own.native):  # CuPy and Warp stay where they are
+            for stage, *arguments in stages:
+                stage(*arguments)
+
+
+def _after() -> None:
+    for stage, *arguments in stages:
+        s.submit(stage, *arguments)
+
+
+_after()  # once, to compile the kernels
+s.sync()
+reports = {}
+for run in (_before, _after):
+    with sk.audit() as report:
+        run()
+    print(f"\n== {run.__name__[1:]}: x is {float(x[0])}, and should be 7")
+    report.show()
+    reports[run.__name__[1:]] = report.as_data()
+for path in sys.argv[1:]:  # the reports as JSON
+    Path(path).write_text(json.dumps(reports), encoding="utf-8")
+sys.exit(float(x[0]) != 3 * 2 + 1 or bool(report.off_queue(s)))

@@ -1,0 +1,54 @@
+"""``audit``: what really ran in a block, and on which queue."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from streamkit._audit_cuda import CudaRecorder
+    from streamkit._audit_host import HostRecorder
+    from streamkit._report import Report
+
+
+@contextmanager
+def audit() -> Generator[Report]:
+    """Record every operation in the block, of any library and thread, with its real queue.
+
+    On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
+    host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
+    they are launched. The report is made when the block ends, which waits until everything has
+    run; if the block raises, it holds what had run by then. Audits nest.
+
+    Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError names the extra.
+    CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at the
+    beginning, or took it meanwhile. CaptureError if the block ends while a stream captures.
+    """
+    # what it needs is imported by those who use it
+    from streamkit import _driver  # noqa: PLC0415
+    from streamkit._audit_host import HostRecorder  # noqa: PLC0415
+    from streamkit._report import Report  # noqa: PLC0415
+
+    report, host, cuda = Report(), HostRecorder(), None
+    if _driver.is_present():
+        from streamkit._audit_cuda import CudaRecorder  # noqa: PLC0415
+
+        cuda = CudaRecorder()
+    recorders = (host,) if cuda is None else (cuda, host)
+    with ExitStack() as finishing:
+        finishing.callback(_complete, report, host, cuda)  # after both have stopped
+        for recorder in recorders:
+            finishing.callback(recorder.stop)
+            recorder.start()
+        yield report
+        for recorder in recorders:
+            recorder.settle()
+
+
+def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:
+    found, unfinished = host.operations()
+    if cuda is not None:
+        found += cuda.operations()
+    report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)

@@ -1,0 +1,147 @@
+"""An audit's record of the GPU: from what CUPTI delivers to queues with names."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
+from streamkit._audit_cupti import collector
+from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
+from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._report import AuditedQueue
+from streamkit._timeline_lanes import LABELS
+
+if TYPE_CHECKING:
+    from streamkit._report import Operation
+
+
+class CudaRecorder:
+    """Records what all threads give to the GPU, from ``start`` to ``stop``."""
+
+    def __init__(self) -> None:
+        self._cupti: Any = None
+        self._began = self._ended = 0
+        self._queues: Queues | None = None
+        self._settled = False
+
+    def start(self) -> None:
+        """Begin.
+
+        BackendNotInstalledError without CUPTI, ScopeError if another tool has it.
+        """
+        self._cupti = collector.open()
+        self._began = self._cupti.get_timestamp()
+
+    def settle(self) -> None:
+        """Wait until what was given has run. CaptureError while a stream captures."""
+        self._ended = self._cupti.get_timestamp()
+        contexts = _contexts()
+        streams = _current_streams(set(contexts.values()))
+        _refuse_in_capture(streams)
+        self._queues = self._name_queues(contexts)
+        del streams  # held till their queues had names
+        for context in contexts:
+            begun = self._cupti.get_timestamp()
+            _driver.sync_context(context)
+            collector.own.append((begun, self._cupti.get_timestamp()))
+        self._settled = bool(contexts)
+
+    def stop(self) -> None:
+        """End. Everything that has run is recorded when it returns."""
+        if self._cupti is not None:
+            self._ended = self._ended or self._cupti.get_timestamp()
+            collector.close()
+
+    def operations(self) -> list[Operation]:
+        """Return what ran, in nanoseconds since the start.
+
+        ScopeError if another tool was given the records, which the synchronisation at the end
+        shows: it should be among them.
+        """
+        records = collector.records
+        if self._settled and not any(
+            sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
+        ):
+            raise _refusals.audit_disturbed()
+        queues = self._queues or Queues({}, {})
+        window = self._began, self._ended
+        return list(_audit_records.operations(records, queues, window, collector.own))
+
+    def key_of(self, stream: Any) -> tuple[int, int]:
+        """Return CUPTI's ids of the queue of a StreamKit stream."""
+        return self._key(stream._live())  # noqa: SLF001 - next door
+
+    def _key(self, queue: Queue) -> tuple[int, int]:
+        cupti, context = self._cupti, queue.context
+        return cupti.get_context_id(context), cupti.get_stream_id_ex(context, queue.handle, 0)
+
+    def _name_queues(self, contexts: dict[int, int]) -> Queues:
+        known: dict[tuple[int, int], AuditedQueue] = {}
+        devices = {}
+        for context, device in contexts.items():
+            number = self._cupti.get_context_id(context)
+            devices[number] = device
+            with _driver.in_context(context):
+                defaults = (
+                    (LEGACY, _driver.legacy_id(), "legacy default stream"),
+                    (PER_THREAD, None, "per-thread default stream"),
+                )
+            for handle, found, name in defaults:
+                key = number, self._cupti.get_stream_id_ex(context, handle, 0)
+                known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
+        for queue in _identity.living():
+            if queue.context in contexts and _is_alive(queue):
+                key = self._key(queue)
+                if key not in known:
+                    known[key] = AuditedQueue(
+                        f"cuda:{queue.device}", _name(queue), queue.id, key=key
+                    )
+        return Queues(known, devices)
+
+
+def _contexts() -> dict[int, int]:
+    """Return the contexts in which there can be work, with their devices."""
+    found = {
+        _driver.primary_context(device): device
+        for device in range(_driver.device_count())
+        if _driver.primary_is_active(device)
+    }
+    for queue in _identity.living():
+        if _is_alive(queue):
+            found.setdefault(queue.context, queue.device or 0)
+    return found
+
+
+def _refuse_in_capture(streams: list[Any]) -> None:
+    # one first met while it captures is not among the known
+    current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
+    for queue in [*current, *filter(_is_alive, _identity.living())]:
+        with _order.on(queue):
+            if _driver.capture_id(queue.handle) is not None:
+                name = _name(queue)
+                raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
+
+
+def _is_alive(queue: Queue) -> bool:
+    """Whether the handle is known to be valid: asking about a destroyed one may crash."""
+    if queue.thread is not None:
+        return queue.thread is this_thread()
+    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
+
+
+def _current_streams(devices: set[int]) -> list[Any]:
+    """Return where the libraries stand, so that queues nobody wrapped have names."""
+    found: list[Any] = []
+    for device in devices:
+        # a library that cannot say where it stands must not cost the report
+        with contextlib.suppress(Exception):
+            found.extend(_current.current_streams(device=device).values())
+    return found
+
+
+def _name(queue: Queue) -> str:
+    if queue.name:
+        return queue.name
+    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+    return f"{LABELS.get(maker, maker)} stream id={queue.id}".strip()

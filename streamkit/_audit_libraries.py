@@ -1,0 +1,77 @@
+"""Whose kernel is it: what a kernel's name tells, and nothing that it does not.
+
+CUPTI does not know who launched a kernel. Names do where a library builds its own into them; the
+kernels of cuBLAS, CUB or a user's own source can be anybody's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from typing import Any
+
+_KERNELS = {
+    "torch": re.compile(r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_"),
+    "cupy": re.compile(r"^cupy_"),
+    "warp": re.compile(r"_cuda_kernel_(forward|backward)$"),
+    "numba": re.compile(r"(?<![\w:])cudapy::"),
+}
+_MODULES = ("torch", "cupy", "warp", "numba", "numpy")
+
+
+def library_of_kernel(name: str) -> str | None:
+    """Return the library whose kernel has this (demangled) name, None where it does not tell."""
+    return next((library for library, own in _KERNELS.items() if own.search(name)), None)
+
+
+def library_of_module(module: str) -> str | None:
+    """Return the library of a function by the module that it says it is of."""
+    root = module.partition(".")[0]
+    return root if root in _MODULES else None
+
+
+@functools.lru_cache(maxsize=4096)
+def readable(symbol: str) -> str:
+    """Return a C++ symbol as it was written, without its return type and its parameters."""
+    name = _demangled(symbol)
+    if name.startswith("void "):
+        name = name.removeprefix("void ")
+    return name[: _parameters(name)] if name.endswith(")") else name
+
+
+def _parameters(name: str) -> int:
+    depth = 0
+    for place in range(len(name) - 1, -1, -1):
+        depth += (name[place] == ")") - (name[place] == "(")
+        if not depth:
+            return place
+    return len(name)
+
+
+def _demangled(symbol: str) -> str:
+    runtime = _runtime() if symbol.startswith("_Z") else None
+    if runtime is None:
+        return symbol
+    demangle, free = runtime
+    found = demangle(symbol.encode(), None, None, None)
+    if not found:
+        return symbol
+    try:
+        return ctypes.string_at(found).decode()
+    finally:
+        free(found)
+
+
+@functools.cache
+def _runtime() -> tuple[Any, Any] | None:
+    """Return ``__cxa_demangle`` and ``free`` of the C++ runtime, or None where that is not."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return None
+    demangle, free = library["__cxa_demangle"], library["free"]
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = (ctypes.c_char_p, *[ctypes.c_void_p] * 3)
+    free.argtypes = (ctypes.c_void_p,)
+    return demangle, free

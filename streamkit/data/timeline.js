@@ -1,0 +1,157 @@
+// Draws what _timeline_page.py put into DATA: {title, lanes, libraries, names, work, waits}.
+//   lanes: [label]; libraries: [[label, colour]]; names: [text], each once
+//   work: [[lane, library, name, start, duration]] by lane, then start; times in milliseconds
+//   waits: [[lane, time, other lane, its time]]
+// A bar is a thick line: one WebGL trace for each library draws any number of them. Names are drawn
+// for the bars that are wide enough, and arrows where there are not too many, anew after each zoom.
+"use strict";
+
+const BAR = 18, LANE = 58, NAMED = 200, ARROWS = 300;
+const chart = document.getElementById("chart"), tip = document.getElementById("tip");
+const byLane = DATA.lanes.map((_, lane) => DATA.work.filter((bar) => bar[0] === lane));
+
+function bars(library, [label, colour]) {
+  const x = [], y = [];
+  for (const [lane, whose, , start, duration] of DATA.work) {
+    if (whose !== library) continue;
+    x.push(start, start + duration, null);
+    y.push(lane, lane, null);
+  }
+  return {
+    type: "scattergl", mode: "lines+markers", name: label, x, y, hoverinfo: "skip",
+    line: {color: colour, width: BAR},
+    // a tick at each end, or a bar of less than a pixel would not be seen
+    marker: {symbol: "line-ns", size: BAR / 2, line: {color: colour, width: 1}},
+  };
+}
+
+function arrows(left, right) {
+  const seen = DATA.waits.filter(([, start, , end]) => end >= left && start <= right);
+  const lines = {x: [], y: []}, heads = {x: [], y: [], symbols: []};
+  for (const [from, start, to, end] of seen.length > ARROWS ? [] : seen) {
+    const down = to > from, tip = to + (down ? -1 : 1) * (BAR / 2 + 5) / LANE;
+    lines.x.push(start, end, null);
+    lines.y.push(from, tip, null);
+    heads.x.push(end);
+    heads.y.push(tip);
+    heads.symbols.push(down ? "triangle-down" : "triangle-up");
+  }
+  return [lines, heads];
+}
+
+const label = {
+  showarrow: false, xanchor: "left", xref: "paper", yref: "y", x: 0, borderpad: 1,
+  font: {size: 12, color: "#444"}, bgcolor: "rgba(255,255,255,0.8)",
+};
+const laneLabels = DATA.lanes.map((text, lane) => ({...label, text, y: lane - 0.36}));
+
+function layout() {
+  return {
+    height: 130 + LANE * DATA.lanes.length, dragmode: "zoom", hovermode: false,
+    margin: {l: 12, r: 12, t: 34, b: 96}, paper_bgcolor: "#fff", plot_bgcolor: "#fafafa",
+    legend: {orientation: "h", x: 0, y: -34 / (LANE * DATA.lanes.length), yanchor: "top"},
+    xaxis: {ticksuffix: " ms", zeroline: false, rangemode: "tozero"},
+    yaxis: {range: [DATA.lanes.length - 0.4, -0.7], fixedrange: true, visible: false},
+  };
+}
+
+function pixels() {
+  const axis = chart._fullLayout.xaxis;
+  return {axis, perMs: axis._length / (axis.range[1] - axis.range[0])};
+}
+
+// The first bar of a lane that may reach to a time: bars of one queue seldom overlap.
+function firstAt(lane, time) {
+  let low = 0, high = lane.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane[middle][3] < time) low = middle + 1;
+    else high = middle;
+  }
+  return Math.max(0, low - 8);
+}
+
+function escaped(text) {  // Plotly reads annotations as HTML
+  return text.replace(/[&<>]/g, (one) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[one]);
+}
+
+function names({axis, perMs}) {
+  const [left, right] = axis.range, found = [];
+  for (const lane of byLane) {
+    for (let i = firstAt(lane, left); i < lane.length && lane[i][3] < right; i++) {
+      const [row, , name, start, duration] = lane[i];
+      const begin = Math.max(start, left), end = Math.min(start + duration, right);
+      const letters = Math.floor((end - begin) * perMs / 7) - 1;
+      if (letters < 3 || found.length >= NAMED) continue;
+      const full = DATA.names[name];
+      const text = full.length > letters ? full.slice(0, letters - 1) + "…" : full;
+      found.push({
+        text: escaped(text), x: (begin + end) / 2, y: row, showarrow: false,
+        font: {color: "#fff", size: 11, family: "monospace"},
+      });
+    }
+  }
+  return found;
+}
+
+function redraw() {
+  const view = pixels(), [lines, heads] = arrows(...view.axis.range);
+  const first = DATA.libraries.length;
+  const data = {
+    x: [lines.x, heads.x], y: [lines.y, heads.y], "marker.symbol": [null, heads.symbols],
+  };
+  // not relayout, which would call for another redraw
+  return Plotly.update(chart, data, {annotations: [...laneLabels, ...names(view)]},
+                       [first, first + 1]);
+}
+
+function barAt(clientX, clientY) {
+  const box = chart.getBoundingClientRect(), {axis, perMs} = pixels();
+  const time = axis.p2d(clientX - box.left - axis._offset);
+  const vertical = chart._fullLayout.yaxis;
+  const row = vertical.p2d(clientY - box.top - vertical._offset), lane = byLane[Math.round(row)];
+  if (!lane || Math.abs(row - Math.round(row)) > BAR / LANE) return null;
+  let best = null, distance = 4;  // a bar narrower than the pointer is found beside it
+  for (let i = firstAt(lane, time - 4 / perMs); i < lane.length; i++) {
+    const [, , , start, duration] = lane[i];
+    if ((start - time) * perMs > 4) break;
+    const off = Math.max(start - time, time - start - duration, 0) * perMs;
+    if (off < distance) [best, distance] = [lane[i], off];
+  }
+  return best;
+}
+
+function told(ms) {
+  return ms < 1 ? `${(ms * 1000).toFixed(3)} µs` : `${ms.toFixed(3)} ms`;
+}
+
+function point(event) {
+  const bar = barAt(event.clientX, event.clientY);
+  tip.hidden = !bar;
+  if (!bar) return;
+  const [lane, library, name, start, duration] = bar;
+  tip.textContent = [
+    DATA.names[name], DATA.libraries[library][0], DATA.lanes[lane],
+    `${told(duration)}, from ${told(start)}`,
+  ].join("\n");
+  const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, room))}px`;
+  tip.style.top = `${event.clientY + 16}px`;
+}
+
+const dark = "#222", extra = {type: "scattergl", x: [], y: [], hoverinfo: "skip"};
+const traces = [
+  ...DATA.libraries.map((library, i) => bars(i, library)),
+  {...extra, mode: "lines", name: "wait", legendgroup: "wait", line: {color: dark, width: 1},
+   showlegend: DATA.waits.length > 0},
+  {...extra, mode: "markers", legendgroup: "wait", showlegend: false,
+   marker: {color: dark, size: 9, symbol: "triangle-down"}},
+];
+const options = {responsive: true, scrollZoom: true, displaylogo: false,
+                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
+Plotly.newPlot(chart, traces, layout(), options).then(redraw).then(() => {
+  chart.on("plotly_relayout", redraw);
+  chart.addEventListener("mousemove", point);
+  chart.addEventListener("mouseleave", () => { tip.hidden = true; });
+  document.body.dataset.drawn = DATA.work.length;
+});

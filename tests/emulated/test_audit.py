@@ -1,0 +1,126 @@
+"""How an audit begins and ends on CUDA, and what it calls the queues; CUPTI's part is played."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from _cupti import Cupti, Kind
+from _raw import check, current_context, driver, make_stream, stream_id
+
+import streamkit as sk
+from streamkit import _driver
+from streamkit._audit_cupti import collector
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """The stand-in; afterwards nothing may be recording."""
+    cupti, sync = Cupti(), _driver.sync_context
+
+    def sync_context(context):
+        sync(context)
+        cupti.synchronised(context)
+
+    monkeypatch.setattr(_driver, "sync_context", sync_context)
+    monkeypatch.setitem(sys.modules, "cupti", cupti)
+    monkeypatch.setitem(sys.modules, "cupti.cupti", cupti)
+    yield cupti
+    assert cupti.enabled == set()
+    assert collector._open == 0
+
+
+def test_without_cupti_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
+        pass
+
+
+def test_work_is_on_the_queue_that_ran_it(cupti):
+    context, s, raw = current_context(), sk.new_stream(name="mine"), make_stream()
+    with sk.audit() as report:
+        for handle in (s.handle, raw, 1, 2):
+            cupti.ran("cupy_add", context, handle)
+    names = [one.queue.name for one in report.work]
+    assert names[0] == "mine"
+    assert names[1].startswith("stream #")
+    assert names[2:] == ["legacy default stream", "per-thread default stream"]
+    assert {one.queue.device for one in report.work} == {"cuda:0"}
+    assert [one.queue.id for one in report.work[:3]] == [s.id, None, stream_id(1)]
+    assert report.legacy_work == [report.work[2]]
+    for stream, one in zip((s, sk.from_handle(raw)), report.work, strict=False):
+        assert one not in report.off_queue(stream)
+        assert len(report.off_queue(stream)) == 3
+
+
+def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
+    context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
+    with sk.audit() as report:
+        cupti.ran("f_cuda_kernel_forward", context, s.handle)
+    assert report.queues[0].name == f"Warp stream id={s.id}"
+    owned = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ran("f", context, owned.handle)
+    assert report.queues[0].name == f"StreamKit stream id={owned.id}"
+
+
+def test_calls_that_put_nothing_on_a_queue_are_not_recorded(cupti):
+    with sk.audit():
+        assert cupti.left_out == [("driver", 1), ("runtime", 7)]
+        assert cupti.enabled == set(Kind)
+
+
+def test_audits_nest_and_the_first_and_last_alone_begin_and_end(cupti):
+    context, s = current_context(), sk.new_stream()
+    with sk.audit() as outer:
+        cupti.ran("a", context, s.handle)
+        with sk.audit() as inner:
+            cupti.ran("b", context, s.handle)
+        cupti.ran("c", context, s.handle)
+    assert [one.name for one in inner.work] == ["b"]
+    assert [one.name for one in outer.work] == ["a", "b", "c"]
+    assert outer.synchronisations == []
+    assert len(cupti.enabled_ever) == len(Kind)
+
+
+def test_an_error_in_the_block_passes_and_recording_ends(cupti):
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        cupti.ran("a", current_context(), 1)
+        raise KeyError
+    assert [one.name for one in report.work] == ["a"]
+
+
+def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
+    cupti.refuses = Kind.CUDA_EVENT
+    with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
+        pytest.fail("it began")
+
+
+def test_records_that_another_tool_got_are_missed(cupti):
+    with pytest.raises(sk.ScopeError, match="took CUPTI"), sk.audit():
+        cupti.is_taken = True
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known and non-blocking", "unknown"])
+def test_ending_in_a_capture_is_refused_and_leaves_it_whole(cupti, known):
+    raw = make_stream(nonblocking=known)
+    _held = sk.from_handle(raw, owner=object()) if known else sk.default_stream(0)
+    mode = driver.CUstreamCaptureMode(1)
+    with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit():
+        check(driver.cuStreamBeginCapture(raw, mode))
+    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    with sk.audit() as report:
+        pass
+    assert report.operations == ()
+
+
+def test_a_library_that_captures_on_a_stream_nobody_wrapped_is_noticed(cupti, warp):
+    raw = make_stream()
+    mode = driver.CUstreamCaptureMode(1)
+    view = warp.Stream("cuda:0", cuda_stream=raw)
+    with warp.ScopedStream(view, sync_enter=False):
+        with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit():
+            check(driver.cuStreamBeginCapture(raw, mode))
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))

@@ -1,0 +1,280 @@
+"""What an audit sees on hardware: each known program's kernels, copies, waits, on their queues."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from _raw import check, driver, make_stream, stream_id
+
+import streamkit as sk
+from _libraries import need
+from _programs import python
+
+cupti = pytest.importorskip("cupti")
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = need("torch")
+    torch.zeros(1, device="cuda").fill_(0)
+    torch.cuda.synchronize()
+    return torch
+
+
+def where(operations):
+    return [(one.library, one.queue.id) for one in operations]
+
+
+def counted(report):
+    kinds = [one.kind for one in report.operations]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+
+
+# -- the problem, and its solution ------------------------------------------------------------
+
+
+@pytest.fixture
+def program(players, cells):
+    """Let torch, CuPy and Warp each run one kernel where it stands."""
+    libraries = [players(name) for name in ("torch", "cupy", "warp")]
+    places = [cells(0.0) for _ in range(4)]
+
+    def run():
+        for player, src, dst in zip(libraries, places, places[1:], strict=False):
+            player.add_one_current(src.pointer, dst.pointer)
+
+    run()
+    check(driver.cuCtxSynchronize())
+    return run
+
+
+def test_before_three_libraries_run_on_three_queues(players, program):
+    torch, s = players("torch").torch, players("torch").new_stream()
+    warps = stream_id(players("warp").handle_of(players("warp").current()))
+    with sk.audit() as report, torch.cuda.stream(s):
+        program()
+    work = {one.library: one for one in report.work}
+    assert len(report.work) == 3
+    assert work["torch"].queue.key == report._key_of(sk.wrap(s))
+    assert (work["cupy"].queue.id, work["cupy"].queue.is_legacy) == (stream_id(1), True)
+    assert work["warp"].queue.id == warps
+    assert report.legacy_work == [work["cupy"]]
+    assert {one.library for one in report.off_queue(s)} == {"cupy", "warp"}
+    with pytest.raises(sk.OneQueueError, match=r"(?s)cupy_add.*\[cupy\] on legacy default stream"):
+        report.assert_one_queue(s)
+
+
+def test_after_they_run_on_one(players, program):
+    s = players("torch").new_stream()
+    with sk.audit() as report, sk.use(s):
+        program()
+    assert where(report.work) == [
+        (name, stream_id(s.cuda_stream)) for name in ("torch", "cupy", "warp")
+    ]
+    report.assert_one_queue(s)
+    report.assert_one_queue(sk.wrap(s))
+    assert (report.legacy_work, report.synchronisations, report.waits) == ([], [], [])
+
+
+# -- each kind of operation -------------------------------------------------------------------
+
+
+def test_raw_work_is_counted_and_placed(cells, gate):
+    streams = make_stream(), make_stream(nonblocking=False)
+    a, b = cells(1), cells(2)
+    with sk.audit() as report:
+        check(driver.cuMemsetD32Async(a.pointer, 0, 1, streams[0]))
+        check(driver.cuMemcpyDtoDAsync(b.pointer, a.pointer, 4, streams[1]))
+        check(driver.cuMemsetD32Async(a.pointer, 0, 1, 1))
+        check(driver.cuMemsetD32Async(a.pointer, 0, 1, 2))
+    assert [one.kind for one in report.work] == ["fill", "copy", "fill", "fill"]
+    assert len(report.queues) == 4
+    for handle, one in zip(streams, report.work, strict=False):
+        assert len(report.off_queue(sk.from_handle(handle))) == 3
+        assert one not in report.off_queue(sk.from_handle(handle))
+    assert len(report.off_queue(sk.per_thread_stream())) == 3
+    assert [one.queue.name for one in report.work[2:]] == [
+        "legacy default stream",
+        "per-thread default stream",
+    ]
+    assert report.legacy_work == [report.work[2]]
+
+
+def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    cell, event = cells(0), torch.cuda.Event()
+    with sk.audit() as report:
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, a.handle))
+        b.wait(a)
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, b.handle))
+        check(driver.cuStreamSynchronize(b.handle))
+        event.record(a.to("torch"))
+        event.synchronize()
+        _ = event.query(), driver.cuStreamQuery(a.handle)
+        torch.cuda.synchronize()
+    (wait,) = report.waits
+    one, two = report.work
+    assert (wait.after, wait.queue) == (one.queue, two.queue)
+    assert [queue.name for queue in (one.queue, two.queue)] == ["a", "b"]
+    assert one.end_ns <= wait.start_ns <= wait.end_ns <= two.start_ns
+    assert [(sync.name, sync.queue) for sync in report.synchronisations] == [
+        ("cuStreamSynchronize", two.queue),
+        ("cudaEventSynchronize", one.queue),
+        ("cudaDeviceSynchronize", None),
+    ]
+    assert counted(report)["record"] == 2
+
+
+def test_blocking_copies_hold_the_host(cells):
+    cell = cells(3)
+    with sk.audit() as report:
+        cell.read()
+    (copy,) = report.work
+    assert (copy.kind, copy.blocks_host) == ("copy", True)
+    assert report.synchronisations == [copy]
+
+
+def test_a_graph_counts_on_the_queue_that_launches_it(torch):
+    s, t, other = (torch.cuda.Stream() for _ in range(3))
+    x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=s):
+        x.add_(1)
+        t.wait_stream(s)
+        with torch.cuda.stream(t):
+            y.add_(1)
+        x.mul_(2)
+        s.wait_stream(t)
+    with sk.audit() as report, torch.cuda.stream(other):
+        graph.replay()
+    assert [one.kind for one in report.work] == ["kernel"] * 3
+    assert {one.graph is None for one in report.work} == {False}
+    report.assert_one_queue(other)
+
+
+def test_other_threads_and_nested_audits(torch):
+    s = torch.cuda.Stream()
+    x = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+
+    def fill():
+        with torch.cuda.stream(s):
+            x.fill_(1)
+
+    with sk.audit() as outer:
+        fill()
+        with sk.audit() as inner:
+            thread = threading.Thread(target=fill)
+            thread.start()
+            thread.join()
+        fill()
+    assert (len(inner.work), len(outer.work)) == (1, 3)
+    assert outer.synchronisations == []  # those of the audits themselves are left out
+    fill()
+    with sk.audit() as later:
+        pass
+    assert later.operations == ()
+
+
+def test_more_work_than_a_buffer_holds(torch):
+    x = torch.zeros(8, device="cuda")
+    with sk.audit() as report:
+        for _ in range(3000):
+            x.fill_(1)
+    assert len(report.work) == 3000
+
+
+# -- how it begins and ends -------------------------------------------------------------------
+
+
+def test_an_error_passes_and_what_ran_is_reported(torch):
+    x = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        x.fill_(1)
+        torch.cuda.synchronize()
+        raise KeyError
+    assert len(report.work) == 1
+    with sk.audit() as report:
+        x.fill_(1)
+    assert len(report.work) == 1
+
+
+def test_ending_inside_a_capture_is_refused_and_leaves_it_valid(torch):
+    s = torch.cuda.Stream()
+    x = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    refused = pytest.raises(sk.CaptureError, match="ending an audit")
+    with torch.cuda.graph(graph, stream=s), refused, sk.audit():
+        x.add_(1)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert x[0].item() == 1
+    with sk.audit() as report:
+        x.fill_(1)
+    assert len(report.work) == 1
+
+
+PROGRAM = """
+import torch
+import streamkit as sk
+
+def profiler():
+    activities = torch.profiler.ProfilerActivity
+    return torch.profiler.profile(activities=[activities.CPU, activities.CUDA], acc_events=True)
+
+def kernels(profile):
+    return sum(one.count for one in profile.key_averages() if str(one.device_type).endswith("CUDA"))
+
+def fill():
+    x.fill_(1)
+    torch.cuda.synchronize()
+
+x = torch.zeros(8, device="cuda")
+torch.cuda.synchronize()
+
+# one after the other
+for _ in range(2):
+    with profiler() as profile:
+        fill()
+    assert kernels(profile) >= 1
+    with sk.audit() as report:
+        fill()
+    assert len(report.work) == 1
+
+# the audit inside: refused, and the profiler unharmed
+with profiler() as profile:
+    fill()
+    try:
+        with sk.audit():
+            fill()
+    except sk.ScopeError as error:
+        assert "profiler is running" in str(error)
+    else:
+        raise AssertionError("it was not refused")
+    fill()
+assert kernels(profile) >= 2, kernels(profile)
+
+# the profiler inside: noticed, and the next audit unharmed
+try:
+    with sk.audit():
+        fill()
+        with profiler():
+            fill()
+except sk.ScopeError as error:
+    assert "took CUPTI" in str(error)
+else:
+    raise AssertionError("it was not noticed")
+with sk.audit() as report:
+    fill()
+assert len(report.work) == 1
+"""
+
+
+def test_audits_and_torchs_profiler_one_after_the_other_and_not_at_once(torch):
+    site = Path(cupti.__file__).parents[1]
+    python(PROGRAM, options=["-W", "ignore"], path=[site])

@@ -1,0 +1,207 @@
+"""``audit`` on host streams: what it records, what its report answers, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import pytest
+
+import streamkit as sk
+from _queues import Gate
+from streamkit import _host_watch
+from streamkit._report import Report
+from streamkit.testing import adversarial
+
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+
+def first():
+    pass
+
+
+def second():
+    pass
+
+
+def kinds(report):
+    return [one.kind for one in report.operations]
+
+
+def test_functions_are_recorded_with_their_names_queues_and_times(stream, other):
+    with sk.audit() as report:
+        stream.submit(first)
+        other.submit(functools.partial(second))
+        stream.submit("".join, [])
+    assert {(one.name, one.queue.name) for one in report.work} == {
+        ("first", "s"),
+        ("second", "other"),
+        ("str.join", "s"),
+    }
+    assert all(0 <= one.start_ns <= one.end_ns for one in report.work)
+    assert {queue.id for queue in report.queues} == {stream.id, other.id}
+    assert report.unfinished == 0
+
+
+def test_the_end_waits_until_everything_has_run(stream, other, hold):
+    gate = hold(stream)
+    with sk.audit() as report:
+        stream.submit(first)
+        other.wait(stream)
+        other.submit(second)
+        threading.Timer(0.1, gate.open).start()
+    assert [one.name for one in report.work] == ["first", "second"]
+
+
+def test_what_ran_before_and_after_is_left_out(stream):
+    stream.submit(first)
+    stream.sync()
+    with sk.audit() as report:
+        pass
+    stream.submit(second)
+    stream.sync()
+    assert report.operations == ()
+    assert _host_watch._listeners == ()
+
+
+def test_a_wait_names_its_queue_and_lies_between_what_it_orders(stream, other, hold):
+    gate = hold(stream)
+    with sk.audit() as report:
+        stream.submit(first)
+        other.wait(stream)
+        other.submit(second)
+        threading.Timer(0.1, gate.open).start()
+    (wait,) = report.waits
+    before, after = report.work
+    assert (wait.after, wait.queue) == (before.queue, after.queue)
+    assert before.end_ns <= wait.start_ns <= wait.end_ns <= after.start_ns
+    assert [one.kind for one in report.operations].count("record") == 1
+
+
+def test_the_body_of_a_scope_is_work_and_a_sync_holds_the_host(stream):
+    with sk.audit() as report:
+        with stream:
+            pass
+        stream.record().sync()
+        stream.sync()
+    assert [one.kind for one in report.work] == ["scope"]
+    assert [one.name for one in report.synchronisations] == ["event sync", "sync"]
+    assert [one.queue and one.queue.name for one in report.synchronisations] == [None, "s"]
+
+
+def test_other_threads_are_recorded_too(stream):
+    with sk.audit() as report:
+        thread = threading.Thread(target=stream.submit, args=(first,))
+        thread.start()
+        thread.join()
+    assert [one.name for one in report.work] == ["first"]
+
+
+def test_audits_nest(stream):
+    with sk.audit() as outer:
+        stream.submit(first)
+        with sk.audit() as inner:
+            stream.submit(second)
+    assert [one.name for one in inner.work] == ["second"]
+    assert [one.name for one in outer.work] == ["first", "second"]
+
+
+def test_an_error_passes_and_the_report_holds_what_had_run(stream, hold):
+    ran = threading.Event()
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        stream.submit(ran.set)
+        stream.sync()
+        gate = Gate(stream)
+        stream.submit(second)
+        raise KeyError
+    assert [one.name for one in report.work if one.name == "second"] == []
+    assert [one.name for one in report.work][:1] == ["Event.set"]
+    assert report.unfinished >= 1
+    assert _host_watch._listeners == ()
+    gate.open()
+
+
+def test_inside_a_scope_of_a_host_stream_it_waits_for_nothing(stream, other):
+    with stream:
+        with sk.audit() as report:
+            stream.submit(first)
+            other.wait(stream)  # reached at once: the body is where the stream is
+            other.submit(second)
+        assert [one.name for one in report.work][:1] == ["first"]
+
+
+def test_under_the_adversarial_scheduler(stream, other):
+    with adversarial(3), sk.audit() as report:
+        stream.submit(first)
+        other.wait(stream)
+        other.submit(second)
+    assert [one.name for one in report.work] == ["first", "second"]
+
+
+def test_a_function_that_fails_is_recorded_and_its_error_kept_for_sync(stream):
+    def fails():
+        raise ValueError("too bad")
+
+    with sk.audit() as report:
+        stream.submit(fails)
+    assert len(report.work) == 1
+    with pytest.raises(ValueError, match="too bad"):
+        stream.sync()
+
+
+# -- the report -------------------------------------------------------------------------------
+
+
+def test_the_report_is_not_there_before_the_end():
+    with sk.audit() as report, pytest.raises(sk.ScopeError, match="when the block ends"):
+        report.assert_one_queue(sk.default_stream())
+    assert report.operations == ()
+
+
+def test_one_queue_is_asserted_and_strays_are_listed(stream, other):
+    with sk.audit() as report:
+        stream.submit(first)
+        other.submit(second)
+        other.submit(second)
+    assert [one.name for one in report.off_queue(stream)] == ["second"] * 2
+    with pytest.raises(sk.OneQueueError) as raised:
+        report.assert_one_queue(stream)
+    assert "2 of 3 operations did not run on <streamkit.HostStream 's'" in str(raised.value)
+    assert "  second on other (cpu) (2 times)\n" in str(raised.value)
+    with sk.audit() as report:
+        stream.submit(first)
+    report.assert_one_queue(stream)
+
+
+def test_that_nothing_ran_is_not_one_queue(stream):
+    with sk.audit() as report:
+        pass
+    with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
+        report.assert_one_queue(stream)
+
+
+def test_of_many_strays_some_are_listed_and_the_rest_counted(stream, other):
+    with sk.audit() as report:
+        for number in range(20):
+            other.submit(type(f"F{number}", (), {"__call__": lambda _: None})())
+    with pytest.raises(sk.OneQueueError, match="and 8 more"):
+        report.assert_one_queue(stream)
+
+
+def test_a_closed_stream_can_still_be_asked_for(stream):
+    with sk.audit() as report:
+        stream.submit(first)
+    stream.close()
+    assert report.off_queue(stream) == []
+
+
+def test_the_data_gives_the_report_back(stream, other):
+    with sk.audit() as report:
+        stream.submit(first)
+        other.wait(stream)
+        other.submit(second)
+    again = Report.from_data(report.as_data())
+    assert again.operations == report.operations
+    assert again.off_queue(other) == report.off_queue(other)
+    assert repr(again) == "<streamkit audit report: 2 operations, 2 queues>"
+    assert repr(Report()) == "<streamkit audit report, not over>"

@@ -1,0 +1,183 @@
+"""What a recording of CUPTI on an H200 becomes: queues, libraries, waits, synchronisations."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from _recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
+from streamkit import _audit_libraries
+from streamkit._audit_records import Records
+from streamkit._audit_waits import Point, Timeline
+
+
+def names(operations):
+    return [(one.library, one.queue) for one in operations]
+
+
+def test_before_three_libraries_ran_on_three_queues():
+    before = report("before")
+    assert sorted(names(before.work), key=str) == sorted(
+        [("torch", TORCH)] * 4 + [("cupy", LEGACY), ("warp", WARP)], key=str
+    )
+    assert before.queues == [TORCH, LEGACY, WARP]
+    assert names(before.off_queue(TORCH)) == [("cupy", LEGACY), ("warp", WARP)]
+    assert names(before.legacy_work) == [("cupy", LEGACY)]
+
+
+def test_after_all_ran_on_one():
+    after = report("after")
+    assert names(after.work) == [("torch", TORCH)] * 4 + [("cupy", TORCH), ("warp", TORCH)]
+    after.assert_one_queue(TORCH)
+    assert after.legacy_work == []
+
+
+def test_the_recorders_own_synchronisation_is_left_out_and_no_other():
+    assert report("before").synchronisations == []
+    seen = report("before", own=[], window=(0, 10**12)).synchronisations
+    assert [one.name for one in seen] == ["cuCtxSynchronize"]
+
+
+def test_what_was_asked_for_outside_the_window_is_left_out():
+    everything = operations("before")
+    first, *_ = sorted(everything, key=lambda one: one.start_ns)
+    # the kernel itself ran after this time, and was launched before
+    launched = next(
+        record["start"]
+        for record in DATA["parts"]["before"]["records"]
+        if record["kind"] == DATA["kinds"]["RUNTIME"]
+    )
+    assert launched < launched + 1 < first.start_ns
+    assert len(operations("before", window=(launched + 1, 10**12))) == len(everything) - 1
+    assert len(operations("before", window=(0, launched))) == 1
+    moved = operations("before", window=(launched, 10**12))
+    assert min(one.start_ns for one in moved) == first.start_ns - launched
+
+
+def test_a_wait_names_the_queue_it_waited_for_and_when_that_got_there():
+    waits = report("waits").waits
+    kernel = next(one for one in report("waits").work if one.queue == TORCH)
+    after = next(one for one in report("waits").work if one.queue.key == (2, 25))
+    first = waits[0]
+    assert (first.after, first.queue.key) == (TORCH, (2, 25))
+    assert first.start_ns == kernel.end_ns  # the awaited event was recorded behind it
+    assert first.end_ns == after.start_ns  # what it held back
+    assert [wait.after.key for wait in waits] == [
+        (2, 21), (2, 25), (2, 150), (2, 25), (2, 25), (2, 25),
+    ]  # fmt: skip
+    assert all(wait.start_ns <= wait.end_ns for wait in waits)
+
+
+def test_questions_do_not_count_as_synchronisations():
+    asked = [name for name in DATA["runtime"] if "Query" in name]
+    assert asked
+    names = {one.name for one in report("others").synchronisations}
+    assert names == {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"} | {
+        "cuStreamSynchronize"
+    }
+
+
+def test_a_wait_of_the_host_for_an_event_is_on_the_events_queue():
+    (found,) = [
+        one for one in report("others").synchronisations if one.name == "cudaEventSynchronize"
+    ]
+    assert found.queue == TORCH
+    assert found.blocks_host
+
+
+def test_copies_and_fills_say_what_they_are():
+    work = report("others").work
+    assert {one.name for one in work if one.kind == "copy"} >= {
+        "copy host to device, 4000 bytes",
+        "copy device to host, 4 bytes",
+        "copy device to device, 64 bytes",
+    }
+    assert {one.name for one in work if one.kind == "fill"} >= {"fill, 40 bytes"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "memory", "blocks"), [(0, 2, True), (0, 1, True), (1, 2, False), (0, 3, False)]
+)
+def test_a_blocking_copy_of_host_memory_holds_the_host(flags, memory, blocks):
+    copy = DATA["kinds"]["MEMCPY"]
+    record = next(one for one in DATA["parts"]["others"]["records"] if one["kind"] == copy)
+    found = Records()
+    readers()[copy](
+        found, SimpleNamespace(**{**record, "flags_": flags, "src_kind": 3, "dst_kind": memory})
+    )
+    assert [one.blocks_host for one in found.activities] == [blocks]
+
+
+def test_a_graph_counts_where_it_was_launched_branches_included():
+    other = (2, 25)
+    work = report("graph").work
+    assert {one.graph for one in work} == {2}
+    assert [one.queue.key for one in work] == [TORCH.key] * 3 + [other] * 3
+    assert any(
+        record["stream_id"] == 154  # a branch ran on a stream of the graph's own
+        for record in DATA["parts"]["graph"]["records"]
+        if "stream_id" in record
+    )
+
+
+def test_a_library_is_told_by_its_own_names_only():
+    libraries = {one.name: one.library for one in report("others").work if one.kind == "kernel"}
+    assert libraries["mine"] is None
+    assert libraries["cupy_fill"] == "cupy"
+    unknown = [name for name, library in libraries.items() if library is None]
+    assert all(
+        name == "mine" or name.startswith(("sm80_xmma", "cutlass", "cub::", "generate_", "gen_"))
+        or name == "memtile_value_kernel<int>"
+        for name in unknown
+    ), unknown  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("at::native::vectorized_elementwise_kernel<4>", "torch"),
+        ("(anonymous namespace)::elementwise_kernel_with_index<at::native::f>", "torch"),
+        ("cupy_multiply__float32", "cupy"),
+        ("add_one_b5b6dbb2_cuda_kernel_forward", "warp"),
+        ("cudapy::__main__::f", "numba"),
+        ("that::native::kernel", None),
+        ("my::at::kernel", None),
+        ("my_cupy_kernel", None),
+    ],
+)
+def test_which_library_a_name_tells(name, library):
+    assert _audit_libraries.library_of_kernel(name) == library
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("cupy_fill", "cupy_fill"),
+        ("_Z3fooi", "foo"),
+        ("_ZN2at6native3barIfEEvi", "at::native::bar<float>"),
+        ("_Znot a symbol", "_Znot a symbol"),
+    ],
+)
+def test_symbols_are_read_without_types_of_result_and_parameters(symbol, name):
+    if _audit_libraries._runtime() is None:
+        pytest.skip("no C++ runtime here")
+    assert _audit_libraries.readable(symbol) == name
+
+
+def test_without_a_c_plus_plus_runtime_symbols_stay(monkeypatch):
+    monkeypatch.setattr(_audit_libraries, "_runtime", lambda: None)
+    assert _audit_libraries._demangled("_Z3fooi") == "_Z3fooi"
+
+
+def test_when_a_queue_got_to_a_point_and_when_it_went_on():
+    work = [Point(TORCH, 5, 30, 40), Point(TORCH, 1, 0, 50), Point(WARP, 3, 7, 9)]
+    timeline = Timeline(work)
+    assert timeline.got_to(TORCH, 6, 0) == 50  # the first ended last
+    assert timeline.got_to(TORCH, 5, 0) == 50
+    assert timeline.got_to(TORCH, 1, 12) == 12  # nothing before
+    assert timeline.got_to(WARP, 9, 12) == 12  # it was idle when that was given
+    assert timeline.went_on(TORCH, 1, 10) == 30
+    assert timeline.went_on(TORCH, 1, 35) == 35
+    assert timeline.went_on(TORCH, 5, 99) == 99
+    assert timeline.went_on(LEGACY, 0, 3) == 3

@@ -1,0 +1,143 @@
+"""The pictures of a report: the lanes in the terminal, and the trace that Perfetto reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from _programs import python
+from _recorded import LEGACY, TORCH, WARP, report
+from streamkit import _timeline_trace
+from streamkit._report import AuditedQueue, Operation, Report
+
+
+def small(*operations):
+    made = Report()
+    made.complete(operations)
+    return made
+
+
+def show(made, capsys, columns=60):
+    console = pytest.importorskip("rich.console")
+    from streamkit import _timeline_terminal
+
+    _timeline_terminal.show(made, console.Console(width=columns, highlight=False))
+    return capsys.readouterr().out
+
+
+# -- the terminal -----------------------------------------------------------------------------
+
+
+def test_a_lane_shows_whose_work_is_most_of_each_cell(capsys):
+    output = show(
+        small(
+            Operation("kernel", "a", TORCH, 0, 400, "torch"),
+            Operation("kernel", "b", TORCH, 400, 600, "cupy"),
+            Operation("kernel", "c", TORCH, 610, 680, None),
+            Operation("kernel", "d", TORCH, 680, 690, "warp"),
+            Operation("synchronisation", "sync", None, 800, 1000, blocks_host=True),
+        ),
+        capsys,
+        columns=10,
+    )
+    lines = output.splitlines()
+    assert lines[lines.index(str(TORCH)) + 1] == "ttttcc#···"
+    assert lines[lines.index("the host waits") + 1] == "········=="
+
+
+def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
+    output = show(report("before"), capsys, columns=90)
+    assert output.startswith("6 operations on 3 queues in 0.391 ms\n")
+    assert "  3 x vectorized_elementwise_kernel<4, sin_kernel_cuda" in output
+    assert "  cupy_multiply__float32_float_float32 [CuPy]\n" in output
+    assert "  add_one_b5b6dbb2_cuda_kernel_forward [Warp]\n" in output
+    assert "t torch  c CuPy  w Warp" in output
+    assert "The host waited 0 times; queues waited 0 times; 1 operations on the legacy" in output
+    assert max(map(len, output.splitlines())) <= 90
+
+
+def test_of_a_long_lane_the_first_names_are_shown_and_the_rest_counted(capsys):
+    work = [Operation("kernel", f"k{n}", TORCH, n, n + 1, None) for n in range(10)]
+    assert "  k5\n  and 4 more\n" in show(small(*work), capsys)
+
+
+def test_an_empty_report_is_shown(capsys):
+    assert show(small(), capsys).startswith("0 operations on 0 queues in 0.000 ms\n")
+
+
+def test_without_rich_or_plotly_the_extra_is_named():
+    python(
+        """
+import streamkit as sk
+with sk.audit() as report:
+    pass
+for draw, extra in ((report.show, "audit"), (lambda: report.to_html("x"), "audit")):
+    try:
+        draw()
+    except sk.BackendNotInstalledError as error:
+        assert f"streamkit-cuda[{extra}]" in str(error), error
+    else:
+        raise AssertionError
+""",
+        blocked=["rich", "plotly", "cuda"],
+    )
+
+
+# -- the trace --------------------------------------------------------------------------------
+
+
+def test_the_trace_is_what_perfetto_reads(tmp_path):
+    made = report("waits")
+    made.to_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
+    named = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
+    }
+    assert len(set(named)) == len(named) == 5
+    for event in events:
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+            assert (event["pid"], event["tid"]) in named
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+    kernels = [event for event in events if event.get("args", {}).get("kind") == "kernel"]
+    assert [event["ts"] * 1000 for event in kernels] == pytest.approx(
+        sorted(one.start_ns for one in made.work)
+    )
+    assert named[kernels[0]["pid"], kernels[0]["tid"]] == str(TORCH)
+    assert kernels[0]["cat"] == "torch"
+
+
+def test_a_wait_is_a_flow_from_slice_to_slice():
+    events = list(_timeline_trace.events(report("waits")))
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    slices = {(event["pid"], event["tid"], event["ts"]) for event in events if event["ph"] == "X"}
+    assert len(starts) == 6
+    assert set(starts) == set(ends)
+    for number, start in starts.items():
+        end = ends[number]
+        assert end["bp"] == "e"
+        assert start["ts"] <= end["ts"]
+        assert start["tid"] != end["tid"]
+        for event in (start, end):
+            assert (event["pid"], event["tid"], event["ts"]) in slices
+
+
+def test_each_device_is_a_process():
+    second = AuditedQueue("cuda:1", "torch stream id=9", 9, key=(3, 9))
+    made = small(
+        Operation("kernel", "a", LEGACY, 0, 1, None),
+        Operation("kernel", "b", second, 0, 1, None),
+        Operation("kernel", "c", WARP, 0, 1, None),
+    )
+    processes = {
+        event["pid"]: event["args"]["name"]
+        for event in _timeline_trace.events(made)
+        if event["name"] == "process_name"
+    }
+    assert sorted(processes.values()) == ["cuda:0", "cuda:1"]
