@@ -1,4 +1,4 @@
-"""Draw ``docs/pictures/queues.svg`` from ``audit.json``, which the example 05 wrote on a GPU.
+"""Draw ``docs/pictures/before-and-after.svg`` from ``audit.json``, which the example 05 wrote on a GPU.
 
 python docs/evidence/plot_audit.py                          needs the dependency group `docs`
 python docs/evidence/plot_audit.py --data FILE --out FILE   elsewhere
@@ -68,7 +68,7 @@ def main() -> None:
     """Read, draw, write; the same data give the same file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=HERE / "audit.json", help="the two reports")
-    out = HERE.parent / "pictures" / "queues.svg"
+    out = HERE.parent / "pictures" / "before-and-after.svg"
     parser.add_argument("--out", type=Path, default=out, help="where to draw them")
     arguments = parser.parse_args()
     mpl.rcParams["svg.hashsalt"] = "streamkit"
