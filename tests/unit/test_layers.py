@@ -14,7 +14,7 @@ import streamkit
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
-    ("errors", "_refusals", "_locks", "_queue", "_weak_table", "_adapter", "protocols"),
+    ("errors", "_refusals", "_locks", "_turns", "_queue", "_weak_table", "_adapter", "protocols"),
     ("_library",),
     ("_driver",),
     ("_edges",),
@@ -22,7 +22,7 @@ LAYERS = (
     ("_lifetime",),
     ("_identity",),
     ("_registry",),
-    ("_open_scopes", "_order", "_movers", "_scope"),
+    ("_open_scopes", "_order", "_movers", "_plan", "_scope"),
     ("_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host"),
     ("_wrap",),
     ("_current",),
