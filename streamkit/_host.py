@@ -250,11 +250,11 @@ class HostStream(Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_turn", "depth", "key", "stream")
+    __slots__ = ("_turn", "key", "stream")
+    plan = None
 
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
-        self.depth = 0
 
     def leave(self) -> list[str]:
         if self._turn is not None:
