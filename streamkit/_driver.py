@@ -210,6 +210,14 @@ def stream_id(stream: int) -> int:
     return int(number)
 
 
+def id_outside_capture(stream: Any) -> int | None:
+    """Return ``stream_id``, or None, unasked, if the stream captures."""
+    code, status = _library.cu.cuStreamIsCapturing(stream)
+    if code:
+        raise _error("cuStreamIsCapturing", code)
+    return None if status else stream_id(stream)
+
+
 def legacy_id() -> int:
     """Return the id of the legacy stream of the current context.
 
