@@ -10,6 +10,11 @@ between them, and make them all work on one queue:
         ...
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
 from streamkit._event import CudaEvent
 from streamkit._host import HostStream
@@ -37,19 +42,27 @@ from streamkit.errors import (
     StreamKitError,
     UnsupportedStreamError,
 )
-from streamkit.protocols import Event, Stream, StreamLike
+from streamkit.protocols import Event, Graph, Stream, StreamLike
+
+if TYPE_CHECKING:
+    from streamkit._capture import capture
+    from streamkit._graph import CudaGraph
 
 __version__ = "0.1.0"
+
+_LATER = {"CudaGraph": "streamkit._graph", "capture": "streamkit._capture"}  # loaded at first use
 
 __all__ = [
     "BackendNotInstalledError",
     "CaptureError",
     "CudaEvent",
+    "CudaGraph",
     "CudaStream",
     "DeviceMismatchError",
     "DriverError",
     "Event",
     "ForkedProcessError",
+    "Graph",
     "HostEvent",
     "HostStream",
     "NoDeviceError",
@@ -61,6 +74,7 @@ __all__ = [
     "StreamLike",
     "UnsupportedStreamError",
     "assert_one_queue",
+    "capture",
     "current_stream",
     "current_streams",
     "default_stream",
@@ -72,3 +86,11 @@ __all__ = [
     "wrap",
     "wrap_event",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return found

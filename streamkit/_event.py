@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _driver, _refusals, _registry, errors
+from streamkit import _captures, _driver, _refusals, _refusals_capture, _registry, errors
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
@@ -84,20 +84,30 @@ class CudaEvent(Event, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded."""
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        CaptureError inside ``streamkit.capture``: of an event recorded there it is illegal to ask.
+        """
         handle = self.handle
+        self._refuse_in_capture()
         return not handle or _driver.event_done(handle)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
-        The GIL is released. TimeoutError names the event; DriverError if the work failed.
+        The GIL is released. TimeoutError names the event; DriverError if the work failed;
+        CaptureError as ``done``.
         """
         handle = self.handle
+        self._refuse_in_capture()
         if timeout is not None:
             poll(lambda: self.done, self, timeout)
         elif handle:
             _driver.sync_event(handle)
+
+    def _refuse_in_capture(self) -> None:
+        if _captures.one_goes_on_here():
+            raise _refusals_capture.event_in_capture(self)
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.

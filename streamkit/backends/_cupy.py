@@ -12,7 +12,10 @@ from typing import Any
 import cupy
 
 from streamkit import _refusals
+from streamkit.backends._cupy_capture import explain_capture, pool
 from streamkit.protocols import Binding, Queue, Traits, unbound
+
+__all__ = ["explain_capture", "pool"]  # the captures' part of the adapter, from the file beside
 
 name = "cupy"
 api = 1

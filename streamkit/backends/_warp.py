@@ -98,6 +98,16 @@ def current(device: int) -> Any:
     return _device(device).stream
 
 
+# -- capture ----------------------------------------------------------------------------------
+
+
+def joins_capture(stream: Any, mode: str) -> Any:
+    """Return the part of Warp in a capture that another begins."""
+    from streamkit.backends import _warp_capture  # noqa: PLC0415 - for captures only
+
+    return _warp_capture.Part(stream, mode)
+
+
 # -- events -----------------------------------------------------------------------------------
 
 

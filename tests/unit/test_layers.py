@@ -14,10 +14,22 @@ import streamkit
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
-    ("errors", "_refusals", "_locks", "_queue", "_weak_table", "_adapter", "protocols"),
+    (
+        "errors",
+        "_refusals",
+        "_refusals_capture",
+        "_locks",
+        "_queue",
+        "_weak_table",
+        "_adapter",
+        "protocols",
+        "_captures",
+        "_collection",
+    ),
     ("_library",),
     ("_driver",),
-    ("_edges",),
+    ("_driver_graphs",),
+    ("_edges", "_graph_parts"),
     ("backends", "_device"),
     ("_lifetime",),
     ("_identity",),
@@ -26,6 +38,7 @@ LAYERS = (
     ("_event", "_stream_facts", "_stream", "_host_event", "_host_queue", "_host"),
     ("_wrap",),
     ("_current",),
+    ("_capture_checks", "_retired", "_graph", "_capture"),
     ("__init__", "_bench", "_demo", "_matrix", "testing"),
     ("_cli", "_pytest_plugin"),
 )
