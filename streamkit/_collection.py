@@ -22,18 +22,32 @@ def held_back() -> Generator[None]:
 
     What loses its last reference dies at once, as ever.
     """
-    global _was_enabled  # noqa: PLW0603 - the process has one collector
     holder = object()
     try:
-        with _lock:
-            if not _holders:
-                _was_enabled = gc.isenabled()
-            _holders.add(holder)
-            gc.disable()
+        _take(holder)
         yield
     finally:
-        with _lock:
-            was_holding = holder in _holders
-            _holders.discard(holder)
-            if was_holding and not _holders and _was_enabled:
-                gc.enable()
+        try:
+            _release(holder)
+        except BaseException:  # an interrupt
+            _release(holder)
+            raise
+
+
+def _take(holder: object) -> None:
+    global _was_enabled  # noqa: PLW0603 - the process has one collector
+    with _lock:
+        if not _holders:
+            _was_enabled = gc.isenabled()
+        _holders.add(holder)
+        gc.disable()
+
+
+def _release(holder: object) -> None:
+    """Let it go; a second time does what is left."""
+    global _was_enabled
+    with _lock:
+        _holders.discard(holder)
+        if not _holders and _was_enabled:
+            gc.enable()
+            _was_enabled = False

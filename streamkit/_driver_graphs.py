@@ -1,7 +1,4 @@
-"""The driver's calls for captures and for the graphs they make.
-
-A destructor may call ``destroy`` and ``destroy_executable``: they are legal beside any capture.
-"""
+"""The driver's calls for captures and for the graphs they make."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamkit import _driver, _library
-from streamkit._driver import _ask, _beside_captures
+from streamkit._driver import _ask
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -93,9 +90,11 @@ def ends(graph: int) -> frozenset[int]:
 
 
 def instantiate(graph: int) -> int:
-    """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch."""
-    with _beside_captures():
-        return int(_ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
+    """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch.
+
+    Illegal beside a capture, as ``destroy_executable``.
+    """
+    return int(_ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
 
 
 def launch(executable: int, stream: int) -> None:
@@ -123,5 +122,4 @@ def destroy(graph: int) -> None:
 
 def destroy_executable(executable: int) -> None:
     """Destroy an executable; a launch of it that runs goes on."""
-    with _beside_captures():
-        _ask("cuGraphExecDestroy", executable)
+    _ask("cuGraphExecDestroy", executable)

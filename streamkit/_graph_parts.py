@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver_graphs, errors
+from streamkit import _driver, _driver_graphs, errors
 
 if TYPE_CHECKING:
     from streamkit.protocols import CapturedGraph
@@ -27,9 +26,11 @@ class DriverPart:
         graph = DriverGraph()
         try:
             graph.graph = _driver_graphs.end(self._stream)
-            graph.executable = _driver_graphs.instantiate(graph.graph)
+            with _driver._beside_captures():  # noqa: SLF001 - next door
+                graph.executable = _driver_graphs.instantiate(graph.graph)
         except BaseException:
-            graph.close()
+            with _driver._beside_captures():  # noqa: SLF001 - next door
+                graph.close()
             raise
         return graph
 
@@ -49,16 +50,19 @@ class DriverGraph:
         _driver_graphs.launch(self.executable, stream)
 
     def close(self) -> None:
-        """Destroy it."""
+        """Destroy it; after a failure, a second time does what is left."""
+        # marked as gone before it is: an interrupt must not let it be destroyed twice
         executable, self.executable = self.executable, 0
         graph, self.graph = self.graph, 0
-        # as for a stream: only a broken context fails, and every other call reports that
-        with contextlib.suppress(errors.DriverError):
+        try:
             if executable:
                 _driver_graphs.destroy_executable(executable)
-        with contextlib.suppress(errors.DriverError):
+                executable = 0
             if graph:
                 _driver_graphs.destroy(graph)
+        except errors.DriverError:
+            self.executable, self.graph = executable, graph
+            raise
 
 
 class Parts:

@@ -6,11 +6,12 @@ thread of a capture. So both wait here, for the next capture, launch or end of a
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _captures, _driver, errors
+from streamkit import _captures, _driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,18 +41,12 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             return
         stays = True
         try:
-            stays = _is_running(entry[0])
-            if not stays:
-                with _driver._beside_captures():  # noqa: SLF001 - next door
+            # what can fail here is a broken context, which every other call reports
+            with contextlib.suppress(Exception), _driver._beside_captures():  # noqa: SLF001 - next door
+                if entry[0] is None or entry[0].done:
                     entry[1].close()
+                    stays = False
         finally:
             if stays:
                 _waiting.append(entry)
-        del entry
-
-
-def _is_running(mark: Any) -> bool:
-    try:
-        return mark is not None and not mark.done
-    except errors.DriverError:  # nothing runs on this device any more
-        return False
+        del entry  # what it held goes here, not with the next one

@@ -87,7 +87,7 @@ ACCEPTED = [
         "a destructor has nobody to tell, and what breaks it breaks every other call",
     ),
     Accepted(
-        "(enter|use|leave|submit).*",
+        "(enter|use|leave|submit|capture|launch_outside).*",
         "cuCtxGetCurrent",
         "a context that cannot be read is taken for another one, and set",
     ),
@@ -101,7 +101,23 @@ ACCEPTED = [
         "cuEventCreate",
         "cuda.core does not say why it has no event, so the driver is asked for one, and gives it",
     ),
-    Accepted("(leave|submit).*", ".*", "the rest of the scope is left first", sk.ScopeError),
+    Accepted(
+        "(leave|submit|capture|launch_outside).*",
+        ".*",
+        "the rest of the scope is left first",
+        sk.ScopeError,
+    ),
+    Accepted(
+        "capture.*",
+        "cuGraphInstantiateWithFlags",
+        "the bindings call it cuGraphInstantiate",
+        sk.DriverError,
+    ),
+    Accepted(
+        "(capture|launch|close).*",
+        "cuGraphDestroy|cuGraphExecDestroy|cuEventQuery|cuThreadExchangeStreamCaptureMode",
+        "a graph that could not be destroyed is tried again with the next",
+    ),
     Accepted(
         ".*default_stream.*",
         "cuStreamIsCapturing",
@@ -133,7 +149,7 @@ STAYS = [  # where the call that failed is the one that would have put this back
     ),
 ]
 needed: set[Accepted] = set()
-KEPT = {"cuStreamDestroy": "streams", "cuEventDestroy": "events"}  # by a destroy that fails
+KEPT = {"cuStreamDestroy": "streams", "cuEventDestroy": "events", "cuGraphDestroy": "graphs"}  # by a destroy that fails
 
 
 # -- a trial ----------------------------------------------------------------------------------

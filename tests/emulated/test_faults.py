@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _operations_of_graphs  # noqa: F401 - its operations are in the table
 import _operations_of_libraries
-import _operations_of_order  # noqa: F401 - its operations are in the table
+import _operations_of_order  # noqa: F401 - the same
 import _operations_of_scopes  # noqa: F401 - the same
 import _operations_of_streams  # noqa: F401 - the same
 import pytest

@@ -29,7 +29,7 @@ MODES = pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 
 @pytest.fixture
 def nothing_left(warp, monkeypatch):
-    """Whatever a test does, Warp, the contexts, the capture mode and the collector are as before."""
+    """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
     monkeypatch.delattr(_warp, "joins_capture")
     before, collects = Standing(), gc.isenabled()
     yield
@@ -613,3 +613,4 @@ def test_an_external_wait_is_for_the_last_record_outside(cells, gate):
 def undo():
     with contextlib.ExitStack() as stack:
         yield stack
+
