@@ -45,7 +45,7 @@ def _take(holder: object) -> None:
 
 def _release(holder: object) -> None:
     """Let it go; a second time does what is left."""
-    global _was_enabled
+    global _was_enabled  # noqa: PLW0603 - the same
     with _lock:
         _holders.discard(holder)
         if not _holders and _was_enabled:

@@ -19,15 +19,18 @@ from streamkit import (
 )
 from streamkit._current import use
 from streamkit._host import HostStream
+from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
 from streamkit.protocols import Concrete, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
 
     from streamkit._graph_parts import Parts
-    from streamkit._stream import CudaStream
     from streamkit.protocols import StreamLike
+
+_HERE: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -136,11 +139,12 @@ class CudaGraph(Graph, metaclass=Concrete):
             if library is not None and self._mark is not None and self._last != queue.id:
                 # the driver orders the runs, but not what a library does before each
                 target.wait(self._mark)
-            with _driver.in_context(queue.context):
-                where = queue.handle if library is None else target.to(library)
+            where = queue.handle if library is None else target.to(library)
+            with self._in_context():
                 parts.executable.launch(where)
             self._mark, self._last = target.record(self._mark), queue.id
-        _retired.sweep()
+        if _retired.waiting:
+            _retired.sweep()
 
     def upload(self, stream: StreamLike | None = None) -> None:
         """Bring the graph to the device, so that its first launch need not. See ``Graph``."""
@@ -148,10 +152,17 @@ class CudaGraph(Graph, metaclass=Concrete):
         target = self._target(stream) or self._stream
         with self._lock:
             parts, queue = self._check(target)
-            with _driver.in_context(queue.context):
+            with self._in_context():
                 _driver_graphs.upload(parts.executable.executable, queue.handle)
 
+    def _in_context(self) -> AbstractContextManager[None]:
+        """Hold the context current: default streams mean it, and a library may move to it."""
+        is_here = _driver.current_context() == self._context
+        return _HERE if is_here else _driver.in_context(self._context)
+
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
+        if type(stream) is CudaStream:  # the hot path
+            return stream
         found = _open_scopes.innermost() if stream is None else wrap(stream)
         if isinstance(found, HostStream):
             raise _refusals.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")

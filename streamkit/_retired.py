@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from streamkit._graph_parts import Parts
 
-_waiting: deque[tuple[Any, Parts]] = deque()  # the event after the last launch; an append is atomic
+waiting: deque[tuple[Any, Parts]] = deque()
+"""Each with the event after its last launch. A deque, because its append needs no lock."""
 
 
 def retire(mark: Any, parts: Parts) -> None:
@@ -26,17 +27,17 @@ def retire(mark: Any, parts: Parts) -> None:
 
     Safe in a destructor.
     """
-    _waiting.append((mark, parts))
+    waiting.append((mark, parts))
     sweep()
 
 
 def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Destroy what can be by now."""
-    if not _waiting or is_finalizing() or _captures.any_goes_on() or not _driver.is_usable():
+    if not waiting or is_finalizing() or _captures.any_goes_on() or not _driver.is_usable():
         return
-    for _ in range(len(_waiting)):
+    for _ in range(len(waiting)):
         try:
-            entry = _waiting.popleft()
+            entry = waiting.popleft()
         except IndexError:  # another thread took the last one
             return
         stays = True
@@ -48,5 +49,5 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
                     stays = False
         finally:
             if stays:
-                _waiting.append(entry)
+                waiting.append(entry)
         del entry  # what it held goes here, not with the next one

@@ -46,7 +46,7 @@ class Part:
         self._is_open = False
         with _driver._beside_captures():  # noqa: SLF001 - the same package
             self._graph.instantiate()
-        return Graph(self._graph, self._bind)
+        return Graph(self._graph, self._stream, self._bind)
 
     def abandon(self) -> None:
         """Let torch end an empty capture instead of this one.
@@ -76,20 +76,22 @@ class Part:
 class Graph:
     """An executable graph of torch's."""
 
-    def __init__(self, graph: Any, bind: Callable[[Any], Binding]) -> None:
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding]) -> None:
         self._graph = graph
         self._bind = bind
+        self._stream, self._way = stream, bind(stream)  # of the last launch
         self.graph = int(graph.raw_cuda_graph())
         self.executable = int(graph.raw_cuda_graph_exec())
 
     def launch(self, stream: Any) -> None:
         """Queue a run, with new random numbers: a launch by the driver would repeat them."""
-        way = self._bind(stream)
-        before = way.enter()
+        if stream is not self._stream:
+            self._stream, self._way = stream, self._bind(stream)
+        before = self._way.enter()
         try:
             self._graph.replay()
         finally:
-            way.leave(before)
+            self._way.leave(before)
 
     def close(self) -> None:
         """Destroy it, and give its memory back to torch."""

@@ -149,7 +149,11 @@ STAYS = [  # where the call that failed is the one that would have put this back
     ),
 ]
 needed: set[Accepted] = set()
-KEPT = {"cuStreamDestroy": "streams", "cuEventDestroy": "events", "cuGraphDestroy": "graphs"}  # by a destroy that fails
+KEPT = {
+    "cuStreamDestroy": "streams",
+    "cuEventDestroy": "events",
+    "cuGraphDestroy": "graphs",
+}  # by a destroy that fails
 
 
 # -- a trial ----------------------------------------------------------------------------------

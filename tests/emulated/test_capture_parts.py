@@ -1,4 +1,4 @@
-"""The capabilities of captures, by toy libraries: who is asked for what, when, and what is undone."""
+"""The capabilities of captures, by toy libraries: who is asked what and when, what is undone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_interrupts import held, interrupt_everywhere, locks
 import streamkit as sk
 from streamkit import _captures, _movers
 
-TAKES_PART = '''
+TAKES_PART = """
 
 import contextlib
 
@@ -90,7 +90,7 @@ def pool():
 
 def explain_capture(error):
     return "toylib says so" if "toylib" in str(error) else None
-'''
+"""
 
 BEGINS = (
     TAKES_PART

@@ -613,4 +613,3 @@ def test_an_external_wait_is_for_the_last_record_outside(cells, gate):
 def undo():
     with contextlib.ExitStack() as stack:
         yield stack
-
