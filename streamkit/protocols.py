@@ -37,27 +37,10 @@ else:
     ProtocolMeta = type(Protocol)
 
 __all__ = [
-    "API",
-    "Adapter",
-    "BeginsCapture",
-    "Binding",
-    "BindsCurrent",
-    "CapturePart",
-    "CapturedGraph",
-    "CurrentStream",
-    "Event",
-    "Events",
-    "Graph",
-    "JoinsCapture",
-    "PoolsMemory",
-    "PreparesCapture",
-    "Queue",
-    "Stream",
-    "StreamLike",
-    "SupportsCudaStream",
-    "Traits",
-    "unbound",
-]
+    "API", "Adapter", "BeginsCapture", "Binding", "BindsCurrent", "CapturePart", "CapturedGraph",
+    "CurrentStream", "Event", "Events", "Graph", "JoinsCapture", "PoolsMemory", "PreparesCapture",
+    "Queue", "Stream", "StreamLike", "SupportsCudaStream", "Traits", "unbound",
+]  # fmt: skip
 
 _ABSENT = object()
 

@@ -71,10 +71,11 @@ def capture_a_section(undo):
 @operation
 def capture_in_vain(undo):
     stream, _ = prepared(undo)
+    other = sk.new_stream(nonblocking=True)  # one to be asked whether it is busy
 
     def call():
         with contextlib.suppress(sk.CaptureError), sk.capture(stream):
-            pass
+            assert not other.closed
 
     return call
 

@@ -534,8 +534,9 @@ def end_broken(cell):
 
 
 def never_end(cell):
-    g = sk.capture().__enter__()
+    g = sk.capture().__enter__()  # and nobody holds what would end it
     fill(cell, 2, g.stream.handle)
+    g.stream.sync()
 
 
 @pytest.mark.parametrize(

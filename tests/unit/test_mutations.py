@@ -25,6 +25,7 @@ WITHOUT = {
     "protocols",
     "_cli",
     "_gate",
+    "_torch_capture",  # it has no test without a GPU: tests/gpu/test_graph.py is all of it
 }
 WITHOUT_PREFIX = ("_bench", "_conformance", "_demo", "_matrix")
 
