@@ -110,6 +110,8 @@ def test_the_consumer_waits_for_the_other_librarys_event(players, gate, first, s
 
 @pairs
 def test_every_call_returns_while_the_queue_is_held(players, gate, first, second):
+    for name in ("torch", "cupy", "warp"):  # the scope below moves all that are imported
+        players(name)
     one, two = players(first), players(second)
     native, other = one.new_stream(), two.new_stream()
     handle = one.handle_of(native)

@@ -216,7 +216,7 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
         raise AssertionError("a driver call")
 
     for seam, names in {
-        _driver: ("create_event", "record_event", "wait_event", "sync_stream"),
+        _driver: ("create_event", "record_event", "wait_event", "stream_done", "event_done"),
         _edges: ("create_event", "stream", "edge"),
     }.items():
         for name in names:

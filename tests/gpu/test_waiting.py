@@ -347,6 +347,7 @@ os._exit(0)
 @pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "stream.record().sync()"])
 def test_ctrl_c_ends_a_wait_of_any_length(waits):
     done = run(RAW + f"""
+sk.new_event()  # imports what waiting needs: an interrupted import would be a broken library
 threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
 try:
     {waits}
