@@ -107,3 +107,10 @@ class OwnedEvent:
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
                 _driver.destroy_event(self.handle)
+
+
+class PointEvent(OwnedEvent):
+    """One that is recorded once, and not by cuda.core, whose import would be part of a wait."""
+
+    def __init__(self, context: int) -> None:
+        self.handle = _driver.create_event(context, timing=False)

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _identity, _order, _refusals
-from streamkit._lifetime import OwnedEvent
+from streamkit._lifetime import PointEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -34,7 +34,7 @@ def watch_queue(queue: Queue, tell: Tell) -> Drop | None:
 
     Returns what makes it forget; None if there can be no dispatcher, and nobody will be told.
     """
-    event = OwnedEvent(queue.context)
+    event = PointEvent(queue.context)
     _order.record(event.handle, queue)
     return _watch(event.handle, event, _first(queue), queue.device or 0, tell)
 

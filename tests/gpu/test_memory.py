@@ -53,7 +53,7 @@ def cupy():
     return cupy
 
 
-class NotHeld(Exception):
+class NotHeldError(Exception):
     """The queue was not held until the end of the round, which says nothing then."""
 
 
@@ -61,7 +61,7 @@ def rounds(count, once):
     """How many of so many rounds, each held, were corrupted."""
     results = []
     for _ in range(2 * count):
-        with contextlib.suppress(NotHeld):
+        with contextlib.suppress(NotHeldError):
             results.append(bool(once()))
         if len(results) == count:
             return sum(results)
@@ -98,8 +98,10 @@ class ByWarp:
             others = [warp.empty(SIZE, dtype=warp.int32, device="cuda:0") for _ in range(3)]
             for other in others:
                 launch(self.kernels.fill, SIZE, [other, 99], device="cuda:0")
-        gate.check()
-        gate.__exit__(None, None, None)
+        try:
+            gate.check()
+        finally:
+            gate.__exit__(None, None, None)
         return wrong(warp, self.result)
 
 
@@ -121,7 +123,7 @@ def spin(torch):
 
         def check(self):
             if self.passed.query():  # a busy host was too slow
-                raise NotHeld
+                raise NotHeldError
 
         def __exit__(self, *_):
             torch.cuda.synchronize()
