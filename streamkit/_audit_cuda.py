@@ -10,7 +10,7 @@ from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._report import AuditedQueue
-from streamkit._timeline_lanes import LABELS
+from streamkit._timeline import LABELS
 
 if TYPE_CHECKING:
     from streamkit._report import Operation

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _refusals
-from streamkit._timeline_lanes import COLOURS, LABELS, lanes_of, library_of, short, times, title
+from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, short, times, title
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamkit import _refusals
-from streamkit._timeline_lanes import (
+from streamkit._timeline import (
     COLOURS,
     LABELS,
     UNKNOWN,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from streamkit._report import Operation, Report
-    from streamkit._timeline_lanes import Lane
+    from streamkit._timeline import Lane
 
 LETTERS = {"torch": "t", "cupy": "c", "warp": "w", "numba": "n", "numpy": "p", UNKNOWN: "#"}
 _HOST = "="

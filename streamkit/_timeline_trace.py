@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._timeline_lanes import LABELS, lanes_of, library_of
+from streamkit._timeline import LABELS, lanes_of, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

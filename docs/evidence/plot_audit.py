@@ -1,4 +1,4 @@
-"""Draw ``docs/pictures/before-and-after.svg`` from ``audit.json``, which the example 05 wrote on a GPU.
+"""Draw ``docs/pictures/before-and-after.svg`` from what example 09 wrote on a GPU: ``audit.json``.
 
 python docs/evidence/plot_audit.py                          needs the dependency group `docs`
 python docs/evidence/plot_audit.py --data FILE --out FILE   elsewhere
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from streamkit._report import Report
-from streamkit._timeline_lanes import COLOURS, LABELS, lanes_of, library_of, span_ns
+from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
 
 HERE = Path(__file__).parent
 TITLES = {

@@ -184,8 +184,8 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         2,
         3,
     )
-    assert [done for _, done, _ in seen] == list(range(7))
-    assert {steps for _, _, steps in seen} == {6}
+    assert [done for _, done, _ in seen] == list(range(8))
+    assert {steps for _, _, steps in seen} == {7}
 
 
 def test_the_data_is_json_with_a_verdict_for_each_bound():
