@@ -66,15 +66,20 @@ class CudaRecorder:
             raise _refusals.audit_disturbed()
         queues = self._queues or Queues({}, {})
         window = self._began, self._ended
-        return list(_audit_records.operations(records, queues, window, collector.own))
+        private = {self._ids(context, handle) for context, handle in _driver.private_streams}
+        found = _audit_records.operations(records, queues, window, collector.own)
+        return [one for one in found if one.queue is None or one.queue.key not in private]
 
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
         return self._key(stream._live())  # noqa: SLF001 - next door
 
     def _key(self, queue: Queue) -> tuple[int, int]:
-        cupti, context = self._cupti, queue.context
-        return cupti.get_context_id(context), cupti.get_stream_id_ex(context, queue.handle, 0)
+        return self._ids(queue.context, queue.handle)
+
+    def _ids(self, context: int, handle: int) -> tuple[int, int]:
+        cupti = self._cupti
+        return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
 
     def _name_queues(self, contexts: dict[int, int]) -> Queues:
         known: dict[tuple[int, int], AuditedQueue] = {}

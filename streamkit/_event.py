@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _driver, _refusals, _registry, _waiting, errors
+from streamkit import _driver, _host_watch, _refusals, _registry, _waiting, errors
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class CudaEvent(Event, metaclass=Concrete):
         the wait, and a long one uses no processor. TimeoutError names the event; DriverError if
         the work failed.
         """
-        _waiting.block(self._is_reached, self._watch, self, timeout)
+        with _host_watch.note(None, "synchronisation", "event sync"):
+            _waiting.block(self._is_reached, self._watch, self, timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until the last recorded point was reached; see ``sync``.

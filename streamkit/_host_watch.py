@@ -1,4 +1,4 @@
-"""What host streams tell an audit: each thing they were given, and when it ran."""
+"""What StreamKit tells an audit itself: what host streams were given, and where the host waited."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Lanes:
         with contextlib.suppress(errors.StreamKitError):  # then points are asked for by the clock
             _, highest = _driver.priority_range(device)
             for _ in range(PER_DEVICE):
-                lane = _driver.create_stream(device, nonblocking=True, priority=highest)
+                lane = _driver.create_private_stream(device, nonblocking=True, priority=highest)
                 free.append(lane)
         self._semaphore.post()
 

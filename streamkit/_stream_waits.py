@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _keep, _order, _waiting
+from streamkit import _driver, _host_watch, _keep, _order, _waiting
 from streamkit._stream_facts import NativeT, StreamFacts
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class StreamWaits(StreamFacts[NativeT]):
         """
         queue = self._live()
         done = functools.partial(self._is_done, "a sync")
-        _waiting.block(done, functools.partial(_waiting.watch_queue, queue), self, timeout)
+        with _host_watch.note(None, "synchronisation", "sync"):
+            _waiting.block(done, functools.partial(_waiting.watch_queue, queue), self, timeout)
         _keep.drain()
 
     def __await__(self) -> Generator[Any, Any, None]:

@@ -120,7 +120,7 @@ def lend(stream: Any, queue: Queue) -> None:
     lent = Lent(stream, queue)
     with _lock:
         if lent.device not in _companions:
-            companion = _driver.create_stream(lent.device, nonblocking=False, priority=0)
+            companion = _driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             _companions[lent.device] = companion
     watch(lent)
     weakref.finalize(stream, _end, lent).atexit = False

@@ -127,6 +127,17 @@ def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
     assert counted(report)["record"] == 2
 
 
+def test_where_streamkit_waits_is_told_and_how_is_not(gate):
+    s = sk.new_stream(name="s")
+    opener = threading.Timer(0.05, gate.open)  # long enough for the wait to leave the processor
+    gate.hold(s.handle)
+    with sk.audit() as report:
+        opener.start()
+        s.sync()
+    assert [sync.name for sync in report.synchronisations] == ["sync"]
+    assert report.waits == []
+
+
 def test_blocking_copies_hold_the_host(cells):
     cell = cells(3)
     with sk.audit() as report:
