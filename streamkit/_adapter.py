@@ -81,7 +81,9 @@ class CurrentStream(Protocol):
 
     Called with the stream's device current. ``current`` may initialise the library's CUDA state
     and raises NoDeviceError where this build of the library has none. Optional beside these:
-    ``current_here()``, a cheap ``current`` of whatever device is current.
+    ``current_here()``, a cheap ``current`` of whatever device is current, and
+    ``current_context()``, the CUcontext that is current in this thread as an int, where the library
+    tells it at less cost than the driver's Python bindings.
     """
 
     @abstractmethod

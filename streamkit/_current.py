@@ -129,7 +129,8 @@ class use:  # noqa: N801 - used as a function
         if isinstance(self.stream, HostStream):
             _host.enter(self.stream, self)
         else:
-            self.stream.__enter__(self, self._libraries, self._ordered)
+            enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
+            enter(self, self._libraries, ordered=self._ordered)
         return self.stream
 
     def __exit__(self, *_: object) -> None:

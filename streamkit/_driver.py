@@ -210,6 +210,14 @@ def stream_id(stream: int) -> int:
     return int(number)
 
 
+def id_outside_capture(stream: Any) -> int | None:
+    """Return ``stream_id``, or None, unasked, if the stream captures."""
+    code, status = _library.cu.cuStreamIsCapturing(stream)
+    if code:
+        raise _error("cuStreamIsCapturing", code)
+    return None if status else stream_id(stream)
+
+
 def legacy_id() -> int:
     """Return the id of the legacy stream of the current context.
 
@@ -249,8 +257,6 @@ def capture_id(stream: int) -> int | None:
 
 class beside_captures:  # noqa: N801 - used as a function
     """Allow this thread to query and wait although it, or another, captures some other stream."""
-
-    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
         self._before = _exchange_mode(_relaxed())
@@ -337,14 +343,6 @@ def event_done(event: int) -> bool:
 def event_reached(event: int) -> bool:
     """Return the same in a thread that is ``beside_captures`` already."""
     return _is_done("cuEventQuery", event)
-
-
-def event_passed(event: int) -> bool:
-    """Whether the event's last record was reached; False if that cannot be told.
-
-    To be asked inside ``beside_captures``, as often as needed.
-    """
-    return not _library.cu.cuEventQuery(event)[0]
 
 
 def elapsed_ms(start: int, end: int) -> float:

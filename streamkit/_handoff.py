@@ -40,7 +40,9 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     target = wrap(stream)
     library, device = _place_of(array)
     if device != target.device_id:
-        raise _refusals.array_elsewhere(array, device, target)
+        place = "the host" if device is None else f"cuda:{device}"
+        instead = f"the array is on {place}. Copy it, or keep it for a copy with s.keep(array)."
+        raise _refusals.device_mismatch(array, target, instead)
     if after is not None:
         source: Any = wrap(after)
     elif library is not None and device is not None and isinstance(library, CurrentStream):

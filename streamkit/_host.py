@@ -236,11 +236,11 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_step", "_turn", "depth", "key", "stream")
+    __slots__ = ("_step", "_turn", "key", "stream")
+    plan = None
 
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
-        self.depth = 0
         self._step: Step | None = None  # what an audit is told of it
         if turn is not None:
             self._step = _host_watch.begin(stream, "scope", "with")

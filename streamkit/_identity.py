@@ -38,11 +38,12 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue = _identify_default(found)
     else:
         stream = _library.cu.CUstream(found.handle)  # made once, for the next four questions
-        capture = _driver.capture_id(stream)
-        if capture is None:
-            queue = _identify_created(found, stream)
+        number = _driver.id_outside_capture(stream)
+        if number is None:
+            queue = _identify_capturing(found)
         else:
-            queue = _identify_capturing(found, capture)
+            queue = _known.find(number) or _identify_created(found, stream, number)
+            _check_device(found, queue.device)
     if adapter is not None:
         return _with_owner(queue, owner, adapter, native)
     return queue if owner is None else _kept(queue, owner)
@@ -68,37 +69,24 @@ def _identify_default(found: Queue) -> Queue:
             number = _driver.legacy_id()
         elif _driver.capture_id(handle) is None:
             number = _driver.stream_id(handle)
-    with lock:
-        queue = None if number is None else _known.find(number)
-        if queue is None:
-            queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
-            queue.permanent = handle == LEGACY and primary
-            queue.thread = this_thread() if handle == PER_THREAD else None
-            queue.nonblocking = False
-            _complete(queue, context, device, primary=primary, number=number)
-            if queue.permanent:
-                _legacy[context] = queue
+    queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
+    queue.permanent = handle == LEGACY and primary
+    queue.thread = this_thread() if handle == PER_THREAD else None
+    queue.nonblocking = False
+    queue = _complete(queue, context, device, primary=primary, number=number)
+    if queue.permanent:
+        _legacy[context] = queue
     return queue
 
 
-def _identify_created(found: Queue, stream: Any) -> Queue:
-    number = _driver.stream_id(stream)
-    queue = _known.find(number)
-    if queue is not None:
-        _check_device(found, queue.device)
-        return queue
+def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
     context, device, primary = _driver.stream_context(stream)
     _check_device(found, device)
-    nonblocking = _driver.stream_is_nonblocking(stream)
-    with lock:
-        queue = _known.find(number)
-        if queue is None:
-            found.nonblocking = nonblocking
-            queue = _complete(found, context, device, primary=primary, number=number)
-    return queue
+    found.nonblocking = _driver.stream_is_nonblocking(stream)
+    return _complete(found, context, device, primary=primary, number=number)
 
 
-def _identify_capturing(found: Queue, capture: int) -> Queue:
+def _identify_capturing(found: Queue) -> Queue:
     with lock:
         for queue in _known.living():
             # a handle cannot have been reused while what destroys it is alive
@@ -107,18 +95,17 @@ def _identify_capturing(found: Queue, capture: int) -> Queue:
                 return queue
     context, device, primary = _driver.stream_context(found.handle)
     _check_device(found, device)
-    found.capture = capture
+    found.capture = _driver.capture_id(found.handle)
     return _complete(found, context, device, primary=primary, number=None)
 
 
 def _complete(
     queue: Queue, context: int, device: int, *, primary: bool, number: int | None
 ) -> Queue:
+    """Fill in the record; return it, or the one that another thread has completed meanwhile."""
     queue.device, queue.primary, queue.id = device, primary, number
     queue.context = context  # last: it says that the record is complete
-    if number is not None:
-        _known.keep(number, queue)
-    return queue
+    return queue if number is None else _known.first(number, queue)
 
 
 def _check_device(found: Queue, device: int | None) -> None:
@@ -191,8 +178,7 @@ def register(queue: Queue) -> None:
     """Complete the record of a stream that was just created here."""
     device = queue.device or 0
     number = _driver.stream_id(queue.handle)
-    with lock:
-        _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
+    _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
 
 
 def living() -> list[Queue]:
@@ -210,9 +196,7 @@ def settle(queue: Queue) -> bool:
                 return False
             queue.nonblocking = _driver.stream_is_nonblocking(queue.handle)
             queue.id = _driver.stream_id(queue.handle)
-        with lock:
-            if _known.find(queue.id) is None:
-                _known.keep(queue.id, queue)
+        _known.first(queue.id, queue)
     return True
 
 

@@ -140,9 +140,12 @@ class _KeptOnQueue(Kept):
 
     def has_passed(self) -> bool:
         mark = self._event.core
-        if mark is None:
-            return _driver.event_passed(self._event.handle)
-        return _edges.event_passed(mark)
+        if mark is not None:
+            return _edges.event_passed(mark)
+        try:
+            return _driver.event_done(self._event.handle)
+        except errors.DriverError:  # as there: not told
+            return False
 
     def end(self) -> None:
         context = self._event.serves  # 0 for one of a context that may come to an end

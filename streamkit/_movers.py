@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _driver, _registry, errors
 from streamkit._locks import new_lock
-from streamkit.protocols import BindsCurrent, CurrentStream
+from streamkit.protocols import Binding, BindsCurrent, CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,23 +21,13 @@ class Mover(NamedTuple):
 
     name: str
     current: Callable[[int], Any]
-    bind: Callable[[Any], Ways]
+    bind: Callable[[Any], Binding]
+    context: Callable[[], int] | None
+    """The current context, where the library tells it cheaply."""
 
 
-class Ways(NamedTuple):
-    """How scopes move one library to one of its streams and back: a ``Binding``, if it has them."""
-
-    enter: Callable[[], Any]
-    leave: Callable[[Any], None]
-    is_current: Callable[[], bool] | None = None
-    set_current: Callable[[], None] | None = None
-    keeps_device: bool = False
-
-
-found: tuple[Mover, ...] = ()
-"""What ``movers`` returned last."""
-waiting: tuple[str, ...] | None = None
-"""The modules to watch for, once that is known; () if ``found`` will not change any more."""
+_found: tuple[Mover, ...] = ()  # what ``movers`` returned last
+_waiting: tuple[str, ...] | None = None  # modules to watch for, once known; () if that is all
 _lock = new_lock()
 
 
@@ -47,14 +37,14 @@ def movers() -> tuple[Mover, ...]:
     A library whose build or driver has no CUDA has none to move. Asking initialises a library
     that is imported but has not touched CUDA.
     """
-    if waiting is None:
+    if _waiting is None:
         _look_again()
-        return found
-    for module in waiting:
+        return _found
+    for module in _waiting:
         if module in sys.modules and _registry.is_loaded(module):
             _look_again()
             break
-    return found
+    return _found
 
 
 @functools.cache
@@ -64,24 +54,38 @@ def _watched() -> dict[str, Callable[[], Adapter]]:
 
 
 def _look_again() -> None:
-    global found, waiting  # noqa: PLW0603 - one table for the process
+    global _found, _waiting  # noqa: PLW0603 - one table for the process
     with _lock:
         watched = _watched()
         for module in [module for module in watched if _registry.is_loaded(module)]:
             adapter = watched[module]()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                mover = Mover(adapter.name, adapter.current, _bind(adapter))
-                found = tuple(sorted((*found, mover), key=lambda mover: _registry.rank(mover.name)))
+                mover = Mover(
+                    adapter.name,
+                    adapter.current,
+                    _bind(adapter),
+                    getattr(adapter, "current_context", None),
+                )
+                _found = tuple(
+                    sorted((*_found, mover), key=lambda mover: _registry.rank(mover.name))
+                )
             del watched[module]
-        waiting = tuple(watched)
+        _waiting = tuple(watched)
 
 
-def _bind(adapter: CurrentStream) -> Callable[[Any], Ways]:
+def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:
     if isinstance(adapter, BindsCurrent):
-        bind = adapter.bind
-        return lambda stream: Ways(*bind(stream))
-    enter, leave = adapter.enter, adapter.leave
-    return lambda stream: Ways(functools.partial(enter, stream), leave)
+        return adapter.bind
+
+    def bind(stream: Any) -> Binding:
+        enter = functools.partial(adapter.enter, stream)
+        return Binding(enter, adapter.leave, _unknown, enter, keeps_device=False)
+
+    return bind
+
+
+def _unknown() -> bool:
+    return False  # so its scopes are entered anew, also inside one of the same stream
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

@@ -17,7 +17,7 @@ class OpenScope(Protocol):
 
     stream: Any
     key: object  # under which it is left
-    depth: int  # how often it was entered again under its key, directly inside
+    plan: Any  # what it calls, if it is a CUDA stream's
 
     @abstractmethod
     def leave(self) -> list[str]:
@@ -62,14 +62,14 @@ def leave(key: object) -> None:
 
 
 def leave_innermost(scopes: list[Any]) -> list[str]:
-    """Leave the innermost scope, once if it was entered again; name what could not be restored."""
+    """Leave the innermost scope; name what could not be restored."""
     scope = scopes[-1]
-    if scope.depth:
-        scope.depth -= 1
-        lost: list[str] = scope.plan.stay()
-        return lost
+    if len(scopes) > 1 and scopes[-2] is scope:  # it was entered again, directly inside
+        scopes.pop()
+        again: list[str] = scope.plan.stay()
+        return again
     try:
-        lost = scope.leave()
+        lost: list[str] = scope.leave()
     except BaseException:  # an interrupt: the rest is restored all the same
         scope.leave()
         raise

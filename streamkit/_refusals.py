@@ -152,15 +152,6 @@ def needs_after(array: object) -> TypeError:
     )
 
 
-def array_elsewhere(array: object, device: int | None, stream: object) -> DeviceMismatchError:
-    """Word an array of another device than the stream it is handed to."""
-    place = "the host" if device is None else f"cuda:{device}"
-    return DeviceMismatchError(
-        f"{describe(array)} is on {place}, and {describe(stream)} is not: copy it to the stream's "
-        "device, or keep it for a copy with s.keep(array)."
-    )
-
-
 def cannot_lend(array: object, why: str) -> TypeError:
     """Word an array whose memory cannot be given to a second one."""
     return TypeError(

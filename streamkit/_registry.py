@@ -125,10 +125,13 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
 
     UnsupportedStreamError if it is nobody's stream.
     """
+    adapter = stream_types.get(type(obj))
+    return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)
+
+
+def recognise(obj: object) -> tuple[Queue, Adapter]:
+    """``extract`` for an object of a type not seen before."""
     kind = type(obj)
-    adapter = stream_types.get(kind)
-    if adapter is not None:
-        return adapter.extract(obj), adapter
     if obj is None or isinstance(obj, (type, bool, int, float, str)):
         raise _refusals.not_a_stream(obj)
     refusal: TypeError | None = None

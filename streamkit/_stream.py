@@ -121,5 +121,5 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
         self._last_device = self.device_id
         self._hash = hash(self)
         self._views, self._plans = {}, {}
-        self._queue = queue = None
+        self._queue = None
         _keep.drain()

@@ -70,18 +70,24 @@ def wrap(obj: Any, *, device: object = None) -> Any:
         _check_device(obj, device)
         return obj
     else:
-        found, adapter = _registry.extract(obj)
+        found, adapter = _registry.recognise(obj)
     if found.permanent and found.id is not None and device is None:  # all is known, for ever
         stream = found.latest
-        if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
-            _wrapped.keep(id(obj), stream)  # the second time: there will be a third
-        else:
+        if stream is None or stream._native is not obj:  # noqa: SLF001 - the hot path
             stream = found.latest = CudaStream(found, obj)
-        return stream
-    return _wrap_found(found, adapter, obj, device)
+            return stream  # kept the second time: then there will be a third
+    else:
+        stream, is_fixed = _wrap_found(found, adapter, obj, device)
+        if not is_fixed:
+            return stream
+    _wrapped.keep(id(obj), stream)
+    return stream
 
 
-def _wrap_found(found: Queue, adapter: Adapter, obj: Any, device: object) -> CudaStream[Any]:
+def _wrap_found(
+    found: Queue, adapter: Adapter, obj: Any, device: object
+) -> tuple[CudaStream[Any], bool]:
+    """Return the stream, and whether its object will mean the same queue the next time."""
     spelled, named = found.handle, found.device
     if device is not None and not found.context and named is None:
         found.device = _device.ordinal_of(device)
@@ -89,18 +95,17 @@ def _wrap_found(found: Queue, adapter: Adapter, obj: Any, device: object) -> Cud
     stream = CudaStream(queue, obj)
     if spelled != queue.handle:
         stream._spelled = spelled  # noqa: SLF001 - next door
-    _check_device(stream, device)
-    # will the object mean the same queue the next time?
-    if (
+    if device is not None:
+        _check_device(stream, device)
+    is_fixed = (
         queue.id is not None
         and queue.thread is None
         and (named is not None or not queue.is_default)
         and traits_of(adapter).streams_are_fixed
-    ):
-        _wrapped.keep(id(obj), stream)
-        if queue.permanent:
-            queue.latest = stream  # what is asked for again and again: a library's current stream
-    return stream
+    )
+    if is_fixed and queue.permanent:
+        queue.latest = stream  # what is asked for again and again: a library's current stream
+    return stream, is_fixed
 
 
 # id of a library's stream -> its StreamKit stream, which holds it: while that lives the id is its

@@ -177,6 +177,9 @@ MUTANTS = {
         "kept = []", "kept = []\ndef current_here():\n    return toylib.Stream(2)",
         ["current_is_its_own"],
     ),
+    "another current context": (
+        "kept = []", "kept = []\ndef current_context():\n    return 7", ["current_is_its_own"],
+    ),
     "bind without current": ("def current(", "def currently(", ["contract"]),
     "traits of its own": ("kept = []", "kept = []\ntraits = {}", ["contract"]),
     "what bind prepared does not move": (

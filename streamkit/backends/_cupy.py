@@ -82,9 +82,8 @@ def current(device: int) -> Any:
         ) from error
 
 
-current_context: Any = getattr(
-    cupy.cuda.driver, "ctxGetCurrent", None
-)  # half of the bindings' cost
+current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
+"""At half of the bindings' cost."""
 
 
 def bind(stream: Any) -> Binding:

@@ -47,7 +47,10 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         raise _refusals.library_cannot_take(
             "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
         )
-    handle = obj.cuda_stream if hasattr(obj, "cuda_stream") else obj.native_handle
+    try:
+        handle = obj.cuda_stream
+    except AttributeError:
+        handle = obj.native_handle
     attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11
     if attributes and "_streamkit_queue" in attributes:
         queue: Queue = attributes["_streamkit_queue"]

@@ -83,6 +83,11 @@ def current_is_its_own(subject: Subject) -> None:
         subject.same(here, found),
         f"current_here gives {_refusals.describe(here)}, current {_refusals.describe(found)}",
     )
+    context = _gate.current_context()
+    told = getattr(subject.adapter, "current_context", _gate.current_context)()
+    subject.require(
+        told == context, f"current_context gives {told!r}, and {context:#x} is the current one"
+    )
 
 
 def enter_moves_and_leave_restores(subject: Subject) -> None:

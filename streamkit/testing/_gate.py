@@ -110,11 +110,6 @@ def is_alive(stream: int, number: int) -> bool:
     return not code and int(found) == number
 
 
-def is_busy(stream: int) -> bool:
-    """Whether the stream has work left."""
-    return _is_pending("cuStreamQuery", stream)
-
-
 def sync(stream: int) -> None:
     """Block until the stream is idle."""
     ask("cuStreamSynchronize", stream)
@@ -135,13 +130,9 @@ def raw_event() -> Generator[int]:
 
 def is_pending(event: int) -> bool:
     """Whether the event's last recorded point was not reached yet."""
-    return _is_pending("cuEventQuery", event)
-
-
-def _is_pending(call: str, handle: int) -> bool:
-    (code,) = getattr(_driver(), call)(handle)
+    (code,) = _driver().cuEventQuery(event)
     if code and code != _NOT_READY:
-        raise errors.DriverError(call, code.name, int(code))
+        raise errors.DriverError("cuEventQuery", code.name, int(code))
     return bool(code)
 
 

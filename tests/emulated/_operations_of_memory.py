@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from _operations import capturing, foreign, fresh, in_another_context, operation
 from _operations_of_libraries import warp
-from _raw import check, driver
+from _raw import Gate, check, driver
 
 import streamkit as sk
+from streamkit import _keep
+
+
+def held(undo, *handles):
+    """Hold queues until the operation is over, so that each look asks once, and says no."""
+    check(driver.cuCtxSynchronize())
+    _keep.drain()  # what other operations kept would be asked for too
+    gate = Gate()
+    undo.callback(gate.free)
+    for handle in handles:
+        gate.hold(handle)
+    return gate
+
+
+def fresh_and_held(undo):
+    stream = fresh()
+    return stream, held(undo, stream._queue.handle)  # not .handle: then it would be parked
 
 
 def array():
@@ -16,13 +33,13 @@ def array():
 
 @operation
 def keep(undo):
-    stream = fresh()
-    return lambda: stream.keep(undo)
+    stream, _ = fresh_and_held(undo)
+    return lambda: stream.keep(1)
 
 
 @operation
 def keep_with_more_kept_before(undo):
-    stream = fresh()
+    stream, _ = fresh_and_held(undo)
     stream.keep(1), stream.keep(2)
     return lambda: stream.keep(3)
 
@@ -30,12 +47,14 @@ def keep_with_more_kept_before(undo):
 @operation
 def keep_on_a_foreign_stream(undo):
     stream = sk.wrap(foreign(undo))
+    held(undo, stream.handle)
     return lambda: stream.keep(1)
 
 
 @operation
 def keep_on_the_default_streams(undo):
-    legacy, per_thread = sk.default_stream(), sk.per_thread_stream(1)
+    legacy, per_thread = sk.default_stream(), sk.per_thread_stream()
+    held(undo, 1, 2)
     return lambda: (legacy.keep(1), per_thread.keep(2))
 
 
@@ -43,37 +62,41 @@ def keep_on_the_default_streams(undo):
 def keep_in_another_context(undo):
     in_another_context(undo)
     stream = sk.wrap(foreign(undo))
-    return lambda: (stream.keep(1), stream.sync())
+    held(undo, stream.handle)
+    return lambda: stream.keep(1)
 
 
 @operation
 def keep_beside_a_capture(undo):
+    stream, _ = fresh_and_held(undo)
     capturing(undo)
-    stream = fresh()
     return lambda: stream.keep(1)
 
 
 @operation
 def keep_and_sync(undo):
-    stream = fresh()
-    return lambda: (stream.keep(1), stream.sync(), stream.done)
+    stream, gate = fresh_and_held(undo)
+    return lambda: (stream.keep(1), gate.open(), stream.sync(), stream.done)
 
 
 @operation
 def hand_an_array_over(undo):
-    source, target, native = sk.wrap(foreign(undo)), fresh(), array()
+    source, native = sk.wrap(foreign(undo)), array()
+    target, _ = fresh_and_held(undo)
     return lambda: sk.handoff(native, target, after=source)
 
 
 @operation
 def hand_an_array_over_from_the_current_stream(undo):
-    target, native = sk.new_stream(priority=-1), array()
+    native = array()
+    target, _ = fresh_and_held(undo)
     return lambda: sk.handoff(native, target)
 
 
 @operation(ends=True)
 def drop_an_array_that_was_handed_over(undo):
-    lent = [sk.handoff(array(), fresh(), after=fresh())]
+    target, _ = fresh_and_held(undo)
+    lent = [sk.handoff(array(), target, after=fresh())]
     return lent.clear
 
 

@@ -405,10 +405,10 @@ def test_the_integer_of_dlpack():
 
 
 def test_who_takes_the_integer_of_dlpack_may_remember_it():
-    stream = sk.new_stream(nonblocking=True, priority=-1)
+    stream = sk.new_stream(1, nonblocking=True, priority=-4)  # where no other test's are parked
     number = stream.id
     assert stream.dlpack_stream
     stream.close()
     del stream
     gc.collect()
-    assert sk.new_stream(nonblocking=True, priority=-1).id == number
+    assert sk.new_stream(1, nonblocking=True, priority=-4).id == number

@@ -69,8 +69,12 @@ def kinds(gate):
 # -- how long ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [thing, array, capsule, warp_array, numba_array])
-@pytest.mark.parametrize("kept", [True, False])
+KEPT = [(make, True) for make in (thing, array, capsule, warp_array, numba_array)]
+# without numba's: its free waits for the device
+NOT_KEPT = [(make, False) for make in (thing, array, capsule, warp_array)]
+
+
+@pytest.mark.parametrize(("make", "kept"), KEPT + NOT_KEPT)
 def test_it_lives_until_the_work_before_has_run(gate, make, kept):
     stream = sk.new_stream(nonblocking=True)
     kept_object, seen = make()

@@ -127,6 +127,145 @@ assert stands(toya, toyb) == [0, 0]
     )
 
 
+LOOKS = """
+
+def bind(stream):
+    from streamkit.protocols import Binding
+    def move():
+        return toylib.set_current_stream(stream)
+    return Binding(move, toylib.set_current_stream,
+                   lambda: toylib.current_stream() is stream, move)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_every_library_is_looked_at_however_many(program, count):
+    names = [f"toy{letter}" for letter in "abcde"[:count]]
+    program(
+        f"""
+import {", ".join(names)}
+libraries = [{", ".join(names)}]
+stream, elsewhere = sk.new_stream(), sk.new_stream()
+with stream:
+    for library in libraries:
+        with stream:
+            library.set_current_stream(elsewhere.to(library.__name__))
+            with stream:
+                assert stands(*libraries) == [stream.handle] * {count}
+            assert stands(library) == [elsewhere.handle]
+        assert stands(*libraries) == [stream.handle] * {count}
+assert stands(*libraries) == [0] * {count}
+""",
+        **dict.fromkeys(names, LOOKS),
+    )
+
+
+def test_the_context_is_put_back_if_nothing_else_was_moved(program):
+    program(
+        """
+import toya
+stream, other = sk.new_stream(0), sk.new_stream(1)
+with stream:
+    with stream:
+        driver.cuCtxSetCurrent(other.context)
+        with stream:
+            assert int(driver.cuCtxGetCurrent()[1]) == stream.context
+        assert int(driver.cuCtxGetCurrent()[1]) == other.context
+    assert int(driver.cuCtxGetCurrent()[1]) == stream.context
+""",
+        toya=LOOKS,
+    )
+
+
+TELLS = """
+
+asked = []
+
+def current_context():
+    asked.append(1)
+    return int(__import__("cuda.bindings.driver", fromlist=["x"]).cuCtxGetCurrent()[1])
+"""
+
+CANNOT_TELL = """
+
+asked = []
+
+def current_context():
+    asked.append(1)
+    raise ValueError("toylib does not know")
+"""
+
+
+def test_a_library_that_tells_the_context_is_asked(program):
+    program(
+        """
+import toya, toyb
+zero, one = sk.new_stream(0), sk.new_stream(1)
+with one:
+    assert int(driver.cuCtxGetCurrent()[1]) == one.context
+    with zero:
+        assert int(driver.cuCtxGetCurrent()[1]) == zero.context
+    assert int(driver.cuCtxGetCurrent()[1]) == one.context
+assert int(driver.cuCtxGetCurrent()[1]) == 0
+import streamkit_toyb
+assert len(streamkit_toyb.asked) == 4
+""",
+        toya="",
+        toyb=TELLS,
+    )
+
+
+def test_a_forked_child_does_not_ask_it(program):
+    program(
+        """
+import os
+import toya
+import streamkit_toya
+stream = sk.new_stream()
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except (sk.ForkedProcessError, sk.ScopeError) as error:
+        return "fork" in str(error)
+    return False
+
+stream.__enter__()
+stream.__enter__()
+asked = len(streamkit_toya.asked)
+child = os.fork()
+if child == 0:
+    told = [refused(stream.__enter__)]
+    told += [refused(stream.__exit__, None, None, None) for _ in range(2)]
+    os._exit(0 if all(told) and len(streamkit_toya.asked) == asked else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stream.__exit__(None, None, None)
+stream.__exit__(None, None, None)
+assert len(streamkit_toya.asked) > asked
+""",
+        toya=LOOKS + TELLS,
+    )
+
+
+def test_a_library_that_cannot_tell_the_context_does_no_harm(program):
+    program(
+        """
+import toya
+zero, one = sk.new_stream(0), sk.new_stream(1)
+for stream in (zero, one):
+    try:
+        with stream:
+            assert int(driver.cuCtxGetCurrent()[1]) == stream.context
+            assert stands(toya) == [stream.handle]
+    except sk.ScopeError as error:
+        assert "does not know" in str(error)
+    assert stands(toya) == [0]
+    assert int(driver.cuCtxGetCurrent()[1]) == 0
+""",
+        toya=CANNOT_TELL,
+    )
+
+
 # -- order ------------------------------------------------------------------------------------
 
 

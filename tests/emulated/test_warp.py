@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 
 import _emulator
@@ -52,27 +53,27 @@ def leave_inner_first(stream):
 def leave_after_a_change(stream):
     warp = need("warp")
     with stream:
-        warp.set_stream(warp.Stream("cuda:0"), "cuda:0")
-        warp.set_device("cuda:1")
+        warp.set_stream(warp.Stream(stream.device), stream.device)
+        warp.set_device(f"cuda:{1 - stream.device_id}")
 
 
 @pytest.mark.parametrize(
     "leave", [leave_by_exception, leave_by_generator, leave_inner_first, leave_after_a_change]
 )
 @pytest.mark.parametrize("start", ["own", "another", "null"])
-def test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start):
-    own = warp.get_stream("cuda:0")
-    another = {
-        "own": own, "another": warp.Stream("cuda:0"), "null": warp.get_cuda_device(0).null_stream,
-    }[start]  # fmt: skip
-    warp.set_stream(another, "cuda:0")
+@pytest.mark.parametrize("device", [0, 1])
+def test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start, device):
+    where = warp.get_cuda_device(device)
+    own = where.stream
+    another = {"own": own, "another": warp.Stream(where), "null": where.null_stream}[start]
+    warp.set_stream(another, where)
     try:
         before = stands()
-        leave(sk.new_stream())
+        leave(sk.new_stream(device))
         assert stands() == before
-        assert warp.get_stream("cuda:0") is another
+        assert warp.get_stream(where) is another
     finally:
-        warp.set_stream(own, "cuda:0")
+        warp.set_stream(own, where)
 
 
 def test_a_scope_adds_no_event_and_no_wait(stands):
@@ -148,6 +149,32 @@ def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stand
         holder.join()
     with other:
         assert sk.current_stream("warp") == other
+
+
+def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(stands):
+    stream = sk.new_stream()
+    failed = []
+
+    def come_and_go():
+        try:
+            for _ in range(200):
+                with stream:
+                    assert sk.current_stream("warp") == stream
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failed
 
 
 def test_warps_streams_and_events_order_with_streamkits(warp, stands, gate):

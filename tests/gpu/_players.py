@@ -133,9 +133,10 @@ class Warp(Player):
         self.warp.config.quiet = True
         self.warp.init()
         self.kernel = _warp_kernel()
+        self.device = "cuda:0"  # where a test plays
 
     def new_stream(self):
-        return self.warp.Stream("cuda:0")
+        return self.warp.Stream(self.device)
 
     def stream_class(self):
         return self.warp.Stream
@@ -144,7 +145,7 @@ class Warp(Player):
         return stream.cuda_stream or 0
 
     def array(self, pointer):
-        return self.warp.array(ptr=pointer, dtype=self.warp.float32, shape=1, device="cuda:0")
+        return self.warp.array(ptr=pointer, dtype=self.warp.float32, shape=1, device=self.device)
 
     def add_one(self, stream, src, dst):
         self.warp.launch(
@@ -155,13 +156,13 @@ class Warp(Player):
         self.warp.launch(self.kernel, dim=1, inputs=[self.array(src), self.array(dst)])
 
     def current(self):
-        return self.warp.get_stream("cuda:0")
+        return self.warp.get_stream(self.device)
 
     def make_current(self, stream):
-        self.warp.set_stream(stream, "cuda:0")
+        self.warp.set_stream(stream, self.device)
 
     def default(self):
-        return self.warp.get_cuda_device(0).null_stream
+        return self.warp.get_device(self.device).null_stream
 
     def new_event(self, stream):
         return stream.record_event()

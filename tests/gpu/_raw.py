@@ -5,11 +5,16 @@ Nothing here goes through StreamKit.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 
@@ -37,6 +42,28 @@ def stream_id(handle: int) -> int:
 
 def current_context() -> int:
     return int(check(driver.cuCtxGetCurrent()))
+
+
+@contextlib.contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Have the device's primary context current for the block, then the one before."""
+    context = check(driver.cuDevicePrimaryCtxRetain(device))
+    before = check(driver.cuCtxGetCurrent())
+    check(driver.cuCtxSetCurrent(context))
+    try:
+        yield
+    finally:
+        check(driver.cuCtxSetCurrent(before))  # not a pop: a library may have lost what was pushed
+        check(driver.cuDevicePrimaryCtxRelease(device))
+
+
+def held(handle: int) -> bool:
+    """Whether the queue's work waits for a gate: what need not has had the time to run."""
+    limit = time.monotonic() + 0.1
+    while busy(handle):
+        if time.monotonic() > limit:
+            return True
+    return False
 
 
 def make_stream(*, nonblocking: bool = True, priority: int = 0) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from _raw import busy, check, current_context, driver, sync
+from _raw import check, current_context, driver, held, sync
 
 import streamkit as sk
 from _libraries import cuda_devices
@@ -11,13 +11,15 @@ from _libraries import cuda_devices
 pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
 
 
-def test_streams_wait_across_devices(gate):
+@pytest.mark.parametrize("told", [True, False])
+def test_streams_wait_across_devices(gate, told):
     zero, one = sk.new_stream(0, nonblocking=True), sk.new_stream("cuda:1", nonblocking=True)
     assert (zero.device_id, one.device_id) == (0, 1)
     before = current_context()
     gate.hold(zero.handle)
-    one.wait(zero)
-    assert busy(one.handle)
+    if told:
+        one.wait(zero)
+    assert held(one.handle) is told
     zero.wait(one)
     assert current_context() == before
     gate.open()
@@ -85,8 +87,9 @@ def test_torch_streams_of_the_other_device(players, gate):
     assert stream.device == "cuda:1"
     holder = sk.new_stream(0, nonblocking=True)
     gate.hold(holder.handle)
+    assert not held(native.cuda_stream)
     stream.wait(holder)
-    assert busy(native.cuda_stream)
+    assert held(native.cuda_stream)
     gate.open()
     sync(native.cuda_stream)
     assert int(check(driver.cuCtxGetDevice())) == 0

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from _players import PLAYERS
-from _raw import busy, stream_id, sync
+from _raw import busy, held, stream_id, sync
 
 import streamkit as sk
 
@@ -92,16 +92,17 @@ def test_control_without_the_wait_it_reads_the_old_value(players, gate, cells, f
 
 
 @pairs
-def test_the_consumer_waits_for_the_other_librarys_event(players, gate, cells, first, second):
+def test_the_consumer_waits_for_the_other_librarys_event(players, gate, first, second):
     one, two = players(first), players(second)
     producer, consumer = one.new_stream(), two.new_stream()
     gate.hold(one.handle_of(producer))
     event = one.new_event(producer)
 
+    assert not held(two.handle_of(consumer))
     sk.wrap(consumer).wait(event)
 
     assert not sk.wrap_event(event).done
-    assert busy(two.handle_of(consumer))
+    assert held(two.handle_of(consumer))
     gate.open()
     sync(two.handle_of(consumer))
     assert sk.wrap_event(event).done

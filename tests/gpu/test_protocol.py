@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _raw import busy, make_stream, stream_id
+from _raw import held, make_stream, stream_id
 
 import streamkit as sk
 
@@ -65,7 +65,7 @@ def test_our_own_protocol_serves_others(players, gate):
     assert cupy.cuda.Stream.from_external(stream).ptr == stream.handle
     native = players("cuda.core").new_stream()
     native.wait(stream)
-    assert busy(int(native.handle))
+    assert held(int(native.handle))
     assert core.Stream.from_handle(int(stream)).handle
     gate.open()
 

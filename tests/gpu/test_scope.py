@@ -7,9 +7,15 @@ import itertools
 
 import pytest
 from _players import WITH_CURRENT
-from _raw import busy, current_context, sync
+from _raw import current_context, held, on_device, sync
 
 import streamkit as sk
+from _libraries import cuda_devices
+
+DEVICES = [
+    0,
+    pytest.param(1, marks=pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")),
+]
 
 
 @pytest.fixture
@@ -17,33 +23,51 @@ def three(players):
     return {name: players(name) for name in WITH_CURRENT}
 
 
+@pytest.fixture(params=DEVICES)
+def device(request, three):
+    """The device on which the libraries play; what is current stays on device 0."""
+    three["warp"].device = f"cuda:{request.param}"
+    yield request.param
+    three["warp"].device = "cuda:0"
+
+
 def stand(three):
     """Where each library stands, by its own API; Warp's native current stream as well."""
-    warp = three["warp"].warp
-    native = warp._src.context.runtime.core.wp_cuda_context_get_stream(
-        warp.get_cuda_device(0).context
-    )
+    torch, cupy, warp = three["torch"].torch, three["cupy"].cupy, three["warp"].warp
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+    devices = range(cuda_devices())
     return {
-        "torch": three["torch"].current(),
-        "cupy": three["cupy"].current(),
-        "warp": three["warp"].current(),
-        "warp native": native,
+        "torch": [torch.cuda.current_stream(index) for index in devices],
+        "cupy": [cupy.cuda.get_current_stream(index) for index in devices],
+        "warp": [warp.get_stream(f"cuda:{index}") for index in devices],
+        "warp native": [native(warp.get_cuda_device(index).context) for index in devices],
         "warp device": str(warp.get_device()),
         "context": current_context(),
     }
 
 
+def current(three):
+    """The current stream of each library where it plays."""
+    return {name: player.current() for name, player in three.items()}
+
+
 @pytest.mark.parametrize("nonblocking", [False, True])
 def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(
-    three, gate, cells, nonblocking
+    three, gate, cells, nonblocking, device
 ):
-    stream = sk.new_stream(nonblocking=nonblocking)
-    line = [cells_pair(cells) for _ in WITH_CURRENT]
+    stream = sk.new_stream(device, nonblocking=nonblocking)
+    with on_device(device):
+        line = [cells_pair(cells) for _ in WITH_CURRENT]
+        for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
+            own = three[name].new_stream()  # loads the kernel there, which could wait for a queue
+            three[name].add_one(own, src.pointer, dst.pointer)
+            sync(three[name].handle_of(own))
+            dst.write(0)
     with stream:
         gate.hold(stream.handle)
         for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
             three[name].add_one_current(src.pointer, dst.pointer)
-        assert busy(stream.handle)
+        assert held(stream.handle)
     gate.open()
     stream.sync()
     assert [dst.read() for _, dst in line] == [2, 2, 2]
@@ -81,7 +105,7 @@ def test_a_pipeline_over_three_libraries_is_in_order(three, gate, cells):
 
 def test_the_current_streams_are_the_users_own_objects_again(three):
     own = {name: player.new_stream() for name, player in three.items()}
-    before_all = stand(three)
+    before_all, first = stand(three), current(three)
     for name, player in three.items():
         player.make_current(own[name])
     try:
@@ -93,9 +117,8 @@ def test_the_current_streams_are_the_users_own_objects_again(three):
         assert three["cupy"].current() is own["cupy"]
         assert three["warp"].current() is own["warp"]
     finally:
-        three["torch"].make_current(before_all["torch"])
-        three["cupy"].make_current(before_all["cupy"])
-        three["warp"].make_current(before_all["warp"])
+        for name, player in three.items():
+            player.make_current(first[name])
     assert stand(three) == before_all
 
 
@@ -126,7 +149,7 @@ def torch_states(player, keep):
     return {
         "default": torch.cuda.default_stream(),
         "pool": torch.cuda.Stream(),
-        "external": torch.cuda.get_stream_from_external(foreign.handle, 0),
+        "external": torch.cuda.get_stream_from_external(foreign.handle, foreign.device_id),
     }
 
 
@@ -134,26 +157,27 @@ def torch_states(player, keep):
 @pytest.mark.parametrize("warp_state", ["own", "other", "null"])
 @pytest.mark.parametrize("cupy_state", ["default", "use", "pushed"])
 @pytest.mark.parametrize("torch_state", ["default", "pool", "external"])
-def test_prior_states_are_restored_however_the_block_ends(
-    three, leave, torch_state, cupy_state, warp_state
+def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - the cases
+    three, device, leave, torch_state, cupy_state, warp_state
 ):
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
     before_all = stand(three)
     keep = []
-    pushed, used = cupy.new_stream(), cupy.new_stream()
     with contextlib.ExitStack() as undo:
-        undo.callback(torch.make_current, before_all["torch"])
-        undo.callback(warp.make_current, before_all["warp"])
-        torch.make_current(torch_states(torch, keep)[torch_state])
-        if cupy_state == "pushed":
-            undo.enter_context(pushed)
-        if cupy_state != "default":
-            undo.callback(cupy.make_current, cupy.current())
-            cupy.make_current(used)
-        if warp_state != "own":
-            warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
+        with on_device(device):  # where its streams are; outside of it, device 0 is current
+            first = current(three)
+            pushed, used = cupy.new_stream(), cupy.new_stream()
+            undo.callback(put_back, three, first, device)
+            torch.make_current(torch_states(torch, keep)[torch_state])
+            if cupy_state == "pushed":
+                undo.enter_context(pushed)
+            if cupy_state != "default":
+                undo.callback(put_back, three, current(three), device)
+                cupy.make_current(used)
+            if warp_state != "own":
+                warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
         before = stand(three)
-        stream = sk.new_stream()
+        stream = sk.new_stream(device)
 
         leave(stream)
         assert stand(three) == before
@@ -168,9 +192,17 @@ def test_prior_states_are_restored_however_the_block_ends(
             torch.make_current(torch.new_stream())
             warp.make_current(warp.new_stream())
             cupy.make_current(pushed)
-            leave(sk.new_stream())
+            leave(sk.new_stream(0))
+            leave(sk.new_stream(device))
         assert stand(three) == before
     assert stand(three) == before_all
+
+
+def put_back(three, streams, device):
+    """Make each library's stream current again where it plays."""
+    with on_device(device):  # CuPy takes no stream of another
+        for name, player in three.items():
+            player.make_current(streams[name])
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
@@ -202,7 +234,7 @@ def test_a_library_that_refuses_leaves_the_others_where_they_were(three):
     assert stand(three) == before
     with sk.use(sk.per_thread_stream(), libraries=["cupy"]):
         assert sk.current_stream("cupy") == sk.per_thread_stream()
-        assert three["torch"].current() == before["torch"]
+        assert three["torch"].current() == before["torch"][0]
     assert stand(three) == before
 
 
@@ -225,7 +257,7 @@ def test_libraries_narrows_the_scope(three):
     stream = sk.new_stream()
     with sk.use(stream, libraries=["cupy"]):
         assert sk.current_stream("cupy") == stream != sk.current_stream("torch")
-        assert three["torch"].current() == before["torch"]
+        assert three["torch"].current() == before["torch"][0]
         with pytest.raises(sk.OneQueueError, match=r"torch on .*; cupy on "):
             sk.assert_one_queue()
         sk.assert_one_queue(libraries=["cupy"])
@@ -237,67 +269,67 @@ def test_libraries_narrows_the_scope(three):
             sk.current_stream(name)
 
 
-@pytest.mark.parametrize("library", WITH_CURRENT)
-def test_ordered_waits_for_the_previous_stream_and_it_for_the_scope(three, gate, cells, library):
-    player = three[library]
-    before = stand(three)
-    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
-    src, dst = cells_pair(cells)
-    player.make_current(previous)
+@contextlib.contextmanager
+def standing_on(three, library, device):
+    """A new stream of the library, made current there; then the one before."""
+    with on_device(device):
+        first, previous = current(three), three[library].new_stream()
+        three[library].make_current(previous)
     try:
+        yield previous
+    finally:
+        put_back(three, first, device)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_only_an_ordered_scope_waits_for_the_previous_stream(three, gate, device, library, ordered):
+    scope = sk.new_stream(device, nonblocking=True)
+    with standing_on(three, library, device) as previous:
+        gate.hold(three[library].handle_of(previous))
+        with sk.use(scope, ordered=ordered):
+            assert held(scope.handle) is ordered
+        gate.open()
+        sync(three[library].handle_of(previous))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_the_previous_stream_waits_for_an_ordered_scope_also_by_exception(
+    three, gate, device, library, ordered
+):
+    scope = sk.new_stream(device, nonblocking=True)
+    with standing_on(three, library, device) as previous:
+        with contextlib.suppress(KeyError), sk.use(scope, ordered=ordered):
+            gate.hold(scope.handle)
+            raise KeyError
+        assert held(three[library].handle_of(previous)) is ordered
+        gate.open()
+        scope.sync()
+
+
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_work_before_in_and_after_an_ordered_scope_is_in_order(three, gate, cells, library):
+    player, scope = three[library], sk.new_stream(nonblocking=True)
+    src, dst = cells_pair(cells)
+    with standing_on(three, library, 0) as previous:
         gate.hold(player.handle_of(previous))
         with sk.use(scope, ordered=True):
             player.add_one_current(src.pointer, dst.pointer)
-            assert busy(scope.handle), "the scope's work ran ahead of what came before"
         player.add_one_current(dst.pointer, src.pointer)
         gate.open()
         sync(player.handle_of(previous))
         assert (dst.read(), src.read()) == (2, 3)
-    finally:
-        player.make_current(before[library])
-
-
-@pytest.mark.parametrize("library", WITH_CURRENT)
-def test_ordered_makes_the_previous_stream_wait_also_by_exception(three, gate, library):
-    player = three[library]
-    before = stand(three)
-    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
-    player.make_current(previous)
-    try:
-        with contextlib.suppress(KeyError), sk.use(scope, ordered=True):
-            gate.hold(scope.handle)
-            raise KeyError
-        assert busy(player.handle_of(previous))
-    finally:
-        gate.open()
-        player.make_current(before[library])
-
-
-@pytest.mark.parametrize("library", WITH_CURRENT)
-def test_control_an_unordered_scope_adds_no_wait(three, gate, library):
-    player = three[library]
-    before = stand(three)
-    previous, scope = player.new_stream(), sk.new_stream(nonblocking=True)
-    player.make_current(previous)
-    try:
-        gate.hold(player.handle_of(previous))
-        with sk.use(scope):
-            pass
-        assert not busy(scope.handle)
-        gate.open()
-        sync(player.handle_of(previous))
-    finally:
-        player.make_current(before[library])
 
 
 def test_current_stream_names_those_that_differ(three):
-    before = stand(three)
+    first = current(three)["torch"]
     three["torch"].make_current(three["torch"].new_stream())
     try:
         with pytest.raises(sk.ScopeError, match=r"torch on .*; cupy on "):
             sk.current_stream()
     finally:
-        three["torch"].make_current(before["torch"])
+        three["torch"].make_current(first)
     with sk.new_stream() as stream:
         assert sk.current_stream() is stream
 
@@ -307,7 +339,7 @@ def test_submit_runs_now_on_the_queue(three, gate, cells):
     src, dst = cells_pair(cells)
     gate.hold(stream.handle)
     assert stream.submit(three["cupy"].add_one_current, src.pointer, dst=dst.pointer) is None
-    assert busy(stream.handle)
+    assert held(stream.handle)
     gate.open()
     stream.sync()
     assert dst.read() == 2

@@ -8,11 +8,11 @@ import time
 
 import pytest
 from _raw import (
-    busy,
     check,
     current_context,
     destroy_stream,
     driver,
+    held,
     make_stream,
     stream_id,
     sync,
@@ -127,9 +127,10 @@ def test_a_recorded_event_can_be_recorded_again(gate):
     event.sync()
     gate.hold(second.handle)
     assert second.record(event) is event
+    assert not held(third.handle)
     third.wait(event)
     assert not event.done
-    assert busy(third.handle)
+    assert held(third.handle)
     gate.open()
     third.sync()
 
@@ -171,7 +172,7 @@ def test_events_convert_where_the_library_can_wrap_one(players, gate, library):
         "warp": lambda: native.wait_event(view),
         "numba": lambda: view.wait(native),
     }[library]()
-    assert busy(waiting.handle)
+    assert held(waiting.handle)
     gate.open()
     waiting.sync()
 

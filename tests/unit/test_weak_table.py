@@ -30,3 +30,20 @@ def test_a_sweep_takes_the_dead_and_leaves_the_living():
     assert len(table) < 2_500, "the dead are still there"
     assert all(table.find(number) is thing for number, thing in things.items())
     assert set(table.living()) == set(things.values())
+
+
+def test_the_first_one_stays_while_it_lives():
+    table = WeakTable()
+    one, two = Thing(), Thing()
+    assert table.first(1, one) is one
+    assert table.first(1, two) is one is table.find(1)
+    del one
+    gc.collect()
+    assert table.first(1, two) is two is table.find(1)
+
+
+def test_the_first_ones_are_swept_too():
+    table = WeakTable()
+    for number in range(5_000):
+        table.first(number, Thing())
+    assert len(table) < 2_500
