@@ -10,6 +10,11 @@ between them, and make them all work on one queue:
         ...
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from streamkit._audit import audit
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
 from streamkit._doctor import doctor
@@ -40,19 +45,27 @@ from streamkit.errors import (
     StreamKitError,
     UnsupportedStreamError,
 )
-from streamkit.protocols import Event, Stream, StreamLike
+from streamkit.protocols import Event, Graph, Stream, StreamLike
+
+if TYPE_CHECKING:
+    from streamkit._capture import capture
+    from streamkit._graph import CudaGraph
 
 __version__ = "0.1.0"
+
+_LATER = {"CudaGraph": "streamkit._graph", "capture": "streamkit._capture"}  # loaded at first use
 
 __all__ = [
     "BackendNotInstalledError",
     "CaptureError",
     "CudaEvent",
+    "CudaGraph",
     "CudaStream",
     "DeviceMismatchError",
     "DriverError",
     "Event",
     "ForkedProcessError",
+    "Graph",
     "HostEvent",
     "HostStream",
     "NoDeviceError",
@@ -65,6 +78,7 @@ __all__ = [
     "UnsupportedStreamError",
     "assert_one_queue",
     "audit",
+    "capture",
     "current_stream",
     "current_streams",
     "default_stream",
@@ -78,3 +92,11 @@ __all__ = [
     "wrap",
     "wrap_event",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from streamkit._queue import Queue
 
@@ -214,3 +215,82 @@ class Arrays(Protocol):
 
         So do its views, and what other libraries make of it; ``array`` itself does not.
         """
+
+
+# -- capture ----------------------------------------------------------------------------------
+
+
+class CapturePart(Protocol):
+    """One library's part in a capture; its stream is the library's current one all the while."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin it."""
+
+    @abstractmethod
+    def end(self) -> Any:
+        """End it well; return what the graph then holds."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End it if it was begun, in whatever state; the library is afterwards as before."""
+
+
+class CapturedGraph(Protocol):
+    """An executable graph, as ``end`` of the part that began the capture returns it."""
+
+    graph: int
+    """The ``CUgraph``, kept to be looked at."""
+    executable: int
+    """The ``CUgraphExec``."""
+
+    @abstractmethod
+    def launch(self, stream: Any) -> None:
+        """Queue a run on a stream of the library's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Destroy both; no launch runs any more, and no capture goes on here."""
+
+
+@runtime_checkable
+class BeginsCapture(Protocol):
+    """Capability: captures that the library takes part in are begun by it, one at a time.
+
+    Optional beside this and the other capabilities of captures: ``explain_capture(error)``, what
+    to do about an error of this library inside one, or None.
+    """
+
+    @abstractmethod
+    def begins_capture(self, stream: Any, mode: str) -> CapturePart:
+        """Return the part that begins on the library's own stream; ``end`` is a CapturedGraph.
+
+        ``mode`` is "global", "thread_local" or "relaxed".
+        """
+
+
+@runtime_checkable
+class JoinsCapture(Protocol):
+    """Capability: the library has to know of captures that others begin, one at a time."""
+
+    @abstractmethod
+    def joins_capture(self, stream: Any, mode: str) -> CapturePart:
+        """Return the part that joins the capture on the library's own stream."""
+
+
+@runtime_checkable
+class PreparesCapture(Protocol):
+    """Capability: the library makes things at their first use, which a capture forbids."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make them for the current device; called before anything captures."""
+
+
+@runtime_checkable
+class PoolsMemory(Protocol):
+    """Capability: this thread can allocate from a pool of its own, which a graph then holds."""
+
+    @abstractmethod
+    def pool(self) -> AbstractContextManager[object]:
+        """Allocate from a new pool in the block, also while this thread captures; give the pool."""

@@ -224,3 +224,52 @@ def _audited(libraries: Libraries) -> Generator[Arms]:
             return [1] * count
 
         yield Arms(fill, fill, audited, same(1), between=audits.close)
+
+
+# -- graphs -----------------------------------------------------------------------------------
+
+
+def _pipeline(libraries: Libraries) -> Callable[[Any], object]:
+    """Return small work of all three libraries, on each other's results."""
+    from streamkit._demo_kernels import stretch  # noqa: PLC0415 - imports Warp
+
+    torch, cupy, warp = libraries.torch, libraries.cupy, libraries.warp
+    device = f"cuda:{libraries.device}"
+    x = torch.rand(32, 32, device=device)
+    out = warp.empty((32, 32), dtype=warp.float32, device=device)
+
+    def run(_: Any) -> object:
+        y = cupy.sin(cupy.from_dlpack(torch.relu(x) * 2))
+        warp.launch(stretch, dim=(32, 32), inputs=[warp.from_dlpack(y), 2.0, out], device=device)
+        return torch.from_dlpack(out) + 1
+
+    return run
+
+
+@_row(
+    "g.launch(s), a small pipeline",
+    "the pipeline of torch, CuPy and Warp itself",
+    at_most=0.20,
+    aim=0.10,
+    note="five kernels on 32x32 arrays",
+)
+def _launch_pipeline(libraries: Libraries) -> Generator[Arms]:
+    run, s = _pipeline(libraries), sk.new_stream(nonblocking=True)
+    with s:
+        run(None)
+        with sk.capture(s) as g:
+            run(None)
+        yield Arms(calls(g.launch), calls(run), same(s), same(None))
+
+
+@_row("g.launch(s)", "torch.cuda.CUDAGraph.replay", at_most=3.5, aim=2.5, note="one small kernel")
+def _launch(libraries: Libraries) -> Generator[Arms]:
+    torch, s = libraries.torch, sk.new_stream(nonblocking=True)
+    x = torch.rand(32, 32, device=f"cuda:{libraries.device}")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=s.to("torch")):
+        torch.relu(x)
+    with sk.capture(s) as g:
+        torch.relu(x)
+    with s:
+        yield Arms(calls(g.launch), calls_without(graph.replay), same(s), same(None))

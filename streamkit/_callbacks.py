@@ -46,7 +46,6 @@ class Call:
         self.future: Future[Any] = future or Future()
         self._call: Callable[[], Any] = functools.partial(fn, *args, **kwargs)
         self._surroundings = surroundings
-        _unsettled.add(self)
 
     def drop(self) -> None:
         """Be forgotten without being called."""
@@ -98,9 +97,10 @@ class Line:
                 _lines.put(self)
 
 
-def reserve() -> None:
-    """Have a thread for one more call; RuntimeError if there is none and none can be started."""
+def reserve(call: Call) -> None:
+    """Have a thread for the call; RuntimeError if there is none and none can be started."""
     with _lock:
+        _unsettled.add(call)
         if _is_over:
             raise _refusals.cannot_watch()
         if len(_threads) >= min(_MOST, len(_unsettled)):

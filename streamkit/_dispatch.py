@@ -72,14 +72,11 @@ class _Dispatcher:
         self._semaphore = Semaphore()
         self._lanes = Lanes(self._semaphore)
         self._new: deque[Point] = deque()
-        self._posted = False  # whether somebody here has woken the thread already
         self._tracks: dict[object, _Track] = {}
 
     def add(self, point: Point) -> None:
         self._new.append(point)
-        if not self._posted:
-            self._posted = True
-            self._semaphore.post()
+        self._semaphore.post()
 
     def join(self) -> None:
         self._semaphore.post()
@@ -93,7 +90,6 @@ class _Dispatcher:
             self._semaphore.wait(pause)
             if _is_over:
                 return
-            self._posted = False  # before taking what is new: who comes later posts again
             self._take()
             try:
                 pause = self._look()

@@ -303,8 +303,7 @@ def _launch_host() -> Callable[[int, int, int], int]:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
 
     address, _ = _ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])  # its calls release the GIL
-    return kind(address)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(address)  # releases the GIL
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _driver, _host_watch, _refusals, _registry, _waiting, errors
+from streamkit import (
+    _captures,
+    _driver,
+    _host_watch,
+    _refusals,
+    _refusals_capture,
+    _registry,
+    _waiting,
+    errors,
+)
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
@@ -72,8 +81,12 @@ class CudaEvent(Event, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded."""
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        CaptureError inside ``streamkit.capture``: of an event recorded there it is illegal to ask.
+        """
         handle = self.handle
+        self._refuse_in_capture()
         return not handle or _driver.event_done(handle)
 
     def sync(self, timeout: float | None = None) -> None:
@@ -99,6 +112,10 @@ class CudaEvent(Event, metaclass=Concrete):
     def _watch(self, tell: Tell) -> Drop | None:
         keeps = self._owned or self._native  # ``close`` does not end the wait
         return _waiting.watch_event(self.handle, keeps, self._device, tell)
+
+    def _refuse_in_capture(self) -> None:
+        if _captures.one_goes_on_here():
+            raise _refusals_capture.event_in_capture(self)
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.

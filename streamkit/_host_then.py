@@ -39,7 +39,7 @@ class After:
             return call.future
         call = _callbacks.Call(fn, args, kwargs)
         try:
-            _callbacks.reserve()
+            _callbacks.reserve(call)
             mark.tell(functools.partial(self._line.add, call))
             put(mark)
         except BaseException:

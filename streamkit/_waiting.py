@@ -149,7 +149,7 @@ def then(
     # the call holds the queue, whose line another stream on it has to find
     call = _callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
     try:
-        _callbacks.reserve()
+        _callbacks.reserve(call)
         drop = watch_queue(queue, functools.partial(line.add, call))
     except BaseException:
         call.drop()

@@ -15,12 +15,18 @@ from streamkit._adapter import (
     API,
     Adapter,
     Arrays,
+    BeginsCapture,
     Binding,
     BindsCurrent,
+    CapturedGraph,
+    CapturePart,
     CurrentStream,
     Diagnoses,
     Events,
     Finding,
+    JoinsCapture,
+    PoolsMemory,
+    PreparesCapture,
     Traits,
     unbound,
 )
@@ -29,28 +35,17 @@ from streamkit._queue import Queue
 if TYPE_CHECKING:
     from abc import ABCMeta as ProtocolMeta
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
     from typing import Self
 else:
     ProtocolMeta = type(Protocol)
 
 __all__ = [
-    "API",
-    "Adapter",
-    "Arrays",
-    "Binding",
-    "BindsCurrent",
-    "CurrentStream",
-    "Diagnoses",
-    "Event",
-    "Events",
-    "Finding",
-    "Queue",
-    "Stream",
-    "StreamLike",
-    "SupportsCudaStream",
-    "Traits",
-    "unbound",
-]
+    "API", "Adapter", "Arrays", "BeginsCapture", "Binding", "BindsCurrent", "CapturePart",
+    "CapturedGraph", "CurrentStream", "Diagnoses", "Event", "Events", "Finding", "Graph",
+    "JoinsCapture", "PoolsMemory", "PreparesCapture", "Queue", "Stream", "StreamLike",
+    "SupportsCudaStream", "Traits", "unbound",
+]  # fmt: skip
 
 _ABSENT = object()
 
@@ -241,6 +236,62 @@ class Event(Protocol, metaclass=_StaticProtocol):
     @abstractmethod
     def close(self) -> None:
         """Give up an owned event; nothing on a borrowed one."""
+
+
+@runtime_checkable
+class Graph(Protocol, metaclass=_StaticProtocol):
+    """What ``streamkit.capture`` gives: the work of its block, to be launched again and again.
+
+    Methods may be called from any thread, but ``section``, which is for inside the block.
+    """
+
+    _members: ClassVar[tuple[str, ...]] = (
+        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot", "close",
+    )  # fmt: skip
+
+    @property
+    @abstractmethod
+    def stream(self) -> Stream:
+        """The stream on which it is captured, current in every library inside the block."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> int:
+        """How many nodes it has; inside the block, so far."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it was closed, or its capture failed."""
+
+    @abstractmethod
+    def launch(self, stream: StreamLike | None = None) -> None:
+        """Queue a run of all the work on anybody's stream of the same device; never blocks.
+
+        None: the stream of this thread's innermost scope; outside of any, ``stream``, ordered
+        after what each library's current stream was given before and before what follows there.
+        Runs of one graph follow each other, whatever their streams.
+        """
+
+    @abstractmethod
+    def upload(self, stream: StreamLike | None = None) -> None:
+        """Bring the graph to the device, so that its first launch need not; None as above."""
+
+    @abstractmethod
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Hold the block's work: CaptureError at its end if it added no node to the graph."""
+
+    @abstractmethod
+    def keep(self, *objects: object) -> None:
+        """Keep objects alive as long as the graph: arrays from before that its work uses."""
+
+    @abstractmethod
+    def to_dot(self) -> str:
+        """Return the graph in the language of Graphviz."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up the graph and what it holds, once its last run has ended; returns at once."""
 
 
 class SupportsCudaStream(Protocol):

@@ -16,9 +16,11 @@ import cupy
 from streamkit import _refusals
 from streamkit.backends import _cupy_memory
 from streamkit.backends._cupy_arrays import array_device, lend, lent_by
+from streamkit.backends._cupy_capture import explain_capture, pool
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
-__all__ = ["array_device", "lend", "lent_by"]  # a part of the adapter, from the file beside
+# the parts of the adapter from the files beside
+__all__ = ["array_device", "explain_capture", "lend", "lent_by", "pool"]
 
 name = "cupy"
 api = 1

@@ -153,6 +153,21 @@ def bind(stream: Any) -> Binding:
 enter, leave = unbound(bind)
 
 
+# -- capture ----------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Make what torch cannot make inside a capture."""
+    torch.cuda.current_blas_handle()
+
+
+def begins_capture(stream: Any, mode: str) -> Any:
+    """Return the part of torch in a capture, which it begins."""
+    from streamkit.backends import _torch_capture  # noqa: PLC0415 - for captures only
+
+    return _torch_capture.Part(stream, mode, bind)
+
+
 # -- events -----------------------------------------------------------------------------------
 
 

@@ -110,6 +110,21 @@ def bind(stream: Any) -> Binding:
 enter, leave = unbound(bind)
 
 
+# -- capture ----------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Order what Warp frees at the end of the capture, untold, after the queues lent to it."""
+    _warp_memory.settle()
+
+
+def joins_capture(stream: Any, mode: str) -> Any:
+    """Return the part of Warp in a capture that another begins."""
+    from streamkit.backends import _warp_capture  # noqa: PLC0415 - for captures only
+
+    return _warp_capture.Part(stream, mode)
+
+
 # -- events -----------------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ ACCEPTED = [
         "a destructor has nobody to tell, and what breaks it breaks every other call",
     ),
     Accepted(
-        "(enter|use|leave|submit).*",
+        "(enter|use|leave|submit|capture|launch_outside).*",
         "cuCtxGetCurrent",
         "a context that cannot be read is taken for another one, and set",
     ),
@@ -111,7 +111,28 @@ ACCEPTED = [
         ".*",
         "the end of an array has nobody to tell, and what it was lent for is told the next time",
     ),
-    Accepted("(leave|submit).*", ".*", "the rest of the scope is left first", sk.ScopeError),
+    Accepted(
+        "(leave|submit|capture|launch_outside).*",
+        ".*",
+        "the rest of the scope is left first",
+        sk.ScopeError,
+    ),
+    Accepted(
+        "capture.*",
+        "cuGraphInstantiateWithFlags",
+        "the bindings call it cuGraphInstantiate",
+        sk.DriverError,
+    ),
+    Accepted(
+        "capture_in_vain",
+        "cuCtxPushCurrent|cuCtxPopCurrent|cuStreamIsCapturing|cuStreamQuery",
+        "a queue that cannot be asked is not among those that the error calls busy",
+    ),
+    Accepted(
+        "(capture|launch|close).*",
+        "cuGraphDestroy|cuGraphExecDestroy|cuEventQuery|cuThreadExchangeStreamCaptureMode",
+        "a graph that could not be destroyed is tried again with the next",
+    ),
     Accepted(
         ".*default_stream.*",
         "cuStreamIsCapturing",
@@ -143,7 +164,11 @@ STAYS = [  # where the call that failed is the one that would have put this back
     ),
 ]
 needed: set[Accepted] = set()
-KEPT = {"cuStreamDestroy": "streams", "cuEventDestroy": "events"}  # by a destroy that fails
+KEPT = {
+    "cuStreamDestroy": "streams",
+    "cuEventDestroy": "events",
+    "cuGraphDestroy": "graphs",
+}  # by a destroy that fails
 
 
 # -- a trial ----------------------------------------------------------------------------------

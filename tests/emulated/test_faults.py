@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _operations_of_graphs  # noqa: F401 - its operations are in the table
 import _operations_of_libraries
 import _operations_of_memory  # noqa: F401 - its operations are in the table
 import _operations_of_order  # noqa: F401 - the same

@@ -17,7 +17,7 @@ from _raw import check, destroy_stream, driver, make_stream
 
 import streamkit as sk
 from _libraries import need
-from _queues import within
+from _queues import LONG, within
 
 HERE = str(Path(sk.__file__).parent)
 LOOKS = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "RESUME"))}
@@ -151,11 +151,22 @@ def a_first_conversion(streams):
     sk.new_stream().to("warp")
 
 
+def a_function_to_call(streams):
+    streams[0].then(int)
+
+
 # what interrupts the end of an object is printed, for nobody can be told
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "operation",
-    [a_scope, nested_scopes, an_ordered_scope, a_stream_never_seen, a_first_conversion],
+    [
+        a_scope,
+        nested_scopes,
+        an_ordered_scope,
+        a_stream_never_seen,
+        a_first_conversion,
+        a_function_to_call,
+    ],
 )
 def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     warp = need("warp")
@@ -173,6 +184,8 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
         assert not held(found), f"after an interrupt at the call {nth}"
         assert not _warp_current._line, f"after an interrupt at the call {nth}"
         within(lambda: a_scope([other]))
+        if operation is a_function_to_call:
+            assert other.then(int).result(LONG) == 0, f"after an interrupt at the call {nth}"
         # only a block that is interrupted is promised that the libraries are put back
         for stream in own:
             warp.set_stream(stream, stream.device)

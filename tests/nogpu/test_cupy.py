@@ -164,3 +164,18 @@ def test_it_has_a_current_stream():
 def test_its_current_stream_wants_a_device():
     with pytest.raises(sk.NoDeviceError):
         sk.current_stream("cupy")
+
+
+def test_what_cupy_does_not_capture_is_explained():
+    from streamkit.backends._cupy_capture import explain_capture
+
+    refusal = NotImplementedError(
+        "calling cuBLAS API during stream capture is currently unsupported"
+    )
+    assert "no cuBLAS" in explain_capture(refusal)
+    assert "first use" not in explain_capture(refusal)
+    cold = cupy.cuda.runtime.CUDARuntimeError(900)
+    assert "no cuBLAS" in explain_capture(cold)
+    assert "first use" in explain_capture(cold)
+    assert explain_capture(NotImplementedError("a user's")) is None
+    assert explain_capture(RuntimeError("stream capture")) is None

@@ -76,3 +76,11 @@ def test_a_scope_on_the_host_leaves_it_alone(options):
     assert inside == before
     assert warp.get_device() == before
     assert np.all(ones.numpy() == 1.0)
+
+
+def test_warp_is_told_the_mode_of_a_capture_that_it_joins():
+    from streamkit.backends import _warp_capture
+
+    for name in ("global", "thread_local", "relaxed"):
+        mode = _warp_capture.Part(None, name)._options["capture_mode"]
+        assert mode is warp.CaptureMode[name.upper()]

@@ -131,7 +131,7 @@ def test_the_loops_call_with_each_item_without_it_and_hold_the_results():
 # -- the data ---------------------------------------------------------------------------------
 
 
-def test_the_rows_are_those_of_the_design():
+def test_the_rows_are_those_of_the_design_and_of_graphs():
     bounds = {plan.name: (plan.at_most, plan.aim) for plan in _bench_rows.PLANS}
     assert bounds == {
         "with s:, blocking s": (0.30, 0.25),
@@ -146,6 +146,8 @@ def test_the_rows_are_those_of_the_design():
         "s.to(library), cached": (1.0, 0.7),
         "current_stream('torch')": (0.20, 0.12),
         "a launch inside audit()": (1.5, 1.2),
+        "g.launch(s), a small pipeline": (0.20, 0.10),
+        "g.launch(s)": (3.5, 2.5),
     }
 
 

@@ -104,6 +104,13 @@ def test_it_is_not_taken_for_an_index(stream):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_event_is_not_copied(copied):
+    for event in (sk.new_event(device="cpu"), sk.new_stream("cpu").record()):
+        with pytest.raises(TypeError, match="Make a stream in each process"):
+            copied(event)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_it_cannot_be_copied(stream, copied):
     with pytest.raises(TypeError):
         copied(stream)

@@ -11,6 +11,7 @@ struct executable {
 static CUresult instantiate(CUgraphExec *executable, CUgraph handle, cuuint64_t flags) {
     struct graph *graph = object_of(GRAPH, handle);
     REQUIRE(graph && executable, CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
     struct executable *made = zeroed(sizeof *made);
     made->graph = copy_graph(graph);
     made->flags = flags;

@@ -1,0 +1,163 @@
+"""``capture``: one CUDA graph from every loaded library; what begins and ends when."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from streamkit import (
+    _capture_checks,
+    _captures,
+    _collection,
+    _driver,
+    _driver_graphs,
+    _movers,
+    _refusals_capture,
+    _registry,
+    _retired,
+    errors,
+)
+from streamkit._adapter import BeginsCapture, JoinsCapture, PoolsMemory, PreparesCapture
+from streamkit._current import use
+from streamkit._graph import CudaGraph
+from streamkit._graph_parts import DriverPart, Parts
+from streamkit._host import HostStream
+from streamkit._queue import LEGACY
+from streamkit._wrap import new_stream, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+
+    from streamkit._adapter import CapturePart
+    from streamkit._stream import CudaStream
+    from streamkit.protocols import Adapter, StreamLike
+
+
+def capture(
+    stream: StreamLike | None = None, *, mode: str = "thread_local"
+) -> AbstractContextManager[CudaGraph]:
+    """Capture what the block does into one graph, from every loaded library, without running it.
+
+    ``with streamkit.capture() as g:`` makes ``g.stream``, private and nonblocking, current in the
+    libraries; otherwise the block captures on anybody's ``stream``. Allocations are the graph's:
+    an array made inside holds the result of the last launch. Arrays from before are yours to keep,
+    or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which threads'
+    unsafe calls, such as allocations of CUDA's own, break the capture.
+
+    Run the block once before: what a library makes at its first use is illegal inside.
+
+    Raises CaptureError if the block did nothing, left a fork unjoined, or did what is illegal
+    inside; its own errors pass. However it ends, no stream captures and the libraries stand as
+    before. One thread at a time can capture with libraries that have one capture for the process.
+    UnsupportedStreamError on the host, and what ``wrap`` raises.
+    """
+    if mode not in _driver_graphs.MODES:
+        raise _refusals_capture.bad_mode(mode, _driver_graphs.MODES)
+    target = new_stream(nonblocking=True) if stream is None else wrap(stream)
+    if isinstance(target, HostStream):
+        raise _refusals_capture.host_capture(target)
+    if target._live().handle == LEGACY:  # noqa: SLF001 - next door
+        raise _refusals_capture.legacy_capture(target)
+    return _captured(target, mode)
+
+
+@contextlib.contextmanager
+def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
+    _retired.sweep()
+    adapters = [_registry.adapter(mover.name) for mover in _movers.movers()]
+    single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
+    graph = CudaGraph(stream)
+    held: list[Any] = []
+    try:
+        with _captures.noted(single):
+            _capture_checks.refuse_inside_another(stream)
+            with _driver.in_context(stream.context):
+                for preparing in [a for a in adapters if isinstance(a, PreparesCapture)]:
+                    preparing.prepare()
+            with use(stream), _collection.held_back(), contextlib.ExitStack() as pools:
+                for pooling in [a for a in adapters if isinstance(a, PoolsMemory)]:
+                    held.append(pools.enter_context(pooling.pool()))  # noqa: PERF401 - one by one
+                work = _Work(stream, mode, adapters)
+                try:
+                    work.begin()
+                    graph._begin()  # noqa: SLF001 - next door
+                    yield graph
+                    graph._complete(work.end(held))  # noqa: SLF001 - next door
+                except BaseException as error:
+                    graph._fail()  # noqa: SLF001 - next door
+                    try:
+                        told = work.explain(error)
+                    finally:
+                        work.abandon()
+                        with _driver.beside_captures():
+                            held.clear()
+                    if told is None:
+                        raise
+                    raise told from error
+    finally:
+        _retired.sweep()
+
+
+class _Work:
+    """The parts of a capture that goes on: who began it, and who joined."""
+
+    def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
+        self._stream = stream
+        self._adapters = adapters
+        self._library: str | None = None
+        self._first: CapturePart = DriverPart(stream._live().handle, mode)  # noqa: SLF001 - next door
+        self._joined: list[CapturePart] = []
+        for adapter in adapters:
+            if isinstance(adapter, BeginsCapture) and self._library is None:
+                self._first = adapter.begins_capture(stream.to(adapter.name), mode)
+                self._library = adapter.name
+        for adapter in adapters:
+            if isinstance(adapter, JoinsCapture) and adapter.name != self._library:
+                self._joined.append(adapter.joins_capture(stream.to(adapter.name), mode))
+
+    def begin(self) -> None:
+        self._first.begin()
+        for part in self._joined:
+            part.begin()
+
+    def end(self, held: list[Any]) -> Parts:
+        """End it well, if it is whole."""
+        _capture_checks.check_complete(self._stream)
+        while self._joined:
+            held.append(self._joined[-1].end())
+            del self._joined[-1]
+        return Parts(self._first.end(), self._library, held)
+
+    def explain(self, error: BaseException) -> Exception | None:
+        """Return the CaptureError that an error means; None if it is nobody's but the block's."""
+        if isinstance(error, errors.StreamKitError) or not isinstance(error, Exception):
+            return None
+        found = _driver_graphs.captured(self._stream._live().handle)  # noqa: SLF001 - next door
+        advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
+        is_whole = found is not None and found.is_valid
+        names_it = isinstance(error, RuntimeError) and "captur" in str(error)
+        if is_whole and advice is None and not names_it:
+            return None
+        return _refusals_capture.failed(
+            self._stream, error, advice, blocking=_capture_checks.is_blocking(self._stream)
+        )
+
+    def abandon(self) -> None:
+        """End every part, in whatever state, and drop what was captured."""
+        try:
+            self._abandon()
+        except BaseException:  # an interrupt, or a call that failed: the rest ends all the same
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        with contextlib.ExitStack() as parts:
+            parts.callback(self._first.abandon)
+            for part in self._joined:
+                parts.callback(part.abandon)
+
+
+def _advice(adapter: Any, error: Exception) -> str | None:
+    explain = getattr(adapter, "explain_capture", None)
+    return None if explain is None else explain(error)

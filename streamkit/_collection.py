@@ -1,0 +1,53 @@
+"""Holding back the garbage collector: what it frees could be illegal where it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING
+
+from streamkit._locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_lock = new_lock()
+_holders: set[object] = set()
+_was_enabled = False
+
+
+@contextlib.contextmanager
+def held_back() -> Generator[None]:
+    """Let no collection start in any thread; the last block to end lets them again, if they were.
+
+    What loses its last reference dies at once, as ever.
+    """
+    holder = object()
+    try:
+        _take(holder)
+        yield
+    finally:
+        try:
+            _release(holder)
+        except BaseException:  # an interrupt
+            _release(holder)
+            raise
+
+
+def _take(holder: object) -> None:
+    global _was_enabled  # noqa: PLW0603 - the process has one collector
+    with _lock:
+        if not _holders:
+            _was_enabled = gc.isenabled()
+        _holders.add(holder)
+        gc.disable()
+
+
+def _release(holder: object) -> None:
+    """Let it go; a second time does what is left."""
+    global _was_enabled  # noqa: PLW0603 - the same
+    with _lock:
+        _holders.discard(holder)
+        if not _holders and _was_enabled:
+            gc.enable()
+            _was_enabled = False

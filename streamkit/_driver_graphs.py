@@ -1,0 +1,125 @@
+"""The driver's calls for captures and for the graphs they make."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from streamkit import _driver, _library
+from streamkit._driver import _ask
+
+MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+"""How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
+
+_ACTIVE = 1
+_AUTO_FREE_ON_LAUNCH = 1
+_MEMORY_FREE = 11  # the type of a node
+
+
+class Captured(NamedTuple):
+    """A capture as one of its streams sees it."""
+
+    is_valid: bool
+    id: int
+    graph: int
+    """What was captured so far; the driver's until the capture ends."""
+    frontier: frozenset[int]
+    """The nodes that the stream's next work depends on."""
+
+
+def captured(stream: int) -> Captured | None:
+    """Return the capture in which a stream takes part, None if it does not capture."""
+    status = _status(stream)
+    if not status:
+        return None
+    if status != _ACTIVE:
+        return Captured(is_valid=False, id=0, graph=0, frontier=frozenset())
+    _, number, graph, nodes, *_ = _ask("cuStreamGetCaptureInfo", stream)
+    frontier = frozenset(int(node) for node in nodes or ())
+    return Captured(is_valid=True, id=int(number), graph=int(graph), frontier=frontier)
+
+
+def _status(stream: int) -> int:
+    return int(_ask("cuStreamIsCapturing", stream))
+
+
+def begin(stream: int, mode: str) -> None:
+    """Let a stream capture what it is given from now on, in one of ``MODES``."""
+    _ask("cuStreamBeginCapture", stream, _library.cu.CUstreamCaptureMode(MODES[mode]))
+
+
+def end(stream: int) -> int:
+    """End the capture that began on this stream; return its graph."""
+    return int(_ask("cuStreamEndCapture", stream))
+
+
+def discard(stream: int) -> None:
+    """End the capture that began on this stream, valid or not, if there is one."""
+    if _status(stream):
+        code, graph = _library.cu.cuStreamEndCapture(stream)
+        if not code:
+            destroy(int(graph))
+        elif _status(stream):
+            raise _driver._error("cuStreamEndCapture", code)  # noqa: SLF001 - next door
+
+
+def count(graph: int) -> int:
+    """Return how many nodes a graph has."""
+    return int(_ask("cuGraphGetNodes", graph)[1])
+
+
+def add_empty_node(graph: int) -> None:
+    """Add a node that does nothing."""
+    _ask("cuGraphAddEmptyNode", graph, None, 0)
+
+
+def ends(graph: int) -> frozenset[int]:
+    """Return the nodes that nothing follows, but for those that only free memory."""
+    nodes, _ = _ask("cuGraphGetNodes", graph, count(graph))
+    # the first does not know the edges' data of CUDA 12.3
+    newest = hasattr(_library.cu, "cuGraphGetEdges_v2")
+    edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
+    before = _ask(edges, graph, int(_ask(edges, graph)[-1]))[0]
+    followed = {int(node) for node in before}
+    return frozenset(
+        int(node)
+        for node in nodes
+        if int(node) not in followed and int(_ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
+    )
+
+
+def instantiate(graph: int) -> int:
+    """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch.
+
+    Illegal beside a capture, as ``destroy_executable``.
+    """
+    return int(_ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
+
+
+def launch(executable: int, stream: int) -> None:
+    """Queue a run of the graph, after the one before."""
+    _ask("cuGraphLaunch", executable, stream)
+
+
+def upload(executable: int, stream: int) -> None:
+    """Bring the graph to the device, so that its first launch need not."""
+    _ask("cuGraphUpload", executable, stream)
+
+
+def dot(graph: int) -> str:
+    """Return the graph in the language of Graphviz."""
+    with tempfile.TemporaryDirectory(prefix="streamkit-") as folder:
+        path = Path(folder, "graph.dot")
+        _ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
+        return path.read_text()
+
+
+def destroy(graph: int) -> None:
+    """Destroy a graph; what was instantiated from it stays."""
+    _ask("cuGraphDestroy", graph)
+
+
+def destroy_executable(executable: int) -> None:
+    """Destroy an executable; a launch of it that runs goes on."""
+    _ask("cuGraphExecDestroy", executable)

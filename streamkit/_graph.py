@@ -1,0 +1,197 @@
+"""``CudaGraph``: what ``capture`` gives, first to be filled and then to be launched."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from streamkit import (
+    _capture_checks,
+    _driver,
+    _driver_graphs,
+    _open_scopes,
+    _order,
+    _refusals,
+    _refusals_capture,
+    _retired,
+)
+from streamkit._current import use
+from streamkit._host import HostStream
+from streamkit._stream import CudaStream
+from streamkit._wrap import wrap
+from streamkit.protocols import Concrete, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+    from streamkit._graph_parts import Parts
+    from streamkit.protocols import StreamLike
+
+_HERE: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+class CudaGraph(Graph, metaclass=Concrete):
+    """One CUDA graph from every library.
+
+    What it promises is documented on ``Graph``. Safe to use from any thread. One that is dropped
+    is closed.
+    """
+
+    _parts: Parts | None = None  # until the capture has ended, and once closed
+    _is_capturing = False
+    _mark: Any = None  # the event after the last launch
+    _last: int | None = None  # the id of the queue that was given it
+
+    def __init__(self, stream: CudaStream[Any]) -> None:
+        self._stream = stream
+        self._context = stream.context
+        self._kept: list[object] = []
+        self._lock = threading.RLock()  # in a forked child nobody can use the graph
+
+    # -- while it is captured ---------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._is_capturing = True
+
+    def _complete(self, parts: Parts) -> None:
+        parts.held.append(self._kept)
+        self._parts, self._is_capturing = parts, False
+
+    def _fail(self) -> None:
+        self._is_capturing = False
+        self._kept = []
+
+    @contextlib.contextmanager
+    def section(self, name: str) -> Generator[None]:
+        """Hold the block's work: CaptureError at its end if it added no node. See ``Graph``."""
+        if not self._is_capturing:
+            raise _refusals_capture.not_capturing(self)
+        before = self.nodes
+        yield
+        if self.nodes == before:
+            busy = _capture_checks.busy_elsewhere(self._stream)
+            raise _refusals_capture.empty_section(name, self._stream, busy)
+
+    def keep(self, *objects: object) -> None:
+        """Keep objects alive as long as the graph."""
+        if not self._is_capturing:
+            self._ready()
+        self._kept.extend(objects)
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> CudaStream[Any]:
+        """The stream on which it is captured."""
+        return self._stream
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its capture failed."""
+        return self._parts is None and not self._is_capturing
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has; inside the block, so far."""
+        if self._is_capturing:
+            return _driver_graphs.count(_capture_checks.whole(self._stream).graph)
+        return _driver_graphs.count(self._ready().executable.graph)
+
+    def to_dot(self) -> str:
+        """Return the graph in the language of Graphviz."""
+        return _driver_graphs.dot(self._ready().executable.graph)
+
+    def _ready(self) -> Parts:
+        parts = self._parts
+        if self._is_capturing:
+            raise _refusals_capture.still_capturing(self)
+        if parts is None:
+            raise _refusals.closed(self)
+        return parts
+
+    def __repr__(self) -> str:
+        state = "capturing" if self._is_capturing else "closed" if self.closed else "ready"
+        return f"<streamkit.CudaGraph {state}, captured on {self._stream!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a graph is not copied and not sent to another process."""
+        raise _refusals.not_copied(self)
+
+    # -- what it does -----------------------------------------------------------------------------
+
+    def launch(self, stream: StreamLike | None = None) -> None:
+        """Queue a run of all the work on anybody's stream; never blocks. See ``Graph``."""
+        self._ready()
+        target = self._target(stream)
+        if target is not None:
+            self._launch(target)
+            return
+        with use(self._stream, ordered=True):
+            self._launch(self._stream)
+
+    def _launch(self, target: CudaStream[Any]) -> None:
+        with self._lock:
+            parts, queue = self._check(target)
+            library = parts.library
+            if library is not None and self._mark is not None and self._last != queue.id:
+                # the driver orders the runs, but not what a library does before each
+                target.wait(self._mark)
+            where = queue.handle if library is None else target.to(library)
+            with self._in_context():
+                parts.executable.launch(where)
+            self._mark, self._last = target.record(self._mark), queue.id
+        if _retired.waiting:
+            _retired.sweep()
+
+    def upload(self, stream: StreamLike | None = None) -> None:
+        """Bring the graph to the device, so that its first launch need not. See ``Graph``."""
+        self._ready()
+        target = self._target(stream) or self._stream
+        with self._lock:
+            parts, queue = self._check(target)
+            with self._in_context():
+                _driver_graphs.upload(parts.executable.executable, queue.handle)
+
+    def _in_context(self) -> AbstractContextManager[None]:
+        """Hold the context current: default streams mean it, and a library may move to it."""
+        is_here = _driver.current_context() == self._context
+        return _HERE if is_here else _driver.in_context(self._context)
+
+    def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
+        if type(stream) is CudaStream:  # the hot path
+            return stream
+        found = _open_scopes.innermost() if stream is None else wrap(stream)
+        if isinstance(found, HostStream):
+            raise _refusals.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")
+        return found
+
+    def _check(self, target: CudaStream[Any]) -> tuple[Parts, Any]:
+        parts = self._ready()
+        queue = target._live()  # noqa: SLF001 - next door
+        if queue.context != self._context:
+            raise _refusals.device_mismatch(
+                self, target, "a graph runs on streams of its own context."
+            )
+        with _order.on(queue):
+            if _driver.capture_id(queue.handle) is not None:
+                raise _refusals_capture.launch_in_capture(self, target)
+        return parts, queue
+
+    def close(self) -> None:
+        """Give up the graph and what it holds; what runs ends first. See ``Graph``.
+
+        Inside its own block: CaptureError.
+        """
+        if self._is_capturing:
+            raise _refusals_capture.still_capturing(self)
+        with self._lock:
+            parts, self._parts = self._parts, None
+        if parts is not None:
+            _retired.retire(self._mark, parts)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._parts is not None and not is_finalizing():  # else the modules may be gone
+            _retired.retire(self._mark, self._parts)

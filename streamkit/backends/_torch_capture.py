@@ -1,0 +1,98 @@
+"""PyTorch in a capture: it has to begin it, for its memory and random numbers to be part of it.
+
+Through ``CUDAGraph`` itself, for ``torch.cuda.graph`` waits for the device and empties caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from streamkit import _driver, _driver_graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import Binding
+
+_half_begun: list[Any] = []
+"""torch (2.11) ends the process with a graph whose beginning failed, so none of them ends."""
+
+
+class Part:
+    """The part of torch in a capture."""
+
+    def __init__(self, stream: Any, mode: str, bind: Callable[[Any], Binding]) -> None:
+        self._stream = stream
+        self._mode = mode
+        self._bind = bind
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self._is_open = False
+
+    def begin(self) -> None:
+        """Begin it; what torch allocates for that is legal beside others' captures too."""
+        _half_begun.append(self._graph)
+        self._is_open = True
+        with _driver.beside_captures():
+            self._graph.capture_begin(capture_error_mode=self._mode)
+        _half_begun.remove(self._graph)
+
+    def end(self) -> Graph:
+        """End it and return its executable graph."""
+        self._back()
+        self._graph.capture_end()
+        self._is_open = False
+        with _driver.beside_captures():
+            self._graph.instantiate()
+        return Graph(self._graph, self._stream, self._bind)
+
+    def abandon(self) -> None:
+        """Let torch end an empty capture instead of this one.
+
+        It leaves its allocator and its random numbers in a capture whose end has failed: random
+        numbers then raise for ever.
+        """
+        handle = int(self._stream.cuda_stream)
+        _driver_graphs.discard(handle)
+        if self._is_open:
+            _driver_graphs.begin(handle, "relaxed")
+            found = _driver_graphs.captured(handle)
+            if found is not None:
+                _driver_graphs.add_empty_node(found.graph)  # torch warns of a graph without any
+            self._back()
+            self._graph.capture_end()
+            self._is_open = False
+        self._graph.reset()
+        with contextlib.suppress(RuntimeError):  # while another capture goes on
+            torch.cuda.empty_cache()  # else each failure would leave its memory with torch
+
+    def _back(self) -> None:
+        """Stand on the stream that captures; whoever began the capture restores where torch was."""
+        self._bind(self._stream).enter()
+
+
+class Graph:
+    """An executable graph of torch's."""
+
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding]) -> None:
+        self._graph = graph
+        self._bind = bind
+        self._stream, self._way = stream, bind(stream)  # of the last launch
+        self.graph = int(graph.raw_cuda_graph())
+        self.executable = int(graph.raw_cuda_graph_exec())
+
+    def launch(self, stream: Any) -> None:
+        """Queue a run, with new random numbers: a launch by the driver would repeat them."""
+        if stream is not self._stream:
+            self._stream, self._way = stream, self._bind(stream)
+        before = self._way.enter()
+        try:
+            self._graph.replay()
+        finally:
+            self._way.leave(before)
+
+    def close(self) -> None:
+        """Destroy it, and give its memory back to torch."""
+        self._graph.reset()

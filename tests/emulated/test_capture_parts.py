@@ -1,0 +1,209 @@
+"""The capabilities of captures, by toy libraries: who is asked what and when, what is undone."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from _raw import check, driver
+from _toys import program  # noqa: F401 - a fixture
+from test_interrupts import held, interrupt_everywhere, locks
+
+import streamkit as sk
+from streamkit import _captures, _movers
+
+TAKES_PART = """
+
+import contextlib
+
+log = []
+now = set()
+
+
+def step(what):
+    from cuda.bindings import driver
+    number = toylib.current_stream().number
+    inside = number and int(driver.cuStreamIsCapturing(number)[1])
+    log.append(f"toylib {what}" + (" inside" if inside else ""))
+    if what in now:
+        raise RuntimeError(f"toylib failed to {what}")
+
+
+class Graph:
+    def __init__(self, graph, executable):
+        self.graph, self.executable = int(graph), int(executable)
+
+    def launch(self, stream):
+        from cuda.bindings import driver
+        assert isinstance(stream, toylib.Stream)
+        step("launch")
+        driver.cuGraphLaunch(self.executable, stream.number)
+
+    def close(self):
+        from cuda.bindings import driver
+        step("close")
+        driver.cuGraphExecDestroy(self.executable)
+        driver.cuGraphDestroy(self.graph)
+
+
+class Part:
+    def __init__(self, stream, mode, begins):
+        assert isinstance(stream, toylib.Stream) and mode == "relaxed"
+        self.stream, self.begins, self.open = stream, begins, False
+
+    def begin(self):
+        from cuda.bindings import driver
+        step("begin")
+        self.open = True
+        if self.begins:
+            driver.cuStreamBeginCapture(self.stream.number, driver.CUstreamCaptureMode(2))
+
+    def end(self):
+        from cuda.bindings import driver
+        step("end")
+        self.open = False
+        if self.begins:
+            graph = driver.cuStreamEndCapture(self.stream.number)[1]
+            return Graph(graph, driver.cuGraphInstantiate(graph, 0)[1])
+        return "what toylib holds"
+
+    def abandon(self):
+        from cuda.bindings import driver
+        step("abandon")
+        if self.begins and self.open:
+            driver.cuStreamEndCapture(self.stream.number)
+        self.open = False
+
+
+def prepare():
+    step("prepare")
+
+
+@contextlib.contextmanager
+def pool():
+    step("pool")
+    try:
+        yield "the pool of toylib"
+    finally:
+        step("unpool")
+
+
+def explain_capture(error):
+    return "toylib says so" if "toylib" in str(error) else None
+"""
+
+BEGINS = (
+    TAKES_PART
+    + """
+
+def begins_capture(stream, mode):
+    return Part(stream, mode, True)
+"""
+)
+JOINS = (
+    TAKES_PART
+    + """
+
+def joins_capture(stream, mode):
+    return Part(stream, mode, False)
+"""
+)
+
+START = """
+import gc
+import onelib, twolib
+from streamkit import _captures
+driver.cuInit(0)
+stream = sk.new_stream(nonblocking=True)
+event = sk.new_event()
+
+def work():
+    with sk.capture(stream, mode="relaxed") as g:
+        stream.record(event, external=True)
+    return g
+
+sk.current_streams()  # loads the adapters
+import streamkit_onelib, streamkit_twolib
+ORDER = streamkit_onelib.log = streamkit_twolib.log = []
+"""
+
+
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_parts_are_asked_in_order_and_given_up_after_a_failure(program, fails):  # noqa: F811
+    program(
+        START
+        + f"""
+g = work()
+assert ORDER == [
+    "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
+    "onelib begin", "twolib begin inside", "twolib end inside", "onelib end inside",
+    "twolib unpool", "onelib unpool",
+], ORDER
+assert g.nodes == 1
+ORDER.clear()
+g.launch(stream)
+assert ORDER == ["onelib launch"]
+stream.sync()
+g.close()
+assert ORDER == ["onelib launch", "onelib close"]
+
+for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails}")):
+    ORDER.clear()
+    library.now.add(fails)
+    try:
+        work()
+    except sk.CaptureError as error:
+        assert "says so" in str(error) and isinstance(error.__cause__, RuntimeError)
+    else:
+        raise AssertionError
+    library.now.clear()
+    assert any("onelib abandon" in step for step in ORDER), ORDER
+    assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER
+    assert ORDER[-2:] == ["twolib unpool", "onelib unpool"], ORDER
+    assert not stream.is_capturing and gc.isenabled() and not _captures.any_goes_on()
+    assert stands(onelib, twolib) == [0, 0]
+work()
+
+# a second one at the same time
+with sk.capture(stream, mode="relaxed"):
+    stream.record(event, external=True)
+    import threading
+    refused = []
+    def other():
+        try:
+            with sk.capture(mode="relaxed"):
+                pass
+        except sk.CaptureError as error:
+            refused.append(str(error))
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+assert "onelib and twolib can take part in one at a time" in refused[0], refused
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
+def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
+    monkeypatch.setattr(_movers, "found", ())  # what a scope then leaves is for its own tests
+    monkeypatch.setattr(_movers, "waiting", ())
+    stream, event = sk.new_stream(nonblocking=True), sk.new_event()
+    gc.collect()
+
+    def work():
+        with sk.capture(stream) as g, g.section("all"):
+            stream.record(event, external=True)
+        g.launch(stream)
+
+    work()
+    found, problems = locks(), []
+    for nth in interrupt_everywhere(work):
+        is_capturing = int(check(driver.cuStreamIsCapturing(stream.handle)))
+        state = is_capturing, _captures.any_goes_on(), gc.isenabled(), held(found)
+        if state != (0, False, True, []):
+            problems.append((nth, state))
+    assert problems == []
+    work()
+    stream.sync()

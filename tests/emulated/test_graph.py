@@ -1,0 +1,616 @@
+# ruff: noqa: PT012, SIM117 - what a capture does is in its block
+"""Captures that the driver begins: whole, refused, broken, given up.
+
+Warp stands on their streams but does not join: its own part calls the CUDA runtime, which does not
+run on the emulated driver. The parts of libraries are toys', in ``test_capture_parts``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+
+import _emulator
+import pytest
+from _operations import Foreign, foreign
+from _raw import Gate, busy, check, destroy_stream, driver, make_stream
+from _standing import Standing, alive
+
+import streamkit as sk
+from streamkit import _captures, _collection, _movers, _retired
+from streamkit.backends import _warp
+
+pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+
+MODES = pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+
+
+@pytest.fixture
+def nothing_left(warp, monkeypatch):
+    """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
+    monkeypatch.delattr(_warp, "joins_capture")
+    before, collects = Standing(), gc.isenabled()
+    yield
+    assert before.differences() == {}
+    assert gc.isenabled() is collects
+    assert not _captures.any_goes_on()
+
+
+def fill(cell, value, handle):
+    """A node, or work of a queue: write the bits of a number into the cell."""
+    bits = {1: 0x3F800000, 2: 0x40000000, 3: 0x40400000}[value]
+    check(driver.cuMemsetD32Async(cell.pointer, bits, 1, handle))
+
+
+def capturing(handle):
+    return int(check(driver.cuStreamIsCapturing(handle)))
+
+
+@contextlib.contextmanager
+def stream_for(nonblocking=True):
+    raw = make_stream(nonblocking=nonblocking)
+    yield sk.from_handle(raw)
+    gc.collect()
+    destroy_stream(raw)
+
+
+# -- whole ------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_work_runs_at_each_launch_and_not_before(cells, mode, nonblocking):
+    cell = cells(1)
+    with stream_for(nonblocking) as stream:
+        with sk.capture(stream, mode=mode) as g:
+            assert g.stream is stream
+            assert capturing(stream.handle) == 1
+            assert sk.current_stream() is stream
+            assert sk.current_stream("warp") == stream
+            fill(cell, 2, stream.handle)
+            assert g.nodes == 1
+        assert not capturing(stream.handle)
+        stream.sync()
+        assert cell.read() == 1
+        for _ in range(3):
+            cell.write(1)
+            g.launch(stream)
+            stream.sync()
+            assert cell.read() == 2
+        assert g.nodes == 1
+        del g
+
+
+def test_a_private_stream_is_nonblocking_and_the_graph_runs_on_any(cells):
+    cell = cells(1)
+    with sk.capture() as g:
+        assert g.stream.is_capturing
+        fill(cell, 2, g.stream.handle)
+    assert g.stream.is_nonblocking
+    for target in (g.stream, sk.new_stream(), sk.default_stream(), sk.per_thread_stream()):
+        cell.write(1)
+        g.upload(target)
+        g.launch(target)
+        target.sync()
+        assert cell.read() == 2
+
+
+def test_the_graph_is_a_graph():
+    with sk.capture() as g, stream_for() as side:
+        side.wait(g.stream)
+        g.stream.wait(side)
+        g.stream.record(sk.new_event(), external=True)
+        assert isinstance(g, sk.Graph)
+        assert not g.closed
+        assert "capturing" in repr(g)
+    assert isinstance(g, sk.Graph)
+    assert isinstance(g, sk.CudaGraph)
+    assert "ready" in repr(g)
+    assert g.to_dot().startswith("digraph")
+    with pytest.raises(TypeError, match="this process alone"):
+        __import__("copy").copy(g)
+    g.close()
+    g.close()
+    assert g.closed
+    assert "closed" in repr(g)
+    for use in (g.launch, g.upload, g.to_dot, lambda: g.nodes, lambda: g.keep(1)):
+        with pytest.raises(sk.StreamClosedError):
+            use()
+
+
+def test_a_fork_joins_and_comes_back(cells):
+    a, b = cells(1), cells(1)
+    with stream_for() as side:
+        with sk.capture() as g:
+            side.wait(g.stream)
+            fill(a, 2, side.handle)
+            with side:
+                assert sk.current_stream("warp") == side
+                fill(b, 3, side.handle)
+            g.stream.wait(side)
+        assert not side.is_capturing
+        g.launch(side)
+        side.sync()
+        assert (a.read(), b.read()) == (2, 3)
+
+
+# -- which stream a launch takes --------------------------------------------------------------
+
+
+def test_a_launch_in_a_scope_is_on_its_stream(cells, gate):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    stream = sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    with stream:
+        g.launch()
+    assert busy(stream.handle)
+    assert not busy(g.stream.handle)
+    gate.open()
+    stream.sync()
+    assert cell.read() == 2
+
+
+def test_a_launch_outside_any_scope_has_the_order_of_a_call(warp, cells, gate):
+    """After what Warp's current stream was given, and before what it is given next."""
+    first, second = cells(1), cells(1)
+    with sk.capture() as g:
+        check(driver.cuMemcpyDtoDAsync(second.pointer, first.pointer, 4, g.stream.handle))
+    current = warp.get_stream("cuda:0").cuda_stream
+    gate.hold(current)
+    fill(first, 2, current)
+    g.launch()
+    fill(first, 3, current)
+    assert busy(g.stream.handle)
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    assert (first.read(), second.read()) == (3, 2)
+
+
+def test_control_a_launch_on_a_stream_has_no_such_order(warp, cells, gate):
+    first, second = cells(1), cells(1)
+    with sk.capture() as g:
+        check(driver.cuMemcpyDtoDAsync(second.pointer, first.pointer, 4, g.stream.handle))
+    current = warp.get_stream("cuda:0").cuda_stream
+    gate.hold(current)
+    fill(first, 2, current)
+    g.launch(g.stream)
+    g.stream.sync()
+    gate.open()  # a read waits for what it holds
+    assert second.read() == 1
+
+
+def test_a_graph_is_not_launched_where_something_is_captured(cells, undo):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    raw = make_stream()
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+    for refused in (g.launch, g.upload):
+        with pytest.raises(sk.CaptureError, match="which captures"):
+            refused(Foreign(raw))
+    with sk.capture(foreign(undo)) as other:
+        fill(cell, 3, other.stream.handle)
+        with pytest.raises(sk.CaptureError, match="which captures"):
+            g.launch()
+        with pytest.raises(sk.CaptureError, match="still being captured"):
+            other.launch()
+        with pytest.raises(sk.CaptureError, match="still being captured"):
+            other.close()
+        elsewhere = sk.new_stream()
+        g.launch(elsewhere)
+    elsewhere.sync()
+    assert cell.read() == 2
+    assert capturing(raw) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    del other
+    gc.collect()
+    destroy_stream(raw)
+
+
+def test_a_graph_stays_on_its_device(cells):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    with pytest.raises(sk.DeviceMismatchError):
+        g.launch(sk.new_stream(1))
+    with pytest.raises(sk.DeviceMismatchError):
+        g.launch(sk.new_stream("cpu"))
+
+
+def test_a_graph_of_the_other_device():
+    stream = sk.new_stream(1, nonblocking=True)
+    with sk.capture(stream) as g:
+        stream.record(sk.new_event(device=1), external=True)
+    g.launch()
+    with stream:
+        g.launch()
+    stream.sync()
+
+
+# -- completeness -----------------------------------------------------------------------------
+
+
+def test_an_empty_section_is_found_and_says_where_work_is(cells, gate):
+    cell = cells(1)
+    elsewhere = sk.new_stream(nonblocking=True, name="elsewhere")
+    with sk.capture() as g:
+        with g.section("fill"):
+            fill(cell, 2, g.stream.handle)
+        gate.hold(elsewhere.handle)
+        with pytest.raises(sk.CaptureError, match="'lost' added no node") as refused:
+            with g.section("lost"):
+                fill(cell, 3, elsewhere.handle)
+        assert f"{elsewhere.handle:#x}" in str(refused.value)
+        assert "pending" in str(refused.value)
+    gate.open()
+    g.launch(elsewhere)
+    elsewhere.sync()
+    assert cell.read() == 2
+    with pytest.raises(sk.CaptureError, match="not being captured"), g.section("late"):
+        pass
+
+
+def test_an_empty_capture_is_refused():
+    with pytest.raises(sk.CaptureError, match="nothing was captured") as refused:
+        with sk.capture() as g:
+            pass
+    assert "pending" not in str(refused.value)
+    assert g.closed
+    assert not g.stream.is_capturing
+
+
+def test_an_error_of_a_section_passes():
+    with pytest.raises(KeyError), sk.capture() as g, g.section("broken"):
+        raise KeyError
+
+
+def test_an_unjoined_fork_is_named(cells):
+    cell = cells(1)
+    side = sk.new_stream(nonblocking=True)
+    with pytest.raises(sk.CaptureError, match="not joined again") as refused:
+        with sk.capture() as g:
+            side.wait(g.stream)
+            fill(cell, 2, side.handle)
+    assert f"{side.handle:#x}" in str(refused.value)
+    assert not side.is_capturing
+    assert not g.stream.is_capturing
+    side.sync()
+    assert cell.read() == 1
+
+
+def test_an_unjoined_fork_of_nobody_known(cells):
+    cell, raw = cells(1), make_stream()
+    with pytest.raises(sk.CaptureError, match="another stream took part"):
+        with sk.capture() as g:
+            event = g.stream.record()
+            check(driver.cuStreamWaitEvent(raw, event.handle, 0))
+            fill(cell, 2, raw)
+    destroy_stream(raw)
+
+
+def test_a_fork_without_work_needs_no_join(cells):
+    cell, side = cells(1), sk.new_stream(nonblocking=True)
+    with sk.capture() as g:
+        side.wait(g.stream)
+        fill(cell, 2, g.stream.handle)
+    assert not side.is_capturing
+
+
+# -- what is illegal inside -------------------------------------------------------------------
+
+ILLEGAL = {
+    "done": lambda g, event: g.stream.done,
+    "sync": lambda g, event: g.stream.sync(),
+    "sync with a timeout": lambda g, event: g.stream.sync(1),
+    "event done": lambda g, event: event.done,
+    "event sync": lambda g, event: event.sync(),
+    "event sync with a timeout": lambda g, event: event.sync(1),
+    "capture": lambda g, event: sk.capture(g.stream).__enter__(),
+    "private capture": lambda g, event: sk.capture().__enter__(),
+}
+
+
+@MODES
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_what_would_break_the_capture_is_refused_and_it_stays_whole(cells, mode, name):
+    cell = cells(1)
+    with sk.capture(mode=mode) as g:
+        fill(cell, 2, g.stream.handle)
+        event = g.stream.record()
+        with pytest.raises(sk.CaptureError):
+            ILLEGAL[name](g, event)
+        assert capturing(g.stream.handle) == 1
+        assert sk.new_stream(nonblocking=True).done
+    g.launch(g.stream)
+    g.stream.sync()
+    assert cell.read() == 2
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_a_broken_capture_says_so(cells, nonblocking):
+    cell = cells(1)
+    with stream_for(nonblocking) as stream:
+        with pytest.raises(sk.CaptureError, match="something illegal broke") as refused:
+            with sk.capture(stream):
+                fill(cell, 2, stream.handle)
+                driver.cuStreamQuery(stream.handle)
+        assert ("legacy" in str(refused.value)) is not nonblocking
+        assert not capturing(stream.handle)
+        with sk.capture(stream) as g:
+            fill(cell, 2, stream.handle)
+        g.launch(stream)
+        stream.sync()
+        assert cell.read() == 2
+        del g
+
+
+def test_a_broken_section_says_so(cells):
+    cell = cells(1)
+    with pytest.raises(sk.CaptureError, match="something illegal broke"):
+        with sk.capture() as g, g.section("broken"):
+            fill(cell, 2, g.stream.handle)
+            driver.cuStreamQuery(g.stream.handle)
+
+
+def test_an_error_that_broke_the_capture_is_chained():
+    class LibraryError(Exception):
+        pass
+
+    with pytest.raises(sk.CaptureError, match="LibraryError inside the capture") as refused:
+        with sk.capture() as g:
+            driver.cuStreamQuery(g.stream.handle)
+            raise LibraryError("had enough\nand more")
+    assert isinstance(refused.value.__cause__, LibraryError)
+    assert "and more" not in str(refused.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("captured by a user"), KeyboardInterrupt()])
+def test_the_blocks_own_error_passes(cells, error):
+    cell = cells(1)
+    with pytest.raises(type(error)) as raised:
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+            raise error
+    assert raised.value is error
+    assert g.closed
+    assert not g.stream.is_capturing
+
+
+def test_a_capture_that_was_ended_inside_says_so():
+    with pytest.raises(sk.CaptureError, match="was ended inside"):
+        with sk.capture() as g:
+            check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(g.stream.handle))))
+
+
+def test_what_cannot_be_captured_says_why():
+    with pytest.raises(sk.UnsupportedStreamError, match="host work is not captured"):
+        sk.capture(sk.new_stream("cpu"))
+    with pytest.raises(sk.CaptureError, match="legacy default stream"):
+        sk.capture(sk.default_stream())
+    with pytest.raises(ValueError, match="no capture mode"):
+        sk.capture(mode="strict")
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.capture(7)
+
+
+def test_a_capture_of_somebody_else_is_left_alone(warp, cells):
+    cell, raw = cells(1), make_stream()
+    stream = warp.Stream("cuda:0", cuda_stream=raw)
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+    with pytest.raises(sk.CaptureError, match="captures already"):
+        sk.capture(stream).__enter__()
+    with warp.ScopedStream(stream, sync_enter=False):
+        with pytest.raises(sk.CaptureError, match="captures already"):
+            sk.capture().__enter__()
+    fill(cell, 2, raw)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    del stream
+    gc.collect()
+    destroy_stream(raw)
+
+
+def test_two_threads_capture_at_once(cells):
+    """Without Warp, which stands on one stream for all threads."""
+    here, there, made = cells(1), cells(1), []
+    hidden = pytest.MonkeyPatch()
+    hidden.setattr(_movers, "found", ())
+    hidden.setattr(_movers, "waiting", ())
+
+    def second():
+        with sk.capture() as g:
+            fill(there, 3, g.stream.handle)
+        made.append(g)
+
+    with hidden.context(), sk.capture() as g:
+        fill(here, 2, g.stream.handle)
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert not gc.isenabled()
+        assert g.stream.is_capturing
+    hidden.undo()
+    for graph in (g, *made):
+        graph.launch(g.stream)
+    g.stream.sync()
+    assert (here.read(), there.read()) == (2, 3)
+
+
+# -- lifetime ---------------------------------------------------------------------------------
+
+
+def test_a_graph_dropped_inside_a_capture_does_not_disturb_it(cells):
+    cell = cells(1)
+    stream = sk.new_stream(nonblocking=True)
+    count = _emulator.live("executables")
+    for _ in range(4):
+        with sk.capture(stream) as g:  # drops the one before, inside
+            fill(cell, 2, stream.handle)
+        g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2
+    g.close()
+    assert _emulator.live("executables") == count
+
+
+def test_a_graph_outlives_its_running_launch(cells, gate):
+    class Kept:
+        pass
+
+    kept, cell, count = Kept(), cells(1), _emulator.live("executables")
+    seen = weakref.ref(kept)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.keep(kept)
+    g.keep(kept)
+    del kept
+    stream = sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    g.launch(stream)
+    del g
+    assert seen() is not None
+    assert _emulator.live("executables") == count + 1
+    gate.open()
+    stream.sync()
+    with sk.capture() as other:
+        fill(cell, 2, other.stream.handle)
+    assert seen() is None
+    assert _emulator.live("executables") == count + 1
+    other.close()
+    assert _emulator.live("executables") == count
+
+
+def test_a_failed_capture_lets_go_of_what_it_kept():
+    class Kept:
+        pass
+
+    kept = Kept()
+    seen = weakref.ref(kept)
+    with contextlib.suppress(ValueError), sk.capture() as g:
+        g.keep(kept)
+        raise ValueError
+    del kept
+    assert seen() is None
+
+
+def test_a_stream_may_be_closed_before_its_graph(cells):
+    cell, stream = cells(1), sk.new_stream(nonblocking=True)
+    with sk.capture(stream) as g:
+        fill(cell, 2, stream.handle)
+    stream.close()
+    other = sk.new_stream()
+    g.launch(other)
+    other.sync()
+    assert cell.read() == 2
+
+
+def end_well(cell):
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        sk.new_stream(nonblocking=True).wait(g.stream)
+    g.launch(g.stream)
+    g.stream.sync()
+
+
+def end_by_error(cell):
+    with contextlib.suppress(KeyError), sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        raise KeyError
+
+
+def end_unjoined(cell):
+    side = sk.new_stream(nonblocking=True)
+    with contextlib.suppress(sk.CaptureError), sk.capture() as g:
+        side.wait(g.stream)
+        fill(cell, 2, side.handle)
+
+
+def end_broken(cell):
+    with contextlib.suppress(sk.CaptureError), sk.capture() as g:
+        driver.cuStreamQuery(g.stream.handle)
+
+
+def never_end(cell):
+    g = sk.capture().__enter__()  # and nobody holds what would end it
+    fill(cell, 2, g.stream.handle)
+    g.stream.sync()
+
+
+@pytest.mark.parametrize(
+    "end", [end_well, end_by_error, end_unjoined, end_broken, never_end], ids=lambda f: f.__name__
+)
+def test_nothing_is_left_alive(cells, end):
+    cell = cells(1)
+    end(cell)
+    gc.collect()
+    _retired.sweep()
+    before = alive()
+    for _ in range(30):
+        end(cell)
+    gc.collect()
+    sk.new_stream().sync()
+    check(driver.cuCtxSynchronize())
+    _retired.sweep()
+    assert alive() == before
+
+
+def test_captures_hold_the_collector_back_and_count():
+    gc.enable()
+    with _collection.held_back():
+        with _collection.held_back():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    with _collection.held_back():
+        pass
+    assert not gc.isenabled()
+    gc.enable()
+
+
+# -- external records and waits ---------------------------------------------------------------
+
+
+def test_an_external_record_is_made_by_each_launch(cells, gate):
+    """As Warp's ``record_event(event, external=True)``: others wait for a point of the graph."""
+    cell, copy = cells(1), cells(1)
+    event, other = sk.new_event(), sk.new_stream(nonblocking=True)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.stream.record(event, external=True)
+    for _ in range(2):
+        cell.write(1)
+        gate = Gate()
+        gate.hold(g.stream.handle)
+        g.launch(g.stream)
+        other.wait(event)
+        check(driver.cuMemcpyDtoDAsync(copy.pointer, cell.pointer, 4, other.handle))
+        gate.open()
+        other.sync()
+        assert copy.read() == 2
+        gate.free()
+
+
+def test_an_external_wait_is_for_the_last_record_outside(cells, gate):
+    cell, copy = cells(1), cells(1)
+    event, other = sk.new_event(), sk.new_stream(nonblocking=True)
+    with sk.capture() as g:
+        g.stream.wait(event, external=True)
+        check(driver.cuMemcpyDtoDAsync(copy.pointer, cell.pointer, 4, g.stream.handle))
+    gate.hold(other.handle)
+    fill(cell, 3, other.handle)
+    other.record(event)
+    g.launch(g.stream)
+    assert busy(g.stream.handle)
+    gate.open()
+    g.stream.sync()
+    assert copy.read() == 3
+
+
+@pytest.fixture
+def undo():
+    with contextlib.ExitStack() as stack:
+        yield stack
