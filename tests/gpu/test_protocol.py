@@ -29,7 +29,9 @@ WRONG = [None, 5, (0,), (1, 64), (0, -1), (0, 2**64), (0, "h"), (0, None), (0, T
          (0, 1, 2), ("0", 1), recurse, fail]  # fmt: skip
 
 
-@pytest.mark.parametrize("answer", WRONG, ids=str)
+@pytest.mark.parametrize(
+    "answer", WRONG, ids=lambda answer: getattr(answer, "__name__", str(answer))
+)
 def test_wrong_answers_are_refused(answer):
     with pytest.raises((TypeError, ValueError), match=r"Someone\.__cuda_stream__"):
         sk.wrap(protocol(answer))
