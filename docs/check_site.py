@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 MODULES = ("streamkit", "streamkit.protocols", "streamkit.testing")
-CLASSES = ("CudaStream", "HostStream", "CudaEvent", "HostEvent")
+CLASSES = ("CudaStream", "HostStream", "CudaEvent", "HostEvent", "CudaGraph")
 BETWEEN_MODULES = {"record_by_library", "live"}  # see tests/unit/test_reference.py
 
 
@@ -82,7 +82,7 @@ def undocumented(site: Path) -> list[str]:
 def members(kind: str) -> set[str]:
     """Return the public members that a class itself implements."""
     streamkit = importlib.import_module("streamkit")
-    contracts = {streamkit.Stream, streamkit.Event}
+    contracts = {streamkit.Stream, streamkit.Event, streamkit.Graph}
     found = {name for base in getattr(streamkit, kind).__mro__ if base not in contracts
              for name in vars(base)}  # fmt: skip
     return {name for name in found if not name.startswith("_")} - BETWEEN_MODULES

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import typing
 from typing import TYPE_CHECKING, Any
 
 import streamkit
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 # the first in which a name is public is where it is documented
 HOMES = (streamkit, protocols, testing)
-STANDARD = ("typing", "collections.abc", "types", "contextlib")
-TYPE_VARIABLES = ("NativeT", "P", "P.args", "P.kwargs")
+STANDARD = ("typing", "collections.abc", "types", "contextlib", "concurrent.futures", "os")
+TYPE_VARIABLES = ("ArrayT", "NativeT", "P", "P.args", "P.kwargs", "T")
 PRIVATE = ("ThreadToken",)  # shown in an annotation, and nothing to users
 
 
@@ -42,7 +41,7 @@ def is_standard(target: str) -> bool:
         return True
     if module:
         return module in STANDARD and hasattr(importlib.import_module(module), name)
-    return hasattr(typing, name)
+    return any(hasattr(importlib.import_module(home), name) for home in STANDARD)
 
 
 def resolve(

@@ -1,4 +1,4 @@
-"""Arrays that go between libraries on one queue: who waits for what (docs/array-exchange.md)."""
+"""Arrays that go between libraries on one queue: who waits for what (docs/guides/arrays.md)."""
 
 from __future__ import annotations
 
