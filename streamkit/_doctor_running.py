@@ -135,8 +135,8 @@ class Running:
                 "blocking-mixture",
                 "Warp stands on a nonblocking stream and frees its memory on the legacy default "
                 "one, which does not wait for it: an array that is dropped early is overwritten",
-                "Use a blocking stream, as streamkit.new_stream() is, or keep the arrays until "
-                "their work has run.",
+                "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
+                "arrays until their work has run.",
                 "warp",
             )
         kinds: dict[bool, list[str]] = {True: [], False: []}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from streamkit import _refusals
 
-_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-_TYPES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}  # the same, for the array interface
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 _recorded: dict[Any, Any] = {}  # queues that torch's allocator may ask until the process ends
 
@@ -42,27 +40,19 @@ def record_stream(array: Any, stream: Any) -> bool:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build a tensor on memory of somebody else, through the interface that takes an owner."""
+    """Build a tensor on memory of somebody else; its storage holds the owner."""
     if array.requires_grad or array.is_conj() or array.is_neg():
         raise _refusals.cannot_lend(
             array, "its memory is not torch's, and it has a gradient or a lazy sign"
         )
-    size = array.element_size()
-    whole = SimpleNamespace(
-        owner=owner,
-        __cuda_array_interface__={
-            "shape": tuple(array.shape),
-            "strides": tuple(step * size for step in array.stride()),
-            "typestr": _TYPES[size],
-            "data": (array.data_ptr(), False),
-            "version": 2,
-        },
-    )
-    lent = torch.as_tensor(whole, device=array.device).view(array.dtype)
-    lent._streamkit_loan = owner  # noqa: SLF001 - for lent_by
+    # as numbers of that size, for DLPack does not know every type
+    bits = array.view(_BITS[array.element_size()])
+    lent = torch.from_dlpack(torch.utils.dlpack.to_dlpack(bits)).view(array.dtype)
+    # all views have this storage, whose Python object, once made, lives as long as it does
+    lent.untyped_storage()._streamkit_loan = owner  # noqa: SLF001 - for lent_by
     return lent
 
 
 def lent_by(array: Any) -> Any:
-    """Return what ``lend`` attached to this tensor."""
-    return getattr(array, "_streamkit_loan", None)
+    """Return what ``lend`` attached to the storage of this tensor."""
+    return getattr(array.untyped_storage(), "_streamkit_loan", None)

@@ -2,6 +2,7 @@
 
 python tests/gpu/evidence.py            run, and write the record
 python tests/gpu/evidence.py --check    exit 0 only if the record is of this source
+python tests/gpu/evidence.py --jobs 8   in 8 processes (pytest-xdist), then those marked ``alone``
 python tests/gpu/evidence.py --out FILE -- -k pairs    elsewhere, and with options for pytest
 """
 
@@ -79,15 +80,22 @@ def check() -> int:
     return 0
 
 
-def run(out: Path, options: list[str]) -> int:
+def run(out: Path, jobs: int, options: list[str]) -> int:
     import pytest
 
     collector = Collector()
     source = source_hash()
-    status = pytest.main(
-        [str(ROOT / "tests" / "gpu"), "-m", "gpu", "-q", "--rootdir", str(ROOT), *options],
-        plugins=[collector],
-    )
+    passes = [["-m", "gpu"]]
+    if jobs > 1:
+        parallel = ["-n", str(jobs), "--dist", "loadfile"]
+        passes = [["-m", "gpu and not alone", *parallel], ["-m", "gpu and alone"]]
+    statuses = [
+        pytest.main(
+            [str(ROOT / "tests" / "gpu"), *chosen, "-q", "--rootdir", str(ROOT), *options],
+            plugins=[collector],
+        )
+        for chosen in passes
+    ]
     names, cuda = devices()
     outcomes = list(collector.cases.values())
     record = {
@@ -102,16 +110,17 @@ def run(out: Path, options: list[str]) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{out}: {record['tally']} on {names}")
-    return int(status)
+    return max(int(status) for status in statuses)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="is the record of this source?")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes")
     parser.add_argument("--out", type=Path, default=RECORD, help="where to write the record")
     parser.add_argument("options", nargs="*", help="options for pytest, after --")
     arguments = parser.parse_args()
-    return check() if arguments.check else run(arguments.out, arguments.options)
+    return check() if arguments.check else run(arguments.out, arguments.jobs, arguments.options)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,30 @@ def test_a_tensor_that_needs_a_gradient_is_not_lent():
         adapter("torch").lend(tensor, Owner())
 
 
+@pytest.mark.parametrize("kind", ["float32", "bool", "bfloat16", "complex64", "float8_e4m3fn"])
+def test_a_lent_tensor_is_the_same_on_the_same_memory_and_its_views_hold_the_owner(kind):
+    torch, served = need("torch"), adapter("torch")
+    tensor = torch.zeros(4, 6).to(getattr(torch, kind))[:, ::2]
+    owner = Owner()
+    gone = weakref.ref(owner)
+    lent = served.lend(tensor, owner)
+    del owner
+    assert (lent.dtype, lent.shape, lent.stride(), lent.data_ptr()) == (
+        tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr(),
+    )  # fmt: skip
+    view = lent[1:]
+    del lent
+    gc.collect()
+    assert served.lent_by(view) is gone() is not None
+    taken = torch.from_dlpack(torch.utils.dlpack.to_dlpack(view.view(torch.uint8)))
+    del view
+    gc.collect()
+    assert gone() is not None
+    del taken
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_sparse_tensor_is_not_lent():
     tensor = need("torch").eye(3).to_sparse()
     with pytest.raises(TypeError, match="sparse_coo"):
