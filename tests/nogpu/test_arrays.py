@@ -93,7 +93,8 @@ def test_a_lent_tensor_is_the_same_on_the_same_memory_and_its_views_hold_the_own
     del lent
     gc.collect()
     assert served.lent_by(view) is gone() is not None
-    taken = torch.from_dlpack(torch.utils.dlpack.to_dlpack(view.view(torch.uint8)))
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    taken = torch.from_dlpack(torch.utils.dlpack.to_dlpack(view.view(bits[view.element_size()])))
     del view
     gc.collect()
     assert gone() is not None
