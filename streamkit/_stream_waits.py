@@ -57,8 +57,7 @@ class StreamWaits(StreamFacts[NativeT]):
         """
         queue = self._live()
         done = functools.partial(self._is_done, "an await")
-        yield from _waiting.awaited(done, functools.partial(_waiting.watch_queue, queue))
-        _keep.drain()
+        return _waiting.awaited(done, functools.partial(_waiting.watch_queue, queue))
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn`` called when all work submitted so far has run; return its future.

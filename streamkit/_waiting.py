@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, _order, _refusals
+from streamkit import _driver, _identity, _keep, _order, _refusals
 from streamkit._lifetime import PointEvent
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def awaited(
 
     if not done():
         yield from _awaitable.told(watch)
+    _keep.drain()
 
 
 def then(

@@ -187,8 +187,8 @@ assert "onelib and twolib can take part in one at a time" in refused[0], refused
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
 def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
-    monkeypatch.setattr(_movers, "found", ())  # what a scope then leaves is for its own tests
-    monkeypatch.setattr(_movers, "waiting", ())
+    monkeypatch.setattr(_movers, "_found", ())  # what a scope then leaves is for its own tests
+    monkeypatch.setattr(_movers, "_waiting", ())
     stream, event = sk.new_stream(nonblocking=True), sk.new_event()
     gc.collect()
 
