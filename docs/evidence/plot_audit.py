@@ -25,6 +25,7 @@ TITLES = {
 }
 MICROSECOND = 1000
 LEAST = 0.006  # of the width: a kernel of a microsecond has to be seen
+PAUSE = 1_000_000  # ns: as long as torch takes to load a kernel at its first use
 
 
 def draw(data: dict[str, Any]) -> Figure:
@@ -33,23 +34,36 @@ def draw(data: dict[str, Any]) -> Figure:
     heights = [len(lanes_of(report)) for report in reports.values()]
     figure = Figure(figsize=(9, 1.6 + 0.55 * sum(heights)), layout="constrained")
     rows = figure.subplots(len(reports), height_ratios=heights)
-    longest = max(end - start for start, end in map(span_ns, reports.values()))
+    longest = max(span_ns(report)[1] - begin_ns(report) for report in reports.values())
     for axes, (name, report) in zip(rows, reports.items(), strict=True):
         lanes(axes, report, longest / MICROSECOND)
         axes.set_title(TITLES[name], loc="left", fontsize=10)
-    rows[-1].set_xlabel("microseconds")
+    rows[-1].set_xlabel("microseconds since the last pause, in which torch loads a kernel")
     seen = {library_of(one) for report in reports.values() for one in report.work}
     handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
+def begin_ns(report: Report) -> int:
+    """Return when the work goes on after the last pause."""
+    work = sorted(report.work, key=lambda one: one.start_ns)
+    begin = end = work[0].start_ns
+    for one in work:
+        if one.start_ns - end > PAUSE:
+            begin = one.start_ns
+        end = max(end, one.end_ns)
+    return begin
+
+
 def lanes(axes: Any, report: Report, width: float) -> None:
     """Draw the queues of one report."""
     shown = lanes_of(report)
-    start, _ = span_ns(report)
+    start = begin_ns(report)
     for row, lane in enumerate(shown):
         for one in lane.operations:
+            if one.start_ns < start:
+                continue
             left = (one.start_ns - start) / MICROSECOND
             length = max((one.end_ns - one.start_ns) / MICROSECOND, width * LEAST)
             axes.barh(row, length, left=left, height=0.6, color=COLOURS[library_of(one)],
