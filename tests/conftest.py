@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -38,6 +39,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_sessionstart() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # as in a shell's background job, whose children would be deaf to Ctrl-C too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     name = "-".join(lane())
     if "TOX_ENV_NAME" in os.environ and _streamkit() == str(HERE.parent / "streamkit/__init__.py"):
         pytest.exit("this lane tests the wheel, and found the checkout", returncode=1)

@@ -76,6 +76,8 @@ def keep_beside_a_capture(undo):
 @operation
 def keep_and_sync(undo):
     stream = fresh()
+    check(driver.cuCtxSynchronize())
+    _keep.drain()  # what other operations kept would be asked for here
     stream.keep(1)
     check(driver.cuCtxSynchronize())  # a wait asks as often as it takes
     return lambda: (stream.sync(), stream.done)
