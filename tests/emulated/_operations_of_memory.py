@@ -75,10 +75,10 @@ def keep_beside_a_capture(undo):
 
 @operation
 def keep_and_sync(undo):
-    stream = fresh()
-    check(driver.cuCtxSynchronize())
+    stream, gate = fresh_and_held(undo)
     _keep.drain()  # what other operations kept would be asked for here
-    stream.keep(1)
+    stream.keep(1)  # held, or it might let go at once
+    gate.open()
     check(driver.cuCtxSynchronize())  # a wait asks as often as it takes
     return lambda: (stream.sync(), stream.done)
 
