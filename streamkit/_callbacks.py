@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import queue
 import threading
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MOST = 4  # threads
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run
 
+_log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
 _unsettled: set[Call] = set()
 _threads: list[threading.Thread] = []
@@ -53,8 +55,16 @@ class Call:
 
     def run(self, failed: Exception | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
+        try:
+            self._settle(failed)
+        except BaseException:  # noqa: BLE001 - of what the future calls when it is done
+            _log.exception("exception calling callback for %r", self.future)  # as futures do
+        finally:
+            _unsettled.discard(self)  # not before: until then it has a thread for itself
+            del self  # an error's frames hold this one
+
+    def _settle(self, failed: Exception | None) -> None:
         future, call, surroundings = self.future, self._call, self._surroundings
-        _unsettled.discard(self)
         if not future.set_running_or_notify_cancel():
             return
         if failed is not None:

@@ -248,6 +248,37 @@ def test_at_most_four_threads_run_functions():
     assert max(most) == 4
 
 
+def test_a_function_that_runs_keeps_its_thread_to_itself():
+    """Another stream's is called meanwhile, though none was waiting when it was handed over."""
+    out = python("""
+import threading
+import streamkit as sk
+
+a, b, started, go = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event(), threading.Event()
+first = a.then(lambda: started.set() or go.wait(10))
+assert started.wait(10)
+b.then(go.set)
+print(first.result(20))
+print(a.then(lambda: b.then(int, 5).result(10)).result(20))
+""")
+    assert out == "True\n5\n"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_a_futures_own_callback_raises_stops_no_stream(stream, error, caplog):
+    def fail(_):
+        raise error
+
+    gate = Gate(stream)
+    future = stream.then(int, 1)
+    future.add_done_callback(fail)
+    gate.open()
+    assert future.result(LONG) == 1
+    futures = [s.then(int, 2) for s in (stream, *(sk.new_stream("cpu") for _ in range(8)))]
+    assert [future.result(LONG) for future in futures] == [2] * 9
+    assert error.__name__ in caplog.text
+
+
 def test_what_a_function_raises_is_in_its_future_alone(stream):
     with pytest.raises(ZeroDivisionError):
         stream.then(divmod, 1, 0).result(LONG)
