@@ -16,6 +16,7 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
@@ -31,6 +32,7 @@ _lock = new_lock()
 _unsettled: set[Call] = set()
 _threads: list[threading.Thread] = []
 _lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()  # those with a function to call
+_all: WeakSet[Line] = WeakSet()
 _is_over = False
 
 
@@ -84,6 +86,11 @@ class Line:
     """The functions of one stream whose turn has come: one runs at a time."""
 
     def __init__(self) -> None:
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Have none, as at first."""
         self._ready: deque[tuple[Call, Exception | None]] = deque()
         self._is_busy = False
 
@@ -152,6 +159,8 @@ def _forget() -> None:
     _threads.clear()
     _unsettled.clear()
     _lines = queue.SimpleQueue()
+    for line in list(_all):
+        line.begin()
 
 
 os.register_at_fork(after_in_child=_forget)
