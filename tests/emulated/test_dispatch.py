@@ -219,6 +219,26 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
         assert sk.new_stream().then(int).result(LONG) == 0
 
 
+@pytest.mark.parametrize("way", ["await", "then", "sync"])
+def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
+    """The event is the capture's then, and nobody would ever be told."""
+    record, stream = _driver.record_event, held()
+
+    def begin_and_record(event, handle, **options):
+        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+        record(event, handle, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_driver, "record_event", begin_and_record)
+        with pytest.raises(sk.CaptureError):
+            WAYS[way](stream)
+    assert not _callbacks._unsettled
+    assert int(check(driver.cuStreamIsCapturing(stream.handle))) == ACTIVE
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    gate.open()
+    WAYS[way](stream)
+
+
 def test_no_python_runs_in_the_drivers_thread(held, gate):
     """The host function is called while this thread keeps the GIL to itself."""
     semaphore, stream = Semaphore(), held()
