@@ -117,9 +117,9 @@ def test_a_queue_that_is_held_delays_no_others_await(held, gate):
             await asyncio.sleep(0.02)
             later.open()
             await asyncio.wait_for(task, LONG)
-        assert not any(one.done() for one in slow)
-        gate.open()
-        await asyncio.gather(*slow)
+            assert not any(one.done() for one in slow)
+            gate.open()  # before the other is freed, which waits for all work
+            await asyncio.gather(*slow)
 
     asyncio.run(main())
 
