@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import queue
 import threading
@@ -15,6 +16,7 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 _MOST = 4  # threads
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run
 
+_log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
 _unsettled: set[Call] = set()
 _threads: list[threading.Thread] = []
 _lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()  # those with a function to call
+_all: WeakSet[Line] = WeakSet()
 _is_over = False
 
 
@@ -53,8 +57,16 @@ class Call:
 
     def run(self, failed: Exception | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
+        try:
+            self._settle(failed)
+        except BaseException:  # noqa: BLE001 - of what the future calls when it is done
+            _log.exception("exception calling callback for %r", self.future)  # as futures do
+        finally:
+            _unsettled.discard(self)  # not before: until then it has a thread for itself
+            del self  # an error's frames hold this one
+
+    def _settle(self, failed: Exception | None) -> None:
         future, call, surroundings = self.future, self._call, self._surroundings
-        _unsettled.discard(self)
         if not future.set_running_or_notify_cancel():
             return
         if failed is not None:
@@ -74,6 +86,11 @@ class Line:
     """The functions of one stream whose turn has come: one runs at a time."""
 
     def __init__(self) -> None:
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Have none, as at first."""
         self._ready: deque[tuple[Call, Exception | None]] = deque()
         self._is_busy = False
 
@@ -142,6 +159,8 @@ def _forget() -> None:
     _threads.clear()
     _unsettled.clear()
     _lines = queue.SimpleQueue()
+    for line in list(_all):
+        line.begin()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -2,7 +2,8 @@
 
 It blocks in a semaphore that the driver posts when a queue gets to its first awaited point, and
 then asks all such points. It also asks by the clock: seldom, because after an error on a queue the
-driver posts nothing, and more often while there are more queues than lanes.
+driver posts nothing, and more often while there are more queues than lanes. The lanes of a device
+are made once its first points have been reached.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class _Dispatcher:
                 if not track.lane:
                     youngest = max(youngest or 0, point.since)
         if not self._tracks:
+            self._lanes.make()
             return None
         if youngest is None:
             return _SELDOM

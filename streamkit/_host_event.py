@@ -111,5 +111,5 @@ class HostEvent(Event, metaclass=Concrete):
         if self._closed:
             return "<streamkit.HostEvent closed>"
         mark = self.mark  # not self.done, which lets an engine run something
-        state = "unrecorded" if mark is None else "done" if mark.reached.is_set() else "pending"
+        state = "unrecorded" if mark is None else "done" if mark.is_reached else "pending"
         return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

@@ -1,16 +1,20 @@
 """The queue behind a host stream: items in order, on one worker thread while there are any.
 
 An ``Engine`` can take the place of the worker threads of all queues: ``streamkit.testing`` has one.
+In a forked child all queues begin empty: what they had runs in the parent, which has the threads.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +48,8 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with a worker thread
+_queues: WeakSet[WorkQueue] = WeakSet()
+_forks = 0  # how many there were on the way to this process
 
 
 def exchange(engine: Engine | None) -> Engine | None:
@@ -75,12 +81,13 @@ def _wait(event: threading.Event, timeout: float | None = None) -> bool:
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("_tells", "reached", "time_ns")
+    __slots__ = ("_forks", "_tells", "reached", "time_ns")
 
     def __init__(self) -> None:
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
         self._tells: list[Callable[[], object]] = []
+        self._forks = _forks
 
     def __call__(self) -> None:
         """Be reached, as an item of the queue."""
@@ -95,7 +102,7 @@ class Mark:
         waits.
         """
         self._tells.append(call)
-        if self.reached.is_set():
+        if self.is_reached:
             self._tell()
 
         def forget() -> None:
@@ -113,15 +120,20 @@ class Mark:
             call()
 
     @property
+    def is_reached(self) -> bool:
+        """Whether nothing is before it any more: in a forked child, the parent's have nothing."""
+        return self.reached.is_set() or self._forks != _forks
+
+    @property
     def done(self) -> bool:
         """Whether it is reached, for somebody who may ask again until it is."""
         if _engine is not None:
             _engine.polled()
-        return self.reached.is_set()
+        return self.is_reached
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is reached; False after ``timeout`` seconds."""
-        return _wait(self.reached, timeout)
+        return self.is_reached or _wait(self.reached, timeout)
 
 
 class Wait:
@@ -163,11 +175,16 @@ class WorkQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.error: BaseException | None = None  # the first of an item that nobody was told of
+        self.begin()
+        _queues.add(self)
+
+    def begin(self) -> None:
+        """Be empty, as at first."""
         self._items: deque[Item] = deque()
         self._lock = threading.Lock()
         self._working = False  # whether there is a worker
         self._pending = 0  # items that have not ended
-        self.error: BaseException | None = None  # the first of an item that nobody was told of
 
     @property
     def idle(self) -> bool:
@@ -209,7 +226,7 @@ class WorkQueue:
 
     def turn(self) -> Turn:
         """Queue a turn of the calling thread, and wait for it to begin."""
-        turn = Turn(self.end_item)
+        turn = Turn(functools.partial(self.end_item, _forks))
         self.put(turn)
         try:
             _wait(turn.begun)
@@ -225,7 +242,8 @@ class WorkQueue:
             raise error
 
     def _work(self) -> None:
-        while True:
+        forks = _forks
+        while forks == _forks:  # an item may fork, and this be its child
             with self._lock:
                 if not self._items:
                     self._working = False
@@ -239,11 +257,25 @@ class WorkQueue:
                 item()
             else:
                 item()
-                self.end_item()
+                self.end_item(forks)
 
-    def end_item(self) -> None:
-        """Note that one item has ended."""
+    def end_item(self, forks: int | None = None) -> None:
+        """Note that one item has ended; nothing in a later child than that which queued it."""
+        if forks not in (None, _forks):
+            return
         with self._lock:
             self._pending -= 1
         if _engine is not None:
             _engine.ended(self)
+
+
+def _begin_anew() -> None:
+    global _forks  # noqa: PLW0603 - the process's
+    if _engine is None:  # it has its own threads to answer for
+        _forks += 1
+        _working.clear()
+        for queue in list(_queues):
+            queue.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

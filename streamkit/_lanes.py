@@ -2,13 +2,13 @@
 
 Nothing but the event stands in the user's queue, so a wake-up holds up no work. A lane serves one
 event at a time, or one queue would wait for another's wake-up. There are few: beside a busy device
-the driver takes some tens of host functions, and then blocks who adds one more.
+the driver takes some tens of host functions, and then blocks who adds one more. It also blocks who
+makes a stream beside many busy ones, and others' calls with it: lanes are made between waits.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 from streamkit import _driver, errors
@@ -25,21 +25,17 @@ class Lanes:
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
         self._free: dict[int, list[int]] = {}  # device -> those that serve nothing
+        self._wanted: set[int] = set()  # devices that have none yet
 
     def arm(self, event: int, device: int) -> int:
         """Have the semaphore posted when the event is reached; return the lane, 0 without one.
 
-        There is none while all are taken or being made, nor where the driver refuses: an error
-        that matters is told by a question about the event.
+        There is none while all are taken, before they are made, nor where the driver refuses: an
+        error that matters is told by a question about the event.
         """
         free = self._free.get(device)
         if free is None:
-            self._free[device] = free = []
-            # by a thread of its own: beside many busy streams the driver may block it for long
-            with contextlib.suppress(RuntimeError):  # none can be started
-                threading.Thread(
-                    target=self._make, args=(device, free), name="streamkit-lanes", daemon=True
-                ).start()
+            self._wanted.add(device)
         if not free:
             return 0
         lane = free.pop()
@@ -51,13 +47,18 @@ class Lanes:
             return 0
         return lane
 
-    def _make(self, device: int, free: list[int]) -> None:
-        with contextlib.suppress(errors.StreamKitError):  # then points are asked for by the clock
-            _, highest = _driver.priority_range(device)
-            for _ in range(PER_DEVICE):
-                lane = _driver.create_private_stream(device, nonblocking=True, priority=highest)
-                free.append(lane)
-        self._semaphore.post()
+    def make(self) -> None:
+        """Make those of the devices that were asked for. Only while nobody waits for a queue."""
+        while self._wanted:
+            device = self._wanted.pop()
+            free = self._free[device] = []
+            with contextlib.suppress(errors.StreamKitError):  # points are asked for by the clock
+                _, highest = _driver.priority_range(device)
+                for _ in range(PER_DEVICE):
+                    lane = _driver.create_private_stream(device, nonblocking=True, priority=highest)
+                    free.append(lane)
+            if not free:  # the next point asks for them again
+                del self._free[device]
 
     def release(self, lane: int, device: int) -> None:
         """Take a lane back whose event was reached."""

@@ -46,8 +46,10 @@ class StreamWaits(StreamFacts[NativeT]):
         """
         queue = self._live()
         done = functools.partial(self._is_done, "a sync")
+        check = functools.partial(_order.check_capture, queue, self, "a sync")
+        watch = functools.partial(_waiting.watch_queue, queue, check)
         with _host_watch.note(None, "synchronisation", "sync"):
-            _waiting.block(done, functools.partial(_waiting.watch_queue, queue), self, timeout)
+            _waiting.block(done, watch, self, timeout)
         _keep.drain()
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -57,7 +59,8 @@ class StreamWaits(StreamFacts[NativeT]):
         """
         queue = self._live()
         done = functools.partial(self._is_done, "an await")
-        return _waiting.awaited(done, functools.partial(_waiting.watch_queue, queue))
+        check = functools.partial(_order.check_capture, queue, self, "an await")
+        return _waiting.awaited(done, functools.partial(_waiting.watch_queue, queue, check))
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn`` called when all work submitted so far has run; return its future.
@@ -69,6 +72,7 @@ class StreamWaits(StreamFacts[NativeT]):
         interpreter. CaptureError in a capture.
         """
         queue = self._live()
+        check = functools.partial(_order.check_capture, queue, self, "then")
         with _order.on(queue):
-            _order.check_capture(queue, self, "then")
-        return _waiting.then(queue, fn, args, kwargs)
+            check()
+        return _waiting.then(queue, check, fn, args, kwargs)

@@ -29,13 +29,16 @@ _NAP = 1e-3
 # -- what is waited for -----------------------------------------------------------------------
 
 
-def watch_queue(queue: Queue, tell: Tell) -> Drop | None:
+def watch_queue(queue: Queue, check: Callable[[], object], tell: Tell) -> Drop | None:
     """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
 
     Returns what makes it forget; None if there can be no dispatcher, and nobody will be told.
+    ``check`` raises while the queue captures.
     """
     event = PointEvent(queue.context)
-    _order.record(event.handle, queue)
+    with _order.on(queue):
+        _order.record(event.handle, queue)
+        check()  # a capture may have begun since the last time, and has the event then
     return _watch(event.handle, event, _first(queue), queue.device or 0, tell)
 
 
@@ -139,7 +142,11 @@ def awaited(
 
 
 def then(
-    queue: Queue, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    queue: Queue,
+    check: Callable[[], object],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Future[Any]:
     """Have ``fn`` called, after the queue's work so far, with the queue's context current."""
     from streamkit import _callbacks  # noqa: PLC0415 - as above
@@ -151,7 +158,7 @@ def then(
     call = _callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
     try:
         _callbacks.reserve(call)
-        drop = watch_queue(queue, functools.partial(line.add, call))
+        drop = watch_queue(queue, check, functools.partial(line.add, call))
     except BaseException:
         call.drop()
         raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from _raw import Gate
 
 import streamkit as sk
-from _queues import LONG, within
+from _queues import LONG, eventually, within
 from streamkit import _dispatch
 
 
@@ -31,5 +32,28 @@ def is_armed():
     return bool(tracks) and all(track.lane for track in tracks)
 
 
+def is_idle():
+    """Whether the dispatcher watches nothing, and has made the lanes that it missed."""
+    found = _dispatch._dispatcher
+    return not found._tracks and not found._lanes._wanted
+
+
 def warm_up():
+    """Have a dispatcher with lanes."""
     within(lambda: sk.new_stream().then(int).result(LONG))
+    assert eventually(is_idle)
+
+
+class Later:
+    """A gate of its own, so that one opens after another."""
+
+    def __init__(self):
+        self._gate = Gate()
+
+    def hold(self, stream):
+        self._gate.hold(stream.handle)
+
+    def open(self):
+        self._gate.open()
+
+    close = property(lambda self: self._gate.free)

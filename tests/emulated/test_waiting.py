@@ -12,8 +12,8 @@ import weakref
 
 import _emulator
 import pytest
-from _raw import Gate, busy, check, destroy_stream, driver, make_stream
-from _waits import WAITED, wait_for, warm_up
+from _raw import busy, check, destroy_stream, driver, make_stream
+from _waits import WAITED, Later, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, together, within
@@ -64,21 +64,6 @@ def test_await_is_for_what_was_submitted_before_it(held):
     asyncio.run(main())
 
 
-class Later:
-    """A gate of its own, so that one opens after another."""
-
-    def __init__(self):
-        self._gate = Gate()
-
-    def hold(self, stream):
-        self._gate.hold(stream.handle)
-
-    def open(self):
-        self._gate.open()
-
-    close = property(lambda self: self._gate.free)
-
-
 def test_awaits_in_loops_of_several_threads(held, gate):
     streams = [held() for _ in range(6)]
     opener = threading.Timer(0.05, gate.open)
@@ -112,7 +97,7 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
         assert not any(task.done() for task in tasks)
         assert len(ticks) > 10, "the loop stood still"
         assert _emulator.calls("cuLaunchHostFunc") <= _lanes.PER_DEVICE
-        assert threading.active_count() <= before + 2  # the second makes lanes, and ends
+        assert threading.active_count() <= before + 1
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks), LONG)
         ticking.cancel()
@@ -132,9 +117,9 @@ def test_a_queue_that_is_held_delays_no_others_await(held, gate):
             await asyncio.sleep(0.02)
             later.open()
             await asyncio.wait_for(task, LONG)
-        assert not any(one.done() for one in slow)
-        gate.open()
-        await asyncio.gather(*slow)
+            assert not any(one.done() for one in slow)
+            gate.open()  # before the other is freed, which waits for all work
+            await asyncio.gather(*slow)
 
     asyncio.run(main())
 

@@ -248,6 +248,37 @@ def test_at_most_four_threads_run_functions():
     assert max(most) == 4
 
 
+def test_a_function_that_runs_keeps_its_thread_to_itself():
+    """Another stream's is called meanwhile, though none was waiting when it was handed over."""
+    out = python("""
+import threading
+import streamkit as sk
+
+a, b, started, go = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event(), threading.Event()
+first = a.then(lambda: started.set() or go.wait(10))
+assert started.wait(10)
+b.then(go.set)
+print(first.result(20))
+print(a.then(lambda: b.then(int, 5).result(10)).result(20))
+""")
+    assert out == "True\n5\n"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_a_futures_own_callback_raises_stops_no_stream(stream, error, caplog):
+    def fail(_):
+        raise error
+
+    gate = Gate(stream)
+    future = stream.then(int, 1)
+    future.add_done_callback(fail)
+    gate.open()
+    assert future.result(LONG) == 1
+    futures = [s.then(int, 2) for s in (stream, *(sk.new_stream("cpu") for _ in range(8)))]
+    assert [future.result(LONG) for future in futures] == [2] * 9
+    assert error.__name__ in caplog.text
+
+
 def test_what_a_function_raises_is_in_its_future_alone(stream):
     with pytest.raises(ZeroDivisionError):
         stream.then(divmod, 1, 0).result(LONG)
@@ -541,3 +572,68 @@ print(all(future.result(10) for future in before))
         options=("-W", "ignore"),
     )
     assert out == "6\n0\nTrue\n"
+
+
+@pytest.mark.parametrize("where", ["beside", "in a scope", "in the worker", "in a function"])
+def test_in_a_forked_child_a_stream_that_was_busy_begins_empty(where):
+    """The parent has its threads, and runs what was submitted; the child runs what is its own."""
+    out = python(
+        f"""
+import contextlib, os, threading
+import streamkit as sk
+
+s, other, release = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
+for _ in range(2):
+    s.submit(release.wait)
+event, future, after = s.record(), s.then(int), other.then(release.wait)
+
+def child():
+    event.sync(timeout=10)
+    assert event.done
+    s.sync(timeout=10)
+    seen = []
+    s.submit(seen.append, 1)
+    s.sync(timeout=10)
+    assert seen == [1]
+    assert s.done
+    assert s.then(int, 1).result(10) == other.then(int, 1).result(10) == 1
+
+def fork(stream=None):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with (contextlib.nullcontext() if stream is None else leave(stream)):
+                child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+@contextlib.contextmanager
+def leave(stream):
+    scope.__exit__(None, None, None)
+    assert stream.done
+    stream.submit(release.wait, 0.05)
+    assert not stream.done
+    stream.sync(timeout=10)
+    yield
+
+third, where = sk.new_stream("cpu"), {where!r}
+if where == "beside":
+    print(fork())
+elif where == "in a scope":
+    with (scope := sk.use(third)):
+        print(fork(third))
+elif where == "in the worker":
+    third.submit(lambda: print(fork()))
+    third.sync()
+else:
+    third.then(lambda: print(fork())).result(20)
+assert not event.done
+assert not future.done()
+release.set()
+print(future.result(10), after.result(10), event.done)
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "0\n0 True True\n"
