@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import (
     _capture_checks,
+    _current_queues,
     _driver,
     _driver_graphs,
+    _movers,
     _open_scopes,
     _order,
     _refusals,
     _refusals_capture,
     _retired,
 )
-from streamkit._current import use
 from streamkit._host import HostStream
 from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
@@ -129,8 +130,23 @@ class CudaGraph(Graph, metaclass=Concrete):
         if target is not None:
             self._launch(target)
             return
-        with use(self._stream, ordered=True):
-            self._launch(self._stream)
+        self._launch_as_a_call()
+
+    def _launch_as_a_call(self) -> None:
+        """Launch after what the libraries were given before, and before what they get next."""
+        queue = self._stream._live()  # noqa: SLF001 - next door
+        with self._in_context():
+            others = _current_queues.others(queue, _movers.movers())
+            for asked in (queue, *others):
+                if _order.capture_of(asked) is not None:
+                    raise _refusals_capture.launch_in_capture(self, CudaStream(asked, None))
+            for other in others:
+                _order.wait_queue(queue, other)
+            try:
+                self._launch(self._stream)
+            finally:  # an interrupt can come when the run is queued already
+                for other in others:
+                    _order.wait_queue(other, queue)
 
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._lock:

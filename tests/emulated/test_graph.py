@@ -19,6 +19,7 @@ from _raw import Gate, busy, check, destroy_stream, driver, make_stream
 from _standing import Standing, alive
 
 import streamkit as sk
+from _queues import within
 from streamkit import _captures, _collection, _movers, _retired
 from streamkit.backends import _warp
 
@@ -168,6 +169,47 @@ def test_a_launch_outside_any_scope_has_the_order_of_a_call(warp, cells, gate):
     gate.open()
     check(driver.cuCtxSynchronize())
     assert (first.read(), second.read()) == (3, 2)
+
+
+def test_a_launch_outside_any_scope_moves_nothing(warp, cells):
+    """Warp stands on one stream for all threads: another's scope must not keep a launch out."""
+    cell, elsewhere = cells(1), sk.new_stream()
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    with elsewhere:
+        within(g.launch)
+        assert sk.current_stream("warp") == elsewhere
+        elsewhere.sync()
+    assert cell.read() == 2
+
+
+@pytest.mark.parametrize("of", ["graph", "library"])
+def test_a_launch_outside_any_scope_leaves_somebodys_capture_whole(warp, cells, undo, of):
+    cell, raw = cells(1), Foreign(make_stream())
+    undo.callback(destroy_stream, raw.handle)
+    with sk.capture(raw) as g:
+        fill(cell, 2, raw.handle)
+    if of == "library":
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+        undo.enter_context(warp.ScopedStream(sk.wrap(raw).to("warp"), sync_enter=False))
+    previous = warp.get_stream("cuda:0").cuda_stream
+    sk.wrap(warp.get_stream("cuda:0")).record()
+    check(driver.cuStreamBeginCapture(raw.handle, driver.CUstreamCaptureMode(1)))
+    try:
+        with pytest.raises(sk.CaptureError, match="which captures"):
+            g.launch()
+        assert capturing(raw.handle) == 1
+        assert capturing(g.stream.handle) == (of == "graph")
+        assert capturing(previous) == (of == "library")
+    finally:
+        code, graph = driver.cuStreamEndCapture(raw.handle)
+    assert not code
+    check(driver.cuGraphDestroy(graph))
+    g.launch()
+    g.stream.sync()
+    assert cell.read() == 2
+    g.close()
 
 
 def test_control_a_launch_on_a_stream_has_no_such_order(warp, cells, gate):
