@@ -99,11 +99,13 @@ class CudaGraph(Graph, metaclass=Concrete):
         """How many nodes it has; inside the block, so far."""
         if self._is_capturing:
             return _driver_graphs.count(_capture_checks.whole(self._stream).graph)
-        return _driver_graphs.count(self._ready().executable.graph)
+        with self._lock:  # or another thread's close would take it away
+            return _driver_graphs.count(self._ready().executable.graph)
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz."""
-        return _driver_graphs.dot(self._ready().executable.graph)
+        with self._lock:  # as above
+            return _driver_graphs.dot(self._ready().executable.graph)
 
     def _ready(self) -> Parts:
         parts = self._parts
@@ -205,6 +207,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise _refusals_capture.still_capturing(self)
         with self._lock:
             parts, self._parts = self._parts, None
+            self._kept = []  # the parts hold them until the last run has ended
         if parts is not None:
             _retired.retire(self._mark, parts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 import weakref
 
@@ -20,7 +21,7 @@ from _standing import Standing, alive
 
 import streamkit as sk
 from _queues import within
-from streamkit import _captures, _collection, _movers, _retired
+from streamkit import _captures, _collection, _driver_graphs, _movers, _retired
 from streamkit.backends import _warp
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
@@ -410,7 +411,10 @@ def test_an_error_that_broke_the_capture_is_chained():
     assert "and more" not in str(refused.value)
 
 
-@pytest.mark.parametrize("error", [ValueError("captured by a user"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("captured by a user"), RuntimeError("no frame was captured"), KeyboardInterrupt()],
+)
 def test_the_blocks_own_error_passes(cells, error):
     cell = cells(1)
     with pytest.raises(type(error)) as raised:
@@ -420,6 +424,30 @@ def test_the_blocks_own_error_passes(cells, error):
     assert raised.value is error
     assert g.closed
     assert not g.stream.is_capturing
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: operation not permitted when stream is capturing",
+        "CUDA error: operation failed due to a previous error during capture",
+        "operation would result in a merge of separate capture sequences",
+        "capture was not ended in the same stream as it began",
+        "capturing stream has unjoined work",
+        "dependency created on uncaptured work in another stream",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+        "operation not permitted on an event last recorded in a capturing stream",
+        "attempt to terminate a thread-local capture sequence from another thread",
+        "cudaErrorStreamCaptureUnsupported",
+        "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+        "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture.",
+    ],
+)
+def test_an_error_that_names_the_capture_is_explained(cells, said):
+    cell = cells(1)
+    with pytest.raises(sk.CaptureError, match="inside the capture"), sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        raise RuntimeError(said)
 
 
 def test_a_capture_that_was_ended_inside_says_so():
@@ -525,6 +553,66 @@ def test_a_graph_outlives_its_running_launch(cells, gate):
     assert _emulator.live("executables") == count
 
 
+def test_a_closed_graph_lets_go_of_what_it_kept(cells):
+    class Kept:
+        pass
+
+    kept, cell = Kept(), cells(1)
+    seen = weakref.ref(kept)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.keep(kept)
+    del kept
+    g.launch(g.stream)
+    g.stream.sync()
+    assert seen() is not None
+    g.close()
+    assert seen() is None
+
+
+LATER = {
+    "done": lambda stream: stream.done,
+    "sync": lambda stream: stream.sync(),
+    "another stream": lambda stream: sk.new_stream(),
+    "the end of one": lambda stream: sk.new_stream().close(),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_graph_that_ran_when_it_was_dropped_goes_with_a_later_call(cells, gate, later):
+    cell, stream = cells(1), sk.new_stream(nonblocking=True)
+    count = _emulator.live("executables")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    gate.hold(stream.handle)
+    g.launch(stream)
+    del g
+    assert _emulator.live("executables") == count + 1
+    gate.open()
+    check(driver.cuStreamSynchronize(stream.handle))
+    LATER[later](stream)
+    assert _emulator.live("executables") == count
+
+
+@pytest.mark.parametrize(("call", "look"), [("count", "nodes"), ("dot", "to_dot")])
+def test_a_graph_is_not_closed_while_another_thread_looks_at_it(cells, monkeypatch, call, look):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    closing, ask = threading.Thread(target=g.close), getattr(_driver_graphs, call)
+
+    def ask_late(graph):
+        closing.start()
+        closing.join(0.2)
+        return ask(graph)
+
+    monkeypatch.setattr(_driver_graphs, call, ask_late)
+    found = getattr(g, look)
+    assert found() if callable(found) else found == 1
+    closing.join()
+    assert g.closed
+
+
 def test_a_failed_capture_lets_go_of_what_it_kept():
     class Kept:
         pass
@@ -611,6 +699,16 @@ def test_captures_hold_the_collector_back_and_count():
         pass
     assert not gc.isenabled()
     gc.enable()
+
+
+def test_a_child_forked_in_a_capture_collects_again():
+    gc.enable()
+    with _collection.held_back():
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 1)
+        assert not gc.isenabled()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # -- external records and waits ---------------------------------------------------------------
