@@ -12,6 +12,7 @@ from streamkit import (
     _current_queues,
     _driver,
     _driver_graphs,
+    _identity,
     _movers,
     _open_scopes,
     _order,
@@ -44,7 +45,7 @@ class CudaGraph(Graph, metaclass=Concrete):
     _parts: Parts | None = None  # until the capture has ended, and once closed
     _is_capturing = False
     _mark: Any = None  # the event after the last launch
-    _last: int | None = None  # the id of the queue that was given it
+    _last: int | tuple[int, int, int] | None = None  # the id of the queue that was given it
 
     def __init__(self, stream: CudaStream[Any]) -> None:
         self._stream = stream
@@ -154,13 +155,14 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             parts, queue = self._check(target)
             library = parts.library
-            if library is not None and self._mark is not None and self._last != queue.id:
+            number = _identity.public_id(queue)  # which one first seen in a capture learns by now
+            if library is not None and self._mark is not None and self._last != number:
                 # the driver orders the runs, but not what a library does before each
                 target.wait(self._mark)
             where = queue.handle if library is None else target.to(library)
             with self._in_context():
                 parts.executable.launch(where)
-            self._mark, self._last = target.record(self._mark), queue.id
+            self._mark, self._last = target.record(self._mark), number
         if _retired.waiting:
             _retired.sweep()
 
