@@ -373,6 +373,16 @@ def test_what_would_break_the_capture_is_refused_and_it_stays_whole(cells, mode,
     assert cell.read() == 2
 
 
+def test_an_event_that_somebody_else_recorded_is_not_asked_inside(warp, cells):
+    cell, event = cells(1), warp.Event("cuda:0")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        check(driver.cuEventRecord(event.cuda_event, g.stream.handle))
+        with pytest.raises(sk.CaptureError):
+            sk.wrap_event(event).done  # noqa: B018 - it raises
+        assert capturing(g.stream.handle) == 1
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 def test_a_broken_capture_says_so(cells, nonblocking):
     cell = cells(1)
