@@ -16,6 +16,7 @@ from streamkit import (
     _waiting,
     errors,
 )
+from streamkit._queue import LEGACY
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def note_record(self, queue: Queue, *, external: bool) -> None:
         """Note that it was recorded just now; an external record is no part of a capture."""
-        captures = not external and _order.capture_of(queue) is not None
+        may_capture = not external and queue.handle != LEGACY
+        captures = may_capture and _order.capture_of(queue) is not None
         self.recorded_on = weakref.ref(queue) if captures else None
 
     def __sub__(self, start: object) -> float:
