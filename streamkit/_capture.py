@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from streamkit import (
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
     from streamkit._adapter import CapturePart
     from streamkit._stream import CudaStream
     from streamkit.protocols import Adapter, StreamLike
+
+_OF_CAPTURES = re.compile(
+    r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
+    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended",
+    re.IGNORECASE,
+)
+"""How CUDA and the libraries on it word errors of captures: a program's own can say "captured"."""
 
 
 def capture(
@@ -136,7 +144,7 @@ class _Work:
         found = _driver_graphs.captured(self._stream._live().handle)  # noqa: SLF001 - next door
         advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
         is_whole = found is not None and found.is_valid
-        names_it = isinstance(error, RuntimeError) and "captur" in str(error)
+        names_it = isinstance(error, RuntimeError) and _OF_CAPTURES.search(str(error))
         if is_whole and advice is None and not names_it:
             return None
         return _refusals_capture.failed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from typing import TYPE_CHECKING
 
 from streamkit._locks import new_lock
@@ -51,3 +52,12 @@ def _release(holder: object) -> None:
         if not _holders and _was_enabled:
             gc.enable()
             _was_enabled = False
+
+
+def _give_back() -> None:
+    """Let collections start in a forked child, where nobody ends the blocks."""
+    for holder in tuple(_holders):
+        _release(holder)
+
+
+os.register_at_fork(after_in_child=_give_back)

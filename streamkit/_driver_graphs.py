@@ -21,7 +21,6 @@ class Captured(NamedTuple):
     """A capture as one of its streams sees it."""
 
     is_valid: bool
-    id: int
     graph: int
     """What was captured so far; the driver's until the capture ends."""
     frontier: frozenset[int]
@@ -34,10 +33,10 @@ def captured(stream: int) -> Captured | None:
     if not status:
         return None
     if status != _ACTIVE:
-        return Captured(is_valid=False, id=0, graph=0, frontier=frozenset())
-    _, number, graph, nodes, *_ = _ask("cuStreamGetCaptureInfo", stream)
+        return Captured(is_valid=False, graph=0, frontier=frozenset())
+    _, _, graph, nodes, *_ = _ask("cuStreamGetCaptureInfo", stream)
     frontier = frozenset(int(node) for node in nodes or ())
-    return Captured(is_valid=True, id=int(number), graph=int(graph), frontier=frontier)
+    return Captured(is_valid=True, graph=int(graph), frontier=frontier)
 
 
 def _status(stream: int) -> int:

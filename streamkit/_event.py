@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import (
     _captures,
     _driver,
     _host_watch,
+    _order,
     _refusals,
     _refusals_capture,
     _registry,
     _waiting,
     errors,
 )
+from streamkit._queue import LEGACY
 from streamkit.protocols import Concrete, Event, Events, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from streamkit._awaitable import Drop, Tell
     from streamkit._lifetime import OwnedEvent
+    from streamkit._queue import Queue
 
 
 _INVALID_HANDLE = 400
@@ -32,6 +36,9 @@ class CudaEvent(Event, metaclass=Concrete):
     Safe to use from any thread. The handle of a borrowed event is read at each use, because
     torch creates its events at their first record.
     """
+
+    recorded_on: Callable[[], Queue | None] | None = None
+    """Gives the queue of the last record, where that may be part of a capture of anybody's."""
 
     def __init__(
         self,
@@ -83,7 +90,9 @@ class CudaEvent(Event, metaclass=Concrete):
     def done(self) -> bool:
         """Whether the last recorded point was reached; True if it was never recorded.
 
-        CaptureError inside ``streamkit.capture``: of an event recorded there it is illegal to ask.
+        CaptureError inside ``streamkit.capture``, and while the stream captures on which StreamKit
+        last recorded it: asking could break that capture. Of other libraries' records nothing is
+        known.
         """
         handle = self.handle
         self._refuse_in_capture()
@@ -116,6 +125,15 @@ class CudaEvent(Event, metaclass=Concrete):
     def _refuse_in_capture(self) -> None:
         if _captures.one_goes_on_here():
             raise _refusals_capture.event_in_capture(self)
+        queue = None if self.recorded_on is None else self.recorded_on()
+        if queue is not None and _order.capture_of(queue) is not None:
+            raise _refusals_capture.event_of_capture(self)
+
+    def note_record(self, queue: Queue, *, external: bool) -> None:
+        """Note that it was recorded just now; an external record is no part of a capture."""
+        may_capture = not external and queue.handle != LEGACY
+        captures = may_capture and _order.capture_of(queue) is not None
+        self.recorded_on = weakref.ref(queue) if captures else None
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.
@@ -183,6 +201,20 @@ class CudaEvent(Event, metaclass=Concrete):
         kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
         timing = " timing" if self._timing else ""
         return f"<streamkit.CudaEvent cuda:{self._device} {kind}{timing}>"
+
+
+def seen_by_events(queue: Queue) -> Callable[[], Queue | None]:
+    """Return what the steady state notes: too quick to ask whether the queue captures.
+
+    It gives none where nobody holds what destroys the handle: by then it may be no stream's.
+    """
+    is_valid = queue.owner is not None or queue.is_owned or queue.permanent
+    found = queue.seen_by_events = weakref.ref(queue) if is_valid else _nothing
+    return found
+
+
+def _nothing() -> None:
+    return None
 
 
 def borrowed(obj: Any) -> CudaEvent | None:

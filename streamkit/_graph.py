@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import (
     _capture_checks,
+    _current_queues,
     _driver,
     _driver_graphs,
+    _identity,
+    _movers,
     _open_scopes,
     _order,
     _refusals,
     _refusals_capture,
     _retired,
 )
-from streamkit._current import use
 from streamkit._host import HostStream
 from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
@@ -43,7 +45,7 @@ class CudaGraph(Graph, metaclass=Concrete):
     _parts: Parts | None = None  # until the capture has ended, and once closed
     _is_capturing = False
     _mark: Any = None  # the event after the last launch
-    _last: int | None = None  # the id of the queue that was given it
+    _last: int | tuple[int, int, int] | None = None  # the id of the queue that was given it
 
     def __init__(self, stream: CudaStream[Any]) -> None:
         self._stream = stream
@@ -98,11 +100,13 @@ class CudaGraph(Graph, metaclass=Concrete):
         """How many nodes it has; inside the block, so far."""
         if self._is_capturing:
             return _driver_graphs.count(_capture_checks.whole(self._stream).graph)
-        return _driver_graphs.count(self._ready().executable.graph)
+        with self._lock:  # or another thread's close would take it away
+            return _driver_graphs.count(self._ready().executable.graph)
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz."""
-        return _driver_graphs.dot(self._ready().executable.graph)
+        with self._lock:  # as above
+            return _driver_graphs.dot(self._ready().executable.graph)
 
     def _ready(self) -> Parts:
         parts = self._parts
@@ -129,20 +133,36 @@ class CudaGraph(Graph, metaclass=Concrete):
         if target is not None:
             self._launch(target)
             return
-        with use(self._stream, ordered=True):
-            self._launch(self._stream)
+        self._launch_as_a_call()
+
+    def _launch_as_a_call(self) -> None:
+        """Launch after what the libraries were given before, and before what they get next."""
+        queue = self._stream._live()  # noqa: SLF001 - next door
+        with self._in_context():
+            others = _current_queues.others(queue, _movers.movers())
+            for asked in (queue, *others):
+                if _order.capture_of(asked) is not None:
+                    raise _refusals_capture.launch_in_capture(self, CudaStream(asked, None))
+            for other in others:
+                _order.wait_queue(queue, other)
+            try:
+                self._launch(self._stream)
+            finally:  # an interrupt can come when the run is queued already
+                for other in others:
+                    _order.wait_queue(other, queue)
 
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._lock:
             parts, queue = self._check(target)
             library = parts.library
-            if library is not None and self._mark is not None and self._last != queue.id:
+            number = _identity.public_id(queue)  # which one first seen in a capture learns by now
+            if library is not None and self._mark is not None and self._last != number:
                 # the driver orders the runs, but not what a library does before each
                 target.wait(self._mark)
             where = queue.handle if library is None else target.to(library)
             with self._in_context():
                 parts.executable.launch(where)
-            self._mark, self._last = target.record(self._mark), queue.id
+            self._mark, self._last = target.record(self._mark), number
         if _retired.waiting:
             _retired.sweep()
 
@@ -189,6 +209,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise _refusals_capture.still_capturing(self)
         with self._lock:
             parts, self._parts = self._parts, None
+            self._kept = []  # the parts hold them until the last run has ended
         if parts is not None:
             _retired.retire(self._mark, parts)
 

@@ -101,8 +101,14 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         drain()
 
 
+also_drains: list[Callable[[], None]] = []
+"""What else has something to drop by and by: called by each ``drain``, and quick with nothing."""
+
+
 def drain() -> None:
     """Drop what has passed, on any queue. Never blocks, and raises nothing."""
+    for sweep in also_drains:
+        sweep()
     if _waiting:
         _settle(list(_waiting))
     if _busy:

@@ -36,6 +36,15 @@ def check_capture(queue: Queue, what: object, operation: str) -> None:
         raise _refusals.illegal_in_capture(operation, what, "end the capture first.")
 
 
+def capture_of(queue: Queue) -> int | None:
+    """Return the id of the capture in which the queue takes part, None if it is in none.
+
+    0 for a legacy stream about which a capture makes every question illegal.
+    """
+    with on(queue):
+        return _driver.capture_id(queue.handle)
+
+
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):

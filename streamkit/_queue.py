@@ -77,6 +77,8 @@ class Queue:
     """By library, a reference to its object on this queue, called to get it."""
     core: Any = None
     """The object through which it records and waits, made at the first use."""
+    seen_by_events: Callable[[], Queue | None] | None = None
+    """What an event notes at its record: gives this queue while it can be asked. Made when used."""
     wait_event: Any = None
     """The event reused whenever another queue waits for this one."""
     kept: Any = None

@@ -79,6 +79,14 @@ def event_in_capture(event: object) -> CaptureError:
     )
 
 
+def event_of_capture(event: object) -> CaptureError:
+    """Word an event asked while the stream of its last record captures."""
+    return CaptureError(
+        f"{describe(event)} was last recorded on a stream that captures: asking it could "
+        "invalidate that capture, so it was not tried. Ask when the capture has ended."
+    )
+
+
 def launch_in_capture(graph: object, stream: object) -> CaptureError:
     """Word a launch on a stream that captures."""
     return CaptureError(

@@ -1,7 +1,8 @@
 """Graphs given up while one of their launches ran, or a capture went on: destroyed later.
 
 What a graph holds must outlast its last run; and much of what destroys memory is illegal in the
-thread of a capture. So both wait here, for the next capture, launch or end of a graph.
+thread of a capture. So both wait here, for the next capture, launch or end of a graph, or
+whatever lets go of what was kept.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _captures, _driver
+from streamkit import _captures, _driver, _keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,3 +52,6 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             if stays:
                 waiting.append(entry)
         del entry  # what it held goes here, not with the next one
+
+
+_keep.also_drains.append(sweep)

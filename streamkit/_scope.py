@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, _library, _movers, _order, _refusals, _registry, errors
+from streamkit import _current_queues, _driver, _library, _movers, _order, _refusals, errors
 from streamkit._open_scopes import leave_innermost, leave_out_of_order, stack
 from streamkit._plan import Libraries, Plan
 
@@ -169,22 +169,20 @@ class OrderedScope(CudaScope):
         self._before: list[Queue] = []  # those it waits for, and that wait for it at the end
 
     def order(self) -> None:
-        """Let the queue wait for each library's previous stream."""
-        queue, before = self._queue, self._before
-        for mover in self.plan.movers:
-            native = mover.current(queue.device or 0)
-            found, adapter = _registry.extract(native)
-            previous = _identity.identify(found, adapter, native)
-            if not any(_identity.same(previous, other) for other in (queue, *before)):
-                _order.wait_queue(queue, previous)
-                before.append(previous)
+        """Let the queue wait for each library's previous stream, as far as a capture allows."""
+        queue = self._queue
+        found = _current_queues.others(queue, self.plan.movers)
+        for previous in _current_queues.to_wait_for(queue, found):
+            _order.wait_queue(queue, previous)
+            self._before.append(previous)
 
     def leave(self) -> list[str]:
         """Let those streams wait for the queue, and put everything back."""
         lost: list[str] = []
         for other in self._before:
             try:
-                _order.wait_queue(other, self._queue)
+                if _current_queues.is_to_wait(other, self._queue):
+                    _order.wait_queue(other, self._queue)
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
         return lost + super().leave()

@@ -37,6 +37,7 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             if core is not None and owned is not None and owned.serves == queue.context:
                 if _library.is_forked:
                     raise _refusals.forked()
+                event.recorded_on = queue.seen_by_events or _event.seen_by_events(queue)
                 try:
                     core.record(owned.core)
                 except Exception as error:
@@ -48,7 +49,9 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             _order.record(owned.handle, queue, external=external)
             if queue.core is None and not queue.is_default:
                 queue.core = _edges.stream(queue.handle)
-            return CudaEvent(self.device_id, owned, timing=timing)
+            made = CudaEvent(self.device_id, owned, timing=timing)
+            made.note_record(queue, external=external)
+            return made
         if timing:
             raise ValueError(f"{_refusals.describe(event)} is given, and timing is fixed when made")
         target = _event.any_event(event, self)
@@ -58,6 +61,7 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             )
         if not target.record_by_library(self, external=external):
             _order.record(target.handle, queue, external=external)
+        target.note_record(queue, external=external)
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:

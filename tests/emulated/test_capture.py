@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 
 import pytest
 from _raw import check, destroy_stream, driver, make_stream
 
 import streamkit as sk
+from _queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -105,3 +108,80 @@ def test_the_life_of_others_goes_on_beside_a_capture():
 
     assert is_whole_after(live, raw, 1)
     destroy_stream(raw)
+
+
+# -- events that are part of it ---------------------------------------------------------------
+
+FIRST = {
+    "made": lambda stream, event: stream.record(),
+    "given": lambda stream, event: stream.record(event),
+    "again": lambda stream, event: stream.record(stream.record(event)),
+}
+ASKS = {
+    "done": lambda event: event.done,
+    "sync": lambda event: event.sync(),
+    "sync with a timeout": lambda event: event.sync(1),
+    "await": lambda event: next(event.__await__(), None),
+}
+
+
+def owned():
+    return sk.new_stream(nonblocking=True)
+
+
+@MODES
+@pytest.mark.parametrize("asks", ASKS)
+@pytest.mark.parametrize("how", FIRST)
+@pytest.mark.parametrize("forks", [True, False])
+def test_an_event_of_somebodys_capture_is_not_asked(mode, asks, how, forks):
+    """In the thread of the capture as in another; and after it, recorded again, it is as any."""
+    origin, side, event = owned(), owned(), sk.new_event()
+    origin.record().sync()
+    check(driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(mode)))
+    if forks:
+        side.wait(origin)
+    event = FIRST[how](side if forks else origin, event)
+    for run in (within, lambda ask: ask()):
+        with pytest.raises(sk.CaptureError, match="was last recorded on"):
+            run(lambda: ASKS[asks](event))
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(origin.handle))))
+    for again in (origin, side):
+        again.record(event)
+        again.sync()
+        ASKS[asks](event)
+
+
+def test_an_event_of_a_capture_on_a_bare_handle_is_not_asked_and_the_handle_may_go():
+    raw, event = make_stream(), sk.new_event()
+    stream = sk.from_handle(raw)
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+    inside = stream.record()
+    with pytest.raises(sk.CaptureError, match="was last recorded on"):
+        inside.sync()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    for _ in range(3):
+        stream.record(event)
+    event.sync()
+    destroy_stream(raw)
+    assert event.done
+
+
+def test_an_event_recorded_before_the_capture_or_outside_the_graph_can_be_asked():
+    stream = owned()
+    before = stream.record()
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    external = stream.record(sk.new_event(), external=True)
+    assert before.done
+    assert external.done
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+
+
+def test_an_event_does_not_keep_its_stream():
+    stream, event = owned(), sk.new_event()
+    for _ in range(3):
+        stream.record(event)
+    seen = weakref.ref(stream._queue)
+    del stream
+    gc.collect()
+    assert seen() is None
+    assert event.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 from _raw import check, driver
@@ -180,6 +181,35 @@ with sk.capture(stream, mode="relaxed"):
     thread.join()
 assert "onelib and twolib can take part in one at a time" in refused[0], refused
 """,
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(program):  # noqa: F811
+    """What a library does before each run is ordered by an edge, so the two must not be one."""
+    program(
+        START
+        + """
+import sys
+sys.path[:0] = PATHS
+import _emulator
+seen = []
+driver.cuCtxSetCurrent(stream.context)
+for _ in range(2):
+    other = driver.cuStreamCreate(1)[1]
+    assert not driver.cuStreamBeginCapture(other, driver.CUstreamCaptureMode(1))[0]
+    seen.append(sk.from_handle(int(other)))
+    assert not driver.cuGraphDestroy(driver.cuStreamEndCapture(other)[1])[0]
+g = work()
+_emulator.reset_calls()
+g.launch(seen[0])
+assert _emulator.calls("cuStreamWaitEvent") == 0
+g.launch(seen[1])
+assert _emulator.calls("cuStreamWaitEvent") == 1
+g.launch(seen[1])
+assert _emulator.calls("cuStreamWaitEvent") == 1
+""".replace("PATHS", repr([str(Path(__file__).parent)])),
         onelib=BEGINS,
         twolib=JOINS,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 import weakref
 
@@ -19,7 +20,8 @@ from _raw import Gate, busy, check, destroy_stream, driver, make_stream
 from _standing import Standing, alive
 
 import streamkit as sk
-from streamkit import _captures, _collection, _movers, _retired
+from _queues import within
+from streamkit import _captures, _collection, _driver_graphs, _movers, _retired
 from streamkit.backends import _warp
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
@@ -168,6 +170,47 @@ def test_a_launch_outside_any_scope_has_the_order_of_a_call(warp, cells, gate):
     gate.open()
     check(driver.cuCtxSynchronize())
     assert (first.read(), second.read()) == (3, 2)
+
+
+def test_a_launch_outside_any_scope_moves_nothing(warp, cells):
+    """Warp stands on one stream for all threads: another's scope must not keep a launch out."""
+    cell, elsewhere = cells(1), sk.new_stream()
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    with elsewhere:
+        within(g.launch)
+        assert sk.current_stream("warp") == elsewhere
+        elsewhere.sync()
+    assert cell.read() == 2
+
+
+@pytest.mark.parametrize("of", ["graph", "library"])
+def test_a_launch_outside_any_scope_leaves_somebodys_capture_whole(warp, cells, undo, of):
+    cell, raw = cells(1), Foreign(make_stream())
+    undo.callback(destroy_stream, raw.handle)
+    with sk.capture(raw) as g:
+        fill(cell, 2, raw.handle)
+    if of == "library":
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+        undo.enter_context(warp.ScopedStream(sk.wrap(raw).to("warp"), sync_enter=False))
+    previous = warp.get_stream("cuda:0").cuda_stream
+    sk.wrap(warp.get_stream("cuda:0")).record()
+    check(driver.cuStreamBeginCapture(raw.handle, driver.CUstreamCaptureMode(1)))
+    try:
+        with pytest.raises(sk.CaptureError, match="which captures"):
+            g.launch()
+        assert capturing(raw.handle) == 1
+        assert capturing(g.stream.handle) == (of == "graph")
+        assert capturing(previous) == (of == "library")
+    finally:
+        code, graph = driver.cuStreamEndCapture(raw.handle)
+    assert not code
+    check(driver.cuGraphDestroy(graph))
+    g.launch()
+    g.stream.sync()
+    assert cell.read() == 2
+    g.close()
 
 
 def test_control_a_launch_on_a_stream_has_no_such_order(warp, cells, gate):
@@ -330,6 +373,16 @@ def test_what_would_break_the_capture_is_refused_and_it_stays_whole(cells, mode,
     assert cell.read() == 2
 
 
+def test_an_event_that_somebody_else_recorded_is_not_asked_inside(warp, cells):
+    cell, event = cells(1), warp.Event("cuda:0")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        check(driver.cuEventRecord(event.cuda_event, g.stream.handle))
+        with pytest.raises(sk.CaptureError):
+            sk.wrap_event(event).done  # noqa: B018 - it raises
+        assert capturing(g.stream.handle) == 1
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 def test_a_broken_capture_says_so(cells, nonblocking):
     cell = cells(1)
@@ -368,7 +421,10 @@ def test_an_error_that_broke_the_capture_is_chained():
     assert "and more" not in str(refused.value)
 
 
-@pytest.mark.parametrize("error", [ValueError("captured by a user"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("captured by a user"), RuntimeError("no frame was captured"), KeyboardInterrupt()],
+)
 def test_the_blocks_own_error_passes(cells, error):
     cell = cells(1)
     with pytest.raises(type(error)) as raised:
@@ -378,6 +434,30 @@ def test_the_blocks_own_error_passes(cells, error):
     assert raised.value is error
     assert g.closed
     assert not g.stream.is_capturing
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: operation not permitted when stream is capturing",
+        "CUDA error: operation failed due to a previous error during capture",
+        "operation would result in a merge of separate capture sequences",
+        "capture was not ended in the same stream as it began",
+        "capturing stream has unjoined work",
+        "dependency created on uncaptured work in another stream",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+        "operation not permitted on an event last recorded in a capturing stream",
+        "attempt to terminate a thread-local capture sequence from another thread",
+        "cudaErrorStreamCaptureUnsupported",
+        "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+        "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture.",
+    ],
+)
+def test_an_error_that_names_the_capture_is_explained(cells, said):
+    cell = cells(1)
+    with pytest.raises(sk.CaptureError, match="inside the capture"), sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        raise RuntimeError(said)
 
 
 def test_a_capture_that_was_ended_inside_says_so():
@@ -483,6 +563,66 @@ def test_a_graph_outlives_its_running_launch(cells, gate):
     assert _emulator.live("executables") == count
 
 
+def test_a_closed_graph_lets_go_of_what_it_kept(cells):
+    class Kept:
+        pass
+
+    kept, cell = Kept(), cells(1)
+    seen = weakref.ref(kept)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.keep(kept)
+    del kept
+    g.launch(g.stream)
+    g.stream.sync()
+    assert seen() is not None
+    g.close()
+    assert seen() is None
+
+
+LATER = {
+    "done": lambda stream: stream.done,
+    "sync": lambda stream: stream.sync(),
+    "another stream": lambda stream: sk.new_stream(),
+    "the end of one": lambda stream: sk.new_stream().close(),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_graph_that_ran_when_it_was_dropped_goes_with_a_later_call(cells, gate, later):
+    cell, stream = cells(1), sk.new_stream(nonblocking=True)
+    count = _emulator.live("executables")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    gate.hold(stream.handle)
+    g.launch(stream)
+    del g
+    assert _emulator.live("executables") == count + 1
+    gate.open()
+    check(driver.cuStreamSynchronize(stream.handle))
+    LATER[later](stream)
+    assert _emulator.live("executables") == count
+
+
+@pytest.mark.parametrize(("call", "look"), [("count", "nodes"), ("dot", "to_dot")])
+def test_a_graph_is_not_closed_while_another_thread_looks_at_it(cells, monkeypatch, call, look):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    closing, ask = threading.Thread(target=g.close), getattr(_driver_graphs, call)
+
+    def ask_late(graph):
+        closing.start()
+        closing.join(0.2)
+        return ask(graph)
+
+    monkeypatch.setattr(_driver_graphs, call, ask_late)
+    found = getattr(g, look)
+    assert found() if callable(found) else found == 1
+    closing.join()
+    assert g.closed
+
+
 def test_a_failed_capture_lets_go_of_what_it_kept():
     class Kept:
         pass
@@ -573,6 +713,16 @@ def test_captures_hold_the_collector_back_and_count():
         pass
     assert not gc.isenabled()
     gc.enable()
+
+
+def test_a_child_forked_in_a_capture_collects_again():
+    gc.enable()
+    with _collection.held_back():
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 1)
+        assert not gc.isenabled()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # -- external records and waits ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _raw import current_context
+from _raw import check, current_context, destroy_stream, driver, make_stream
 from _toys import FORGETS, INTERRUPTED, REFUSES, program
 from test_order import held
 
@@ -291,6 +291,79 @@ assert _emulator.calls("cuEventRecord") == _emulator.calls("cuStreamWaitEvent") 
         toya="",
         toyb="",
     )
+
+
+@pytest.mark.parametrize("captured", ["stream", "toya", "toyb"])
+def test_an_ordered_scope_has_no_edge_over_the_border_of_a_capture(program, captured):
+    """Of somebody's capture: one that takes part is waited for, one that does not would break it.
+
+    The stream either captures itself or forks from the library that does.
+    """
+    program(
+        f"""
+import toya, toyb
+streams = dict(stream=sk.new_stream(), toya=sk.new_stream(), toyb=sk.new_stream())
+toya.set_current_stream(streams["toya"].to("toya"))
+toyb.set_current_stream(streams["toyb"].to("toyb"))
+origin = streams[{captured!r}]
+
+def scope():
+    with sk.use(streams["stream"], ordered=True):
+        streams["stream"].record(external=inside)
+
+inside = False
+scope()  # each has work
+mode = driver.CUstreamCaptureMode(1)
+for outer in range(2):
+    inside = True
+    assert not driver.cuStreamBeginCapture(origin.handle, mode)[0]
+    scope()
+    code, graph = driver.cuStreamEndCapture(origin.handle)
+    assert not code, code
+    assert not any(stream.is_capturing for stream in streams.values())
+    assert driver.cuGraphGetNodes(graph, 0)[2] == 1
+    assert not driver.cuGraphDestroy(graph)[0]
+    inside = False
+    scope()
+""",
+        toya="",
+        toyb="",
+    )
+
+
+def test_an_ordered_scope_is_refused_where_the_legacy_stream_cannot_be_asked(warp, blocking):
+    legacy, raw = sk.default_stream(), blocking
+    with warp.ScopedStream(legacy.to("warp"), sync_enter=False):
+        check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+        with pytest.raises(sk.CaptureError), sk.use(sk.new_stream(), ordered=True):
+            pass
+        with pytest.raises(sk.CaptureError), sk.use(legacy, ordered=True):
+            pass
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+
+
+def test_an_ordered_scope_that_a_capture_outlives_adds_no_fork_to_it(warp, blocking):
+    raw, stream = blocking, sk.new_stream(nonblocking=True)
+    with sk.use(stream, ordered=True):
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    assert not sk.wrap(warp.get_stream("cuda:0")).is_capturing
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    legacy = sk.default_stream()
+    with warp.ScopedStream(legacy.to("warp"), sync_enter=False):
+        with pytest.raises(sk.ScopeError, match="the order after"):  # noqa: SIM117 - it raises
+            with sk.use(stream, ordered=True):
+                check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+
+
+@pytest.fixture
+def blocking():
+    """A blocking stream, whose capture a test may begin."""
+    raw = make_stream(nonblocking=False)
+    yield raw
+    if int(check(driver.cuStreamIsCapturing(raw))):
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    destroy_stream(raw)
 
 
 # -- with Warp, which has the ways to nest cheaply ----------------------------------------------
