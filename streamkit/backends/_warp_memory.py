@@ -148,10 +148,13 @@ def _end(lent: Lent) -> None:
             _spare.append(lent)
 
 
-def settle() -> None:
-    """Let the companions wait for every watched queue."""
-    for lent in _watched.copy():
-        lent.settle()
+def settle() -> bool:
+    """Let the companions wait for every watched queue; False if one captures, untold to Warp."""
+    capturing = [lent for lent in _watched.copy() if not lent.settle()]
+    if not capturing:
+        return True
+    told = getattr(_context().runtime, "captures", {})  # by id; until they end Warp frees nothing
+    return all(_driver.capture_id(lent.handle) in told for lent in capturing)
 
 
 def guarded(stream: Any, binding: Binding) -> Binding:
@@ -182,6 +185,10 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 # -- Warp's native functions ------------------------------------------------------------------
 
 
+def _context() -> Any:
+    return getattr(warp, "_src", warp).context
+
+
 @functools.cache
 def _install() -> bool:
     """Put ours before Warp's native functions that free; False if this Warp has others.
@@ -189,8 +196,7 @@ def _install() -> bool:
     Not by ``wp.set_device_allocator``: an array made before keeps the allocator it came from, and
     scan, mesh and hash grid have none.
     """
-    context = getattr(warp, "_src", warp).context
-    core = getattr(getattr(context, "runtime", None), "core", None)
+    core = getattr(getattr(_context(), "runtime", None), "core", None)
     if not hasattr(core, "wp_free_device_async"):
         return False
     found: dict[str, Any] = {}
@@ -217,13 +223,16 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
         with contextlib.suppress(IndexError):
             while True:
                 due.append(_unfreed.popleft())
+        waits = False
         try:
-            settle()
-        except BaseException as error:
-            _unfreed.extend(due)
-            if isinstance(error, errors.StreamKitError):
-                return None  # a destructor has nobody to tell
-            raise
+            waits = settle()
+        except errors.StreamKitError:
+            pass  # a destructor has nobody to tell
+        finally:
+            if not waits:
+                _unfreed.extend(due)
+        if not waits:
+            return None
         results = [one() for one in due]
         return results[0]
 

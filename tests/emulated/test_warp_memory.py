@@ -220,6 +220,45 @@ def test_a_drop_leaves_a_capture_valid(array):
         assert _emulator.calls("cuEventRecord") == 1, "the other queue's"
     graph = check(driver.cuStreamEndCapture(stream.handle))
     check(driver.cuGraphDestroy(graph))
+    array()  # and what was dropped goes with it
+
+
+def test_while_a_queue_captures_untold_what_earlier_work_may_use_is_not_freed(memory):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free = memory._after_the_queues(freed.append)
+    with stream:
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(0)))
+        free("first")
+        free("second")
+        assert not freed
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    free("third")
+    assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_while_warp_itself_captures_it_is_told_of_what_is_dropped(warp, memory):
+    """It puts that off itself, or lets the graph free what the graph has allocated."""
+    context, freed = warp._src.context, []
+    free = memory._after_the_queues(freed.append)
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    view = stream.to("warp")
+    other.to("warp")
+    relaxed = driver.CUstreamCaptureMode(2)
+    check(driver.cuStreamBeginCapture(stream.handle, relaxed))
+    number = int(check(driver.cuStreamGetCaptureInfo(stream.handle))[1])
+    # Warp's native part begins no capture on this driver: what its capture_begin notes then
+    graph = context.Graph(view.device, capture_id=number)
+    context._register_capture(view.device, view, graph, number)
+    free("while Warp captures")
+    check(driver.cuStreamBeginCapture(other.handle, relaxed))
+    free("while another captures too")
+    context._unregister_capture(view.device, view, graph)
+    free("untold")
+    assert freed == ["while Warp captures"]
+    for captured in (stream, other):
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(captured.handle))))
+    free("now")
+    assert len(freed) == 4
 
 
 def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
