@@ -12,7 +12,6 @@ import contextlib
 import functools
 import re
 import sys
-import warnings
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ import warp
 
 from streamkit import _driver, _pools, errors
 from streamkit._locks import new_lock
-from streamkit.backends import _warp_current
+from streamkit.backends import _warp_current, _warp_uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +55,11 @@ class Lent:
         self.view = weakref.ref(stream)
         self.handle = queue.handle
         self.device: int = queue.device or 0
-        # Nobody destroys these while Warp's view lives. Of any other, the handle is used only
-        # while a scope of it is open: its owner may close it at any time after.
+        # Nobody destroys these, for what Warp has seen is parked. Of any other, the handle is used
+        # only while a scope of it is open: its owner may close it at any time after.
         self.stays = queue.permanent or queue.is_owned
-        self.event = _driver.create_event(queue.context, timing=False)
+        self.context = queue.context
+        self.event = _driver.create_event(self.context, timing=False)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.event and not is_finalizing() and _driver.is_usable():
@@ -75,6 +75,12 @@ class Lent:
         if _driver.capture_id(self.handle) is not None:
             return False
         _driver.record_event(self.event, self.handle)
+        if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
+            # the event may be of the graph, and whoever waits for it would be captured
+            self.unseen = False
+            captured, self.event = self.event, _driver.create_event(self.context, timing=False)
+            _driver.destroy_event(captured)
+            return False
         self.unseen = True
         return True
 
@@ -115,7 +121,7 @@ def lend(stream: Any, queue: Queue) -> None:
     if queue.nonblocking is False or hasattr(stream, "_streamkit_lent"):
         return
     if not _install():
-        _warn_of_version()
+        _warp_uncovered.warn_of_version()
         return
     lent = Lent(stream, queue)
     with _lock:
@@ -134,22 +140,33 @@ def watch(lent: Lent) -> None:
         if len(_watched) <= _MOST:
             return
         with contextlib.suppress(errors.StreamKitError):  # then it stays
-            if not other.stands() and other.settle():
-                _watched.pop(other, None)
+            if not other.stands():
+                _settle(other)
+
+
+def _settle(lent: Lent) -> None:
+    """Wait for a queue for the last time; if its view is gone, its pool is for others."""
+    is_first = lent.settle() and _watched.pop(lent, False) is None  # of the threads that come here
+    if is_first and lent.view() is None and lent.pool is not None:
+        _spare.append(lent)
 
 
 def _end(lent: Lent) -> None:
-    """Wait for the queue once more, for its view is gone; runs inside any other code."""
-    _watched.pop(lent, None)
+    """Wait for the queue once more, for its view is gone; runs inside any other code.
+
+    It stays watched if it captures now, or the wait fails.
+    """
     if sys.is_finalizing() or not _driver.is_usable():
         return
+    _watched[lent] = None
     with contextlib.suppress(errors.StreamKitError):
-        if lent.settle() and lent.pool is not None:
-            _spare.append(lent)
+        _settle(lent)
 
 
 def settle() -> bool:
     """Let the companions wait for every watched queue; False if one captures, untold to Warp."""
+    for lent in [lent for lent in _watched.copy() if lent.view() is None]:
+        _settle(lent)
     capturing = [lent for lent in _watched.copy() if not lent.settle()]
     if not capturing:
         return True
@@ -166,7 +183,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 
     def enter() -> Any:
         if getattr(device, "_custom_allocator", None) is not None:
-            _warn_of_allocator(device)
+            _warp_uncovered.warn_of_allocator(device)
         token = enter_it()
         if lent not in _watched:
             watch(lent)
@@ -271,31 +288,3 @@ def _standing() -> list[Lent]:
     streams = [warp.get_cuda_device(device).stream for device in _companions]
     found = [getattr(stream, "_streamkit_lent", None) for stream in streams]
     return [lent for lent in found if lent and _driver.capture_id(lent.handle) is None]
-
-
-# -- what is not covered ----------------------------------------------------------------------
-
-
-@functools.cache
-def _warn_of_version() -> None:
-    _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
-
-
-_managed: Any = getattr(warp, "CudaManagedAllocator", ())  # frees by cudaFree, which waits
-_warned: set[str] = set()
-
-
-def _warn_of_allocator(device: Any) -> None:
-    allocator = warp.get_device_allocator(device)
-    if device.alias not in _warned and not isinstance(allocator, _managed):
-        _warned.add(device.alias)
-        _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
-
-
-def _warn(what: str) -> None:
-    warnings.warn(
-        f"{what}, so an array used on a non-blocking stream may be freed before its work is done. "
-        "Keep it with s.keep(array), or use a blocking stream: streamkit.new_stream().",
-        RuntimeWarning,
-        stacklevel=2,
-    )

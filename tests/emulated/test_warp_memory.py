@@ -17,6 +17,7 @@ from _raw import busy, check, destroy_stream, driver, make_stream
 
 import streamkit as sk
 from _libraries import need
+from streamkit import _driver
 
 pytestmark = pytest.mark.usefixtures("handles", "own_state")
 LEGACY = 1
@@ -38,7 +39,9 @@ def memory(warp):
 @pytest.fixture
 def own_state(memory):
     """Let each test be warned for the first time."""
-    memory._warned.clear()
+    from streamkit.backends import _warp_uncovered
+
+    _warp_uncovered._warned.clear()
 
 
 @pytest.fixture
@@ -234,6 +237,53 @@ def test_while_a_queue_captures_untold_what_earlier_work_may_use_is_not_freed(me
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     free("third")
     assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
+    memory, monkeypatch
+):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free, record = memory._after_the_queues(freed.append), _driver.record_event
+
+    def begun_first(event, handle):
+        monkeypatch.undo()
+        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+        record(event, handle)
+
+    with stream:
+        monkeypatch.setattr(_driver, "record_event", begun_first)
+        free("first")
+        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        free("second")
+        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        assert not freed
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    free("third")
+    assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, array, gate):
+    """And its pool is another's then."""
+    memory._spare.clear()
+    stream = sk.new_stream(nonblocking=True)
+    handle = stream.handle
+    call = memory._in_own_pools(current_pool)
+    with stream:
+        pool = call()
+        gate.hold(handle)
+    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+    del stream
+    gc.collect()
+    assert not memory._spare
+    array()
+    assert not busy(LEGACY), "it is not freed"
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+    array()
+    assert busy(LEGACY)
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    with sk.new_stream(nonblocking=True):
+        assert call() == pool
 
 
 def test_while_warp_itself_captures_it_is_told_of_what_is_dropped(warp, memory):
@@ -494,7 +544,7 @@ def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
 
 def test_a_warp_of_unknown_functions_is_warned_of(monkeypatch, memory):
     monkeypatch.setattr(memory, "_install", lambda: False)
-    memory._warn_of_version.cache_clear()
+    memory._warp_uncovered.warn_of_version.cache_clear()
     with pytest.warns(RuntimeWarning, match="does not know how Warp"):
         sk.new_stream(nonblocking=True).to("warp")
     sk.new_stream(nonblocking=True).to("warp")
