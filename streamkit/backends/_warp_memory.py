@@ -97,8 +97,11 @@ class Lent:
                 raise
         return True
 
-    def own_pool(self) -> Any:
-        """Return the pool of which only this queue has memory."""
+    def own_pool(self, common: Any) -> Any:
+        """Return the pool of which only this queue has memory, in reach of whom ``common`` is.
+
+        What a function allocates there may stay, as a mesh's tree does, and be read from others.
+        """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
             if other.device == self.device and _driver.event_done(other.event):
@@ -107,6 +110,7 @@ class Lent:
             _spare.append(other)
         if self.pool is None:
             self.pool = _pools.create(self.device)
+        _pools.open_as(self.pool, common, self.device)
         return self.pool
 
 
@@ -275,7 +279,8 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         # locked, for a second thread would take this one's pool for the one to put back
         with _lock, _driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in standing:
-                pool, found = lent.own_pool(), _pools.current(lent.device)
+                found = _pools.current(lent.device)
+                pool = lent.own_pool(found)
                 back.callback(_pools.set_current, lent.device, found)
                 _pools.set_current(lent.device, pool)
             return native(*arguments)
@@ -284,7 +289,12 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
 
 
 def _standing() -> list[Lent]:
-    """Return the lent queues on which Warp stands, but those that capture: a graph has its own."""
-    streams = [warp.get_cuda_device(device).stream for device in _companions]
+    """Return the lent queues on which Warp stands, but those that capture: a graph has its own.
+
+    None of a device without pools. Whether Warp's arrays come from one, ``wp.set_mempool_enabled``,
+    is another matter: its native functions ask only whether there are any.
+    """
+    devices = [warp.get_cuda_device(device) for device in _companions]
+    streams = [device.stream for device in devices if device.is_mempool_supported]
     found = [getattr(stream, "_streamkit_lent", None) for stream in streams]
     return [lent for lent in found if lent and _driver.capture_id(lent.handle) is None]

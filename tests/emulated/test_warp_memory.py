@@ -364,7 +364,13 @@ def test_the_pool_comes_back_after_an_error(memory):
 
 @pytest.mark.parametrize(
     "function",
-    ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceGetMemPool", "cuDeviceSetMemPool"],
+    [
+        "cuMemPoolCreate",
+        "cuMemPoolSetAttribute",
+        "cuMemPoolGetAccess",
+        "cuDeviceGetMemPool",
+        "cuDeviceSetMemPool",
+    ],
 )
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     found, pools = current_pool(), _emulator.live("pools")
@@ -398,6 +404,58 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
     gate.open()
     check(driver.cuCtxSynchronize())
     assert pool_of_a_new_queue() in (first, second)
+
+
+READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
+def place(device):
+    found = driver.CUmemLocation()
+    found.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    found.id = device
+    return found
+
+
+def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
+    """For what a function allocates may stay, and be read on another device."""
+
+    def reached():
+        access = check(driver.cuMemPoolGetAccess(check(driver.cuDeviceGetMemPool(0)), place(1)))
+        return access == READ_WRITE
+
+    common = check(driver.cuDeviceGetMemPool(0))
+    call = memory._in_own_pools(reached)
+    memory._spare.clear()
+    stream, access = sk.new_stream(nonblocking=True), driver.CUmemAccessDesc()
+    access.location = place(1)
+    with stream:
+        assert not call()
+        access.flags = READ_WRITE  # as wp.set_mempool_access_enabled does it
+        check(driver.cuMemPoolSetAccess(common, [access], 1))
+        try:
+            assert call()
+        finally:
+            access.flags = driver.CUmemAccess_flags(0)
+            check(driver.cuMemPoolSetAccess(common, [access], 1))
+
+
+def test_a_device_without_pools_gets_none(warp, memory, monkeypatch):
+    pools = _emulator.live("pools")
+    memory._spare.clear()
+    monkeypatch.setattr(warp.get_cuda_device(0), "is_mempool_supported", False)
+    with sk.new_stream(nonblocking=True):
+        assert memory._in_own_pools(lambda: 1)() == 1
+    assert _emulator.live("pools") == pools
+
+
+def test_where_warps_arrays_are_not_of_a_pool_its_functions_memory_still_is(warp, memory):
+    found = current_pool()
+    warp.set_mempool_enabled("cuda:0", False)
+    try:
+        with sk.new_stream(nonblocking=True):
+            assert memory._in_own_pools(current_pool)() != found
+    finally:
+        warp.set_mempool_enabled("cuda:0", True)
 
 
 def test_in_a_capture_the_graph_has_its_own_memory(memory):
