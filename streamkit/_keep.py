@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, _library, _order, _refusals, errors
+from streamkit import _driver, _edges, _library, _order, _refusals, _registry, errors
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -215,10 +215,36 @@ class Loan:
 class _Ended:
     """What a loan held."""
 
-    __slots__ = ("array", "queue")
+    __slots__ = ("_owners", "array", "queue")
 
     def __init__(self, array: object, queue: Queue) -> None:
         self.array, self.queue = array, queue
+        self._owners = _closable(queue)
+
+    def is_open(self) -> bool:
+        """Whether the queue's handle is valid still, as far as its owners tell."""
+        return all(_names(owner, self.queue) for owner in self._owners)
+
+
+def _closable(queue: Queue) -> list[object]:
+    """Return the owners that may close the queue's handle, and tell it."""
+    owners: list[object] = []
+    record: Queue | None = queue
+    while record is not None:
+        if record.is_owned or record.permanent or record.is_default:
+            return []
+        if record.owner is not None and _names(record.owner, queue):
+            owners.append(record.owner)
+        record = record.also
+    return owners
+
+
+def _names(owner: object, queue: Queue) -> bool:
+    """Whether the owner is a stream, and of this handle."""
+    try:
+        return _registry.extract(owner)[0].handle == queue.handle
+    except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
+        return False
 
 
 def _settle(loans: list[_Ended]) -> None:
@@ -226,5 +252,6 @@ def _settle(loans: list[_Ended]) -> None:
     for loan in loans:
         # its queue captures, belongs to another thread, or cannot be asked: the next time
         with contextlib.suppress(errors.StreamKitError):
-            keep(loan.queue, loan.queue, (loan.array,))
-            _waiting.pop(loan, None)
+            if loan.is_open():  # else nobody can ask any more when that queue's work is done
+                keep(loan.queue, loan.queue, (loan.array,))
+                _waiting.pop(loan, None)

@@ -14,8 +14,7 @@ def create(device: int) -> Any:
     cu = _library.cu
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = device
+    properties.location = _place(device)
     pool = _driver.ask("cuMemPoolCreate", properties)
     threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     try:
@@ -24,6 +23,29 @@ def create(device: int) -> Any:
         _driver.ask("cuMemPoolDestroy", pool)
         raise
     return pool
+
+
+def open_as(pool: Any, other: Any, device: int) -> None:
+    """Let the devices that reach one pool of this device's memory reach another of them."""
+    access = []
+    for peer in range(_driver.device_count()):
+        if peer == device:
+            continue
+        place = _place(peer)
+        found = _driver.ask("cuMemPoolGetAccess", other, place)
+        if int(found) and found != _driver.ask("cuMemPoolGetAccess", pool, place):
+            one = _library.cu.CUmemAccessDesc()
+            one.location, one.flags = place, found
+            access.append(one)
+    if access:
+        _driver.ask("cuMemPoolSetAccess", pool, access, len(access))
+
+
+def _place(device: int) -> Any:
+    place = _library.cu.CUmemLocation()
+    place.type = _library.cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    place.id = device
+    return place
 
 
 def current(device: int) -> Any:

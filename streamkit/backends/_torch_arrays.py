@@ -10,7 +10,9 @@ from streamkit import _refusals
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
-_recorded: dict[Any, Any] = {}  # queues that torch's allocator may ask until the process ends
+_recorded: dict[Any, list[Any]] = {}
+"""Of each queue that torch's allocator may ask until the process ends, the first record and the
+last: nobody knows whose owner destroys it."""
 
 
 def array_device(array: Any) -> int | None:
@@ -34,9 +36,13 @@ def record_stream(array: Any, stream: Any) -> bool:
         return False
     queue = getattr(stream, "_streamkit_queue", None)
     if queue is not None and queue.owner is not None and not queue.is_owned:
-        _recorded[queue.id] = queue  # a stream of StreamKit's is parked instead
+        _remember(queue)  # a stream of StreamKit's is parked instead
     array.record_stream(stream)
     return True
+
+
+def _remember(queue: Any) -> None:
+    _recorded[queue.id] = [*_recorded.get(queue.id, ())[:1], queue]
 
 
 def lend(array: Any, owner: object) -> Any:

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import re
 import sys
-import warnings
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ import warp
 
 from streamkit import _driver, _pools, errors
 from streamkit._locks import new_lock
-from streamkit.backends import _warp_current
+from streamkit.backends import _warp_current, _warp_uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +55,11 @@ class Lent:
         self.view = weakref.ref(stream)
         self.handle = queue.handle
         self.device: int = queue.device or 0
-        # Nobody destroys these while Warp's view lives. Of any other, the handle is used only
-        # while a scope of it is open: its owner may close it at any time after.
+        # Nobody destroys these, for what Warp has seen is parked. Of any other, the handle is used
+        # only while a scope of it is open: its owner may close it at any time after.
         self.stays = queue.permanent or queue.is_owned
-        self.event = _driver.create_event(queue.context, timing=False)
+        self.context = queue.context
+        self.event = _driver.create_event(self.context, timing=False)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.event and not is_finalizing() and _driver.is_usable():
@@ -75,6 +75,12 @@ class Lent:
         if _driver.capture_id(self.handle) is not None:
             return False
         _driver.record_event(self.event, self.handle)
+        if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
+            # the event may be of the graph, and whoever waits for it would be captured
+            self.unseen = False
+            captured, self.event = self.event, _driver.create_event(self.context, timing=False)
+            _driver.destroy_event(captured)
+            return False
         self.unseen = True
         return True
 
@@ -91,8 +97,11 @@ class Lent:
                 raise
         return True
 
-    def own_pool(self) -> Any:
-        """Return the pool of which only this queue has memory."""
+    def own_pool(self, common: Any) -> Any:
+        """Return the pool of which only this queue has memory, in reach of whom ``common`` is.
+
+        What a function allocates there may stay, as a mesh's tree does, and be read from others.
+        """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
             if other.device == self.device and _driver.event_done(other.event):
@@ -101,6 +110,7 @@ class Lent:
             _spare.append(other)
         if self.pool is None:
             self.pool = _pools.create(self.device)
+        _pools.open_as(self.pool, common, self.device)
         return self.pool
 
 
@@ -115,7 +125,7 @@ def lend(stream: Any, queue: Queue) -> None:
     if queue.nonblocking is False or hasattr(stream, "_streamkit_lent"):
         return
     if not _install():
-        _warn_of_version()
+        _warp_uncovered.warn_of_version()
         return
     lent = Lent(stream, queue)
     with _lock:
@@ -134,24 +144,38 @@ def watch(lent: Lent) -> None:
         if len(_watched) <= _MOST:
             return
         with contextlib.suppress(errors.StreamKitError):  # then it stays
-            if not other.stands() and other.settle():
-                _watched.pop(other, None)
+            if not other.stands():
+                _settle(other)
+
+
+def _settle(lent: Lent) -> None:
+    """Wait for a queue for the last time; if its view is gone, its pool is for others."""
+    is_first = lent.settle() and _watched.pop(lent, False) is None  # of the threads that come here
+    if is_first and lent.view() is None and lent.pool is not None:
+        _spare.append(lent)
 
 
 def _end(lent: Lent) -> None:
-    """Wait for the queue once more, for its view is gone; runs inside any other code."""
-    _watched.pop(lent, None)
+    """Wait for the queue once more, for its view is gone; runs inside any other code.
+
+    It stays watched if it captures now, or the wait fails.
+    """
     if sys.is_finalizing() or not _driver.is_usable():
         return
+    _watched[lent] = None
     with contextlib.suppress(errors.StreamKitError):
-        if lent.settle() and lent.pool is not None:
-            _spare.append(lent)
+        _settle(lent)
 
 
-def settle() -> None:
-    """Let the companions wait for every watched queue."""
-    for lent in _watched.copy():
-        lent.settle()
+def settle() -> bool:
+    """Let the companions wait for every watched queue; False if one captures, untold to Warp."""
+    for lent in [lent for lent in _watched.copy() if lent.view() is None]:
+        _settle(lent)
+    capturing = [lent for lent in _watched.copy() if not lent.settle()]
+    if not capturing:
+        return True
+    told = getattr(_context().runtime, "captures", {})  # by id; until they end Warp frees nothing
+    return all(_driver.capture_id(lent.handle) in told for lent in capturing)
 
 
 def guarded(stream: Any, binding: Binding) -> Binding:
@@ -163,7 +187,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 
     def enter() -> Any:
         if getattr(device, "_custom_allocator", None) is not None:
-            _warn_of_allocator(device)
+            _warp_uncovered.warn_of_allocator(device)
         token = enter_it()
         if lent not in _watched:
             watch(lent)
@@ -182,6 +206,10 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 # -- Warp's native functions ------------------------------------------------------------------
 
 
+def _context() -> Any:
+    return getattr(warp, "_src", warp).context
+
+
 @functools.cache
 def _install() -> bool:
     """Put ours before Warp's native functions that free; False if this Warp has others.
@@ -189,8 +217,7 @@ def _install() -> bool:
     Not by ``wp.set_device_allocator``: an array made before keeps the allocator it came from, and
     scan, mesh and hash grid have none.
     """
-    context = getattr(warp, "_src", warp).context
-    core = getattr(getattr(context, "runtime", None), "core", None)
+    core = getattr(getattr(_context(), "runtime", None), "core", None)
     if not hasattr(core, "wp_free_device_async"):
         return False
     found: dict[str, Any] = {}
@@ -217,13 +244,16 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
         with contextlib.suppress(IndexError):
             while True:
                 due.append(_unfreed.popleft())
+        waits = False
         try:
-            settle()
-        except BaseException as error:
-            _unfreed.extend(due)
-            if isinstance(error, errors.StreamKitError):
-                return None  # a destructor has nobody to tell
-            raise
+            waits = settle()
+        except errors.StreamKitError:
+            pass  # a destructor has nobody to tell
+        finally:
+            if not waits:
+                _unfreed.extend(due)
+        if not waits:
+            return None
         results = [one() for one in due]
         return results[0]
 
@@ -249,7 +279,8 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         # locked, for a second thread would take this one's pool for the one to put back
         with _lock, _driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in standing:
-                pool, found = lent.own_pool(), _pools.current(lent.device)
+                found = _pools.current(lent.device)
+                pool = lent.own_pool(found)
                 back.callback(_pools.set_current, lent.device, found)
                 _pools.set_current(lent.device, pool)
             return native(*arguments)
@@ -258,35 +289,12 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
 
 
 def _standing() -> list[Lent]:
-    """Return the lent queues on which Warp stands, but those that capture: a graph has its own."""
-    streams = [warp.get_cuda_device(device).stream for device in _companions]
+    """Return the lent queues on which Warp stands, but those that capture: a graph has its own.
+
+    None of a device without pools. Whether Warp's arrays come from one, ``wp.set_mempool_enabled``,
+    is another matter: its native functions ask only whether there are any.
+    """
+    devices = [warp.get_cuda_device(device) for device in _companions]
+    streams = [device.stream for device in devices if device.is_mempool_supported]
     found = [getattr(stream, "_streamkit_lent", None) for stream in streams]
     return [lent for lent in found if lent and _driver.capture_id(lent.handle) is None]
-
-
-# -- what is not covered ----------------------------------------------------------------------
-
-
-@functools.cache
-def _warn_of_version() -> None:
-    _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
-
-
-_managed: Any = getattr(warp, "CudaManagedAllocator", ())  # frees by cudaFree, which waits
-_warned: set[str] = set()
-
-
-def _warn_of_allocator(device: Any) -> None:
-    allocator = warp.get_device_allocator(device)
-    if device.alias not in _warned and not isinstance(allocator, _managed):
-        _warned.add(device.alias)
-        _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
-
-
-def _warn(what: str) -> None:
-    warnings.warn(
-        f"{what}, so an array used on a non-blocking stream may be freed before its work is done. "
-        "Keep it with s.keep(array), or use a blocking stream: streamkit.new_stream().",
-        RuntimeWarning,
-        stacklevel=2,
-    )

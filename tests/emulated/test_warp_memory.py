@@ -17,6 +17,7 @@ from _raw import busy, check, destroy_stream, driver, make_stream
 
 import streamkit as sk
 from _libraries import need
+from streamkit import _driver
 
 pytestmark = pytest.mark.usefixtures("handles", "own_state")
 LEGACY = 1
@@ -38,7 +39,9 @@ def memory(warp):
 @pytest.fixture
 def own_state(memory):
     """Let each test be warned for the first time."""
-    memory._warned.clear()
+    from streamkit.backends import _warp_uncovered
+
+    _warp_uncovered._warned.clear()
 
 
 @pytest.fixture
@@ -220,6 +223,92 @@ def test_a_drop_leaves_a_capture_valid(array):
         assert _emulator.calls("cuEventRecord") == 1, "the other queue's"
     graph = check(driver.cuStreamEndCapture(stream.handle))
     check(driver.cuGraphDestroy(graph))
+    array()  # and what was dropped goes with it
+
+
+def test_while_a_queue_captures_untold_what_earlier_work_may_use_is_not_freed(memory):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free = memory._after_the_queues(freed.append)
+    with stream:
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(0)))
+        free("first")
+        free("second")
+        assert not freed
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    free("third")
+    assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
+    memory, monkeypatch
+):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free, record = memory._after_the_queues(freed.append), _driver.record_event
+
+    def begun_first(event, handle):
+        monkeypatch.undo()
+        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+        record(event, handle)
+
+    with stream:
+        monkeypatch.setattr(_driver, "record_event", begun_first)
+        free("first")
+        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        free("second")
+        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        assert not freed
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    free("third")
+    assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, array, gate):
+    """And its pool is another's then."""
+    memory._spare.clear()
+    stream = sk.new_stream(nonblocking=True)
+    handle = stream.handle
+    call = memory._in_own_pools(current_pool)
+    with stream:
+        pool = call()
+        gate.hold(handle)
+    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+    del stream
+    gc.collect()
+    assert not memory._spare
+    array()
+    assert not busy(LEGACY), "it is not freed"
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+    array()
+    assert busy(LEGACY)
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    with sk.new_stream(nonblocking=True):
+        assert call() == pool
+
+
+def test_while_warp_itself_captures_it_is_told_of_what_is_dropped(warp, memory):
+    """It puts that off itself, or lets the graph free what the graph has allocated."""
+    context, freed = warp._src.context, []
+    free = memory._after_the_queues(freed.append)
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    view = stream.to("warp")
+    other.to("warp")
+    relaxed = driver.CUstreamCaptureMode(2)
+    check(driver.cuStreamBeginCapture(stream.handle, relaxed))
+    number = int(check(driver.cuStreamGetCaptureInfo(stream.handle))[1])
+    # Warp's native part begins no capture on this driver: what its capture_begin notes then
+    graph = context.Graph(view.device, capture_id=number)
+    context._register_capture(view.device, view, graph, number)
+    free("while Warp captures")
+    check(driver.cuStreamBeginCapture(other.handle, relaxed))
+    free("while another captures too")
+    context._unregister_capture(view.device, view, graph)
+    free("untold")
+    assert freed == ["while Warp captures"]
+    for captured in (stream, other):
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(captured.handle))))
+    free("now")
+    assert len(freed) == 4
 
 
 def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
@@ -275,7 +364,13 @@ def test_the_pool_comes_back_after_an_error(memory):
 
 @pytest.mark.parametrize(
     "function",
-    ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceGetMemPool", "cuDeviceSetMemPool"],
+    [
+        "cuMemPoolCreate",
+        "cuMemPoolSetAttribute",
+        "cuMemPoolGetAccess",
+        "cuDeviceGetMemPool",
+        "cuDeviceSetMemPool",
+    ],
 )
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     found, pools = current_pool(), _emulator.live("pools")
@@ -309,6 +404,58 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
     gate.open()
     check(driver.cuCtxSynchronize())
     assert pool_of_a_new_queue() in (first, second)
+
+
+READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
+def place(device):
+    found = driver.CUmemLocation()
+    found.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    found.id = device
+    return found
+
+
+def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
+    """For what a function allocates may stay, and be read on another device."""
+
+    def reached():
+        access = check(driver.cuMemPoolGetAccess(check(driver.cuDeviceGetMemPool(0)), place(1)))
+        return access == READ_WRITE
+
+    common = check(driver.cuDeviceGetMemPool(0))
+    call = memory._in_own_pools(reached)
+    memory._spare.clear()
+    stream, access = sk.new_stream(nonblocking=True), driver.CUmemAccessDesc()
+    access.location = place(1)
+    with stream:
+        assert not call()
+        access.flags = READ_WRITE  # as wp.set_mempool_access_enabled does it
+        check(driver.cuMemPoolSetAccess(common, [access], 1))
+        try:
+            assert call()
+        finally:
+            access.flags = driver.CUmemAccess_flags(0)
+            check(driver.cuMemPoolSetAccess(common, [access], 1))
+
+
+def test_a_device_without_pools_gets_none(warp, memory, monkeypatch):
+    pools = _emulator.live("pools")
+    memory._spare.clear()
+    monkeypatch.setattr(warp.get_cuda_device(0), "is_mempool_supported", False)
+    with sk.new_stream(nonblocking=True):
+        assert memory._in_own_pools(lambda: 1)() == 1
+    assert _emulator.live("pools") == pools
+
+
+def test_where_warps_arrays_are_not_of_a_pool_its_functions_memory_still_is(warp, memory):
+    found = current_pool()
+    warp.set_mempool_enabled("cuda:0", False)
+    try:
+        with sk.new_stream(nonblocking=True):
+            assert memory._in_own_pools(current_pool)() != found
+    finally:
+        warp.set_mempool_enabled("cuda:0", True)
 
 
 def test_in_a_capture_the_graph_has_its_own_memory(memory):
@@ -455,7 +602,7 @@ def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
 
 def test_a_warp_of_unknown_functions_is_warned_of(monkeypatch, memory):
     monkeypatch.setattr(memory, "_install", lambda: False)
-    memory._warn_of_version.cache_clear()
+    memory._warp_uncovered.warn_of_version.cache_clear()
     with pytest.warns(RuntimeWarning, match="does not know how Warp"):
         sk.new_stream(nonblocking=True).to("warp")
     sk.new_stream(nonblocking=True).to("warp")

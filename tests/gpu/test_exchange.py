@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -131,6 +132,54 @@ def test_control_an_array_of_another_queue_is_waited_for(players, gate, stream, 
             DLPACK[taker](players)(array)
         stream.record()
         assert busy(stream.handle)
+
+
+# -- JAX, on a queue of its own that nobody can move ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jax():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes most of the memory
+        jax = pytest.importorskip("jax")
+        try:
+            jax.devices("gpu")
+        except RuntimeError as error:
+            pytest.skip(f"JAX has no GPU here: {error}")
+    return jax
+
+
+@pytest.fixture
+def adding(players, stream, jax):
+    """Give what has JAX add to an array of some library, which it has done before."""
+
+    def prepare(source):
+        def add(array):
+            return jax.dlpack.from_dlpack(array) + 1
+
+        add(MAKERS[source](players, stream)).block_until_ready()
+        array = MAKERS[source](players, stream)
+        check(driver.cuCtxSynchronize())
+        return lambda: add(array)
+
+    return prepare
+
+
+@pytest.mark.parametrize("source", MAKERS)
+@pytest.mark.parametrize("held", [True, False])
+def test_jax_waits_for_the_queue_and_the_host_does_not(adding, gate, stream, source, held):
+    """The control holds another queue."""
+    other = sk.new_stream(nonblocking=True)
+    with stream:
+        add, taken = adding(source), []
+        gate.hold(stream.handle if held else other.handle)
+        assert not blocks(gate, lambda: taken.append(add()))
+        if held:
+            time.sleep(0.05)  # unordered, it would be ready by then
+            assert not taken[0].is_ready()
+            gate.open()
+        assert bool((np.asarray(taken[0].block_until_ready()) == 2).all())
+        assert held or gate.closed
 
 
 # -- the CUDA array interface -----------------------------------------------------------------

@@ -174,6 +174,8 @@ def test_arrays_of_warp_made_before_the_scope(warp, torch, spin):
 
 
 def natives(warp):
+    from warp import sparse
+
     many = 1 << 20
     numbers = warp.ones(many, dtype=warp.int32, device="cuda:0")
     sums = warp.zeros(many, dtype=warp.int32, device="cuda:0")
@@ -189,7 +191,12 @@ def natives(warp):
         for key in keys:
             warp.utils.radix_sort_pairs(key, key, key.size // 2)
 
+    rows = warp.zeros(1 << 15, dtype=warp.int32, device="cuda:0")
+    matrix = sparse.bsr_zeros(1 << 10, 1 << 10, warp.float32, device="cuda:0")
+    values = warp.ones(rows.size, dtype=warp.float32, device="cuda:0")
+
     return {
+        "sparse": lambda: sparse.bsr_set_from_triplets(matrix, rows, rows, values),
         "scan": lambda: warp.utils.array_scan(numbers, sums, inclusive=True),
         "reduce": lambda: warp.utils.array_sum(floats, out=total),
         "sort": sort,
@@ -237,7 +244,7 @@ def test_control_native_functions_of_warp_alone_write_into_the_memory_of_others(
     assert rounds(5, once)
 
 
-@pytest.mark.parametrize("native", ["scan", "reduce", "sort", "hash grid"], indirect=True)
+@pytest.mark.parametrize("native", ["scan", "reduce", "sort", "sparse", "hash grid"], indirect=True)
 def test_native_functions_of_warp(warp, torch, spin, native):
     other, pool = warp.Stream("cuda:0"), int(check(driver.cuDeviceGetMemPool(0)))
 

@@ -236,6 +236,7 @@ struct pool {
     CUmemoryPool handle;
     int device;
     cuuint64_t used, high, threshold;
+    CUmemAccess_flags access[MAX_DEVICES];
 };
 
 CUresult allocate(void **memory, size_t bytes, int device, CUmemorytype type, struct pool *pool);

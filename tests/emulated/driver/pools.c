@@ -6,6 +6,7 @@ static struct pool *default_pools[MAX_DEVICES], *current_pools[MAX_DEVICES];
 static struct pool *new_pool(int device) {
     struct pool *pool = zeroed(sizeof *pool);
     pool->device = device;
+    pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     pool->handle = new_handle(POOL, pool);
     return pool;
 }
@@ -115,15 +116,17 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes) {
 EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access,
                                    size_t count) {
     ENTER_POOL(handle);
-    (void)access, (void)count; /* all memory is in reach of all devices */
+    for (size_t i = 0; i < count; i++) /* noted only: all memory is in reach of all devices */
+        REQUIRE(is_device(access[i].location.id), CUDA_ERROR_INVALID_DEVICE);
+    for (size_t i = 0; i < count; i++) pool->access[access[i].location.id] = access[i].flags;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
                                    CUmemLocation *location) {
     ENTER_POOL(handle);
-    *flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                          : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    REQUIRE(is_device(location->id), CUDA_ERROR_INVALID_DEVICE);
+    *flags = pool->access[location->id];
     return CUDA_SUCCESS;
 }
 
