@@ -56,6 +56,10 @@ print(json.dumps(codes()))
         ({"EMULATED_FAIL": "cuInit:1:803"}, ["driver-fails"]),
         ({"EMULATED_FAIL": "cuDevicePrimaryCtxRetain:1:46"}, ["driver-fails"]),
         ({"EMULATED_FAIL": "cuDeviceGetName:2:999"}, ["driver-fails"]),
+        (
+            {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "yes"},
+            ["driver-fails", "per-thread-switches"],
+        ),
     ],
     ids=repr,
 )
