@@ -37,11 +37,11 @@ def audit() -> Generator[Report]:
 
         cuda = CudaRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
-    with ExitStack() as finishing:
-        finishing.callback(_complete, report, host, cuda)  # after both have stopped
+    with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
             finishing.callback(recorder.stop)
             recorder.start()
+        completing.callback(_complete, report, host, cuda)  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
             recorder.settle()

@@ -30,7 +30,10 @@ def cupti(monkeypatch):
     assert collector._open == 0
 
 
-def test_without_cupti_the_extra_is_named(monkeypatch):
+@pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
+def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
+    private = [(current_context(), make_stream())] if has_private else []
+    monkeypatch.setattr(_driver, "private_streams", private)
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
         pass
@@ -92,6 +95,17 @@ def test_an_error_in_the_block_passes_and_recording_ends(cupti):
 
 def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
     cupti.refuses = Kind.CUDA_EVENT
+    with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
+        pytest.fail("it began")
+
+
+def test_that_it_cannot_be_switched_off_does_not_hide_why_cupti_refused(cupti, monkeypatch):
+    def disable(kind):
+        cupti.enabled.discard(kind)
+        raise RuntimeError("ERROR_INVALID_OPERATION")
+
+    cupti.refuses = Kind.CUDA_EVENT
+    monkeypatch.setattr(cupti, "activity_disable", disable)
     with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
         pytest.fail("it began")
 
