@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
 from streamkit._audit_cupti import collector
-from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
+from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues, Records
 from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._report import AuditedQueue
 from streamkit._timeline import LABELS
@@ -22,6 +22,7 @@ class CudaRecorder:
     def __init__(self) -> None:
         self._cupti: Any = None
         self._began = self._ended = 0
+        self._records, self._own = Records(), list[tuple[int, int]]()
         self._queues: Queues | None = None
         self._settled = False
 
@@ -31,6 +32,8 @@ class CudaRecorder:
         BackendNotInstalledError without CUPTI, ScopeError if another tool has it.
         """
         self._cupti = collector.open()
+        # its own, for the next audit can begin before this one reads them
+        self._records, self._own = collector.records, collector.own
         self._began = self._cupti.get_timestamp()
 
     def settle(self) -> None:
@@ -44,7 +47,7 @@ class CudaRecorder:
         for context in contexts:
             begun = self._cupti.get_timestamp()
             _driver.sync_context(context)
-            collector.own.append((begun, self._cupti.get_timestamp()))
+            self._own.append((begun, self._cupti.get_timestamp()))
         self._settled = bool(contexts)
 
     def stop(self) -> None:
@@ -59,7 +62,7 @@ class CudaRecorder:
         ScopeError if another tool was given the records, which the synchronisation at the end
         shows: it should be among them.
         """
-        records = collector.records
+        records = self._records
         if self._settled and not any(
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
@@ -67,7 +70,7 @@ class CudaRecorder:
         queues = self._queues or Queues({}, {})
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in _driver.private_streams}
-        found = _audit_records.operations(records, queues, window, collector.own)
+        found = _audit_records.operations(records, queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
     def key_of(self, stream: Any) -> tuple[int, int]:

@@ -61,9 +61,7 @@ class Collector:
                 try:
                     self._enable()
                 except BaseException:
-                    with contextlib.suppress(
-                        Exception
-                    ):  # it would hide why recording did not begin
+                    with contextlib.suppress(Exception):  # it would hide why it did not begin
                         self._disable()
                     raise
             self._open += 1

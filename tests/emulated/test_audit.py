@@ -10,6 +10,7 @@ from _raw import check, current_context, driver, make_stream, stream_id
 
 import streamkit as sk
 from streamkit import _driver
+from streamkit._audit_cuda import CudaRecorder
 from streamkit._audit_cupti import collector
 
 
@@ -84,6 +85,19 @@ def test_audits_nest_and_the_first_and_last_alone_begin_and_end(cupti):
     assert [one.name for one in outer.work] == ["a", "b", "c"]
     assert outer.synchronisations == []
     assert len(cupti.enabled_ever) == len(Kind)
+
+
+def test_an_audit_that_begins_at_once_takes_no_records_away(cupti):
+    first, second = CudaRecorder(), CudaRecorder()
+    first.start()
+    cupti.ran("a", current_context(), 1)
+    first.settle()
+    first.stop()
+    second.start()  # in another thread, say
+    try:
+        assert [one.name for one in first.operations() if one.is_work] == ["a"]
+    finally:
+        second.stop()
 
 
 def test_an_error_in_the_block_passes_and_recording_ends(cupti):
