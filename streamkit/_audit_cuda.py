@@ -39,11 +39,7 @@ class CudaRecorder:
     def settle(self) -> None:
         """Wait until what was given has run. CaptureError while a stream captures."""
         self._ended = self._cupti.get_timestamp()
-        contexts = _contexts()
-        streams = _current_streams(set(contexts.values()))
-        _refuse_in_capture(streams)
-        self._queues = self._name_queues(contexts)
-        del streams  # held till their queues had names
+        contexts = self._learn_queues()
         for context in contexts:
             begun = self._cupti.get_timestamp()
             _driver.sync_context(context)
@@ -52,8 +48,14 @@ class CudaRecorder:
 
     def stop(self) -> None:
         """End. Everything that has run is recorded when it returns."""
-        if self._cupti is not None:
+        if self._cupti is None:
+            return
+        try:
             self._ended = self._ended or self._cupti.get_timestamp()
+            if self._queues is None:  # the block raised
+                with contextlib.suppress(Exception):  # it is the block's error that counts
+                    self._learn_queues()
+        finally:
             collector.close()
 
     def operations(self) -> list[Operation]:
@@ -83,6 +85,15 @@ class CudaRecorder:
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
+
+    def _learn_queues(self) -> dict[int, int]:
+        """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
+        contexts = _contexts()
+        streams = _current_streams(set(contexts.values()))
+        _refuse_in_capture(streams)
+        self._queues = self._name_queues(contexts)
+        del streams  # held till their queues had names
+        return contexts
 
     def _name_queues(self, contexts: dict[int, int]) -> Queues:
         known: dict[tuple[int, int], AuditedQueue] = {}

@@ -107,6 +107,31 @@ def test_an_error_in_the_block_passes_and_recording_ends(cupti):
     assert [one.name for one in report.work] == ["a"]
 
 
+def test_after_an_error_in_the_block_the_queues_have_their_names(cupti):
+    s = sk.new_stream(name="mine")
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        cupti.ran("a", current_context(), s.handle)
+        cupti.ran("b", current_context(), 1)
+        raise KeyError
+    assert [str(queue) for queue in report.queues] == [
+        "mine (cuda:0)",
+        "legacy default stream (cuda:0)",
+    ]
+    assert [one.name for one in report.legacy_work] == ["b"]
+    s.close()
+    assert [one.name for one in report.off_queue(s)] == ["b"]
+
+
+def test_an_error_in_a_capture_leaves_the_capture_whole(cupti):
+    raw = make_stream(nonblocking=False)
+    sk.default_stream(0)
+    with pytest.raises(KeyError), sk.audit():  # noqa: PT012 - the rest is what is tested
+        check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
+        raise KeyError
+    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
 def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
     cupti.refuses = Kind.CUDA_EVENT
     with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
