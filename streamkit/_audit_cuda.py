@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
 from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues, Records
-from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._queue import LEGACY, PER_THREAD, Queue
 from streamkit._report import AuditedQueue
 from streamkit._timeline import LABELS
 
@@ -110,7 +110,7 @@ class CudaRecorder:
                 key = number, self._cupti.get_stream_id_ex(context, handle, 0)
                 known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
         for queue in _identity.living():
-            if queue.context in contexts and _is_alive(queue):
+            if queue.context in contexts and _identity.is_alive(queue):
                 key = self._key(queue)
                 if key not in known:
                     known[key] = AuditedQueue(
@@ -127,7 +127,7 @@ def _contexts() -> dict[int, int]:
         if _driver.primary_is_active(device)
     }
     for queue in _identity.living():
-        if _is_alive(queue):
+        if _identity.is_alive(queue):
             found.setdefault(queue.context, queue.device or 0)
     return found
 
@@ -135,18 +135,11 @@ def _contexts() -> dict[int, int]:
 def _refuse_in_capture(streams: list[Any]) -> None:
     # one first met while it captures is not among the known
     current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
-    for queue in [*current, *filter(_is_alive, _identity.living())]:
+    for queue in [*current, *filter(_identity.is_alive, _identity.living())]:
         with _order.on(queue):
             if _driver.capture_id(queue.handle) is not None:
                 name = _name(queue)
                 raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
-
-
-def _is_alive(queue: Queue) -> bool:
-    """Whether the handle is known to be valid: asking about a destroyed one may crash."""
-    if queue.thread is not None:
-        return queue.thread is this_thread()
-    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
 
 
 def _current_streams(devices: set[int]) -> list[Any]:

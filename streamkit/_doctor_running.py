@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, _open_scopes, _registry
+from streamkit import _driver, _identity, _open_scopes, _order, _registry
 from streamkit._adapter import traits_of
 from streamkit._doctor import tell
 from streamkit._doctor_installed import CPU, install_line
@@ -84,9 +84,10 @@ class Running:
             if standing.capturing
         }
         for queue in _identity.living():
-            alive = queue.is_owned or queue.permanent  # a borrowed handle may be dead
-            if alive and queue.handle != LEGACY and _driver.capture_id(queue.handle) is not None:
-                open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
+            if _identity.is_alive(queue) and queue.handle != LEGACY:
+                with _order.on(queue):
+                    if _driver.capture_id(queue.handle) is not None:
+                        open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
         if not open_on and _driver.capture_id(LEGACY) is not None:
             open_on[LEGACY] = "a blocking stream of this process"
         for stream in open_on.values():

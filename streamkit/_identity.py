@@ -89,9 +89,7 @@ def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
 def _identify_capturing(found: Queue) -> Queue:
     with lock:
         for queue in _known.living():
-            # a handle cannot have been reused while what destroys it is alive
-            owned = queue.owner is not None or queue.is_owned or queue.permanent
-            if owned and queue.handle == found.handle:
+            if queue.handle == found.handle and is_alive(queue):
                 return queue
     context, device, primary = _driver.stream_context(found.handle)
     _check_device(found, device)
@@ -184,6 +182,17 @@ def register(queue: Queue) -> None:
 def living() -> list[Queue]:
     """Return the records of all queues that somebody holds."""
     return list(_known.living())
+
+
+def is_alive(queue: Queue) -> bool:
+    """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
+
+    A handle cannot have been reused while what destroys it is alive. That of a per-thread stream
+    is another stream in another thread.
+    """
+    if queue.thread is not None:
+        return queue.thread is this_thread()
+    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
 
 
 def settle(queue: Queue) -> bool:

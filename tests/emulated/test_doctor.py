@@ -360,6 +360,24 @@ for mode in range(3):
     )
 
 
+def test_a_capture_left_open_on_a_wrapped_stream_that_its_owner_keeps(program):
+    program(
+        f"""{CAPTURE}
+import toya
+sk.doctor()
+driver.cuCtxSetCurrent(sk.default_stream().context)
+_, raw = driver.cuStreamCreate(1)
+held = sk.from_handle(int(raw), owner=object())
+begin(raw, 1)
+assert codes() == [("open-capture", None)], codes()
+assert repr(held) in sk.doctor().findings[-1].what
+end(raw)
+assert codes() == []
+""",
+        toya="",
+    )
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_capture_left_open_on_a_librarys_current_stream(program, nonblocking, known):
