@@ -24,6 +24,7 @@ class CudaRecorder:
         self._began = self._ended = 0
         self._records, self._own = Records(), list[tuple[int, int]]()
         self._queues: Queues | None = None
+        self._met: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
         self._settled = False
 
     def start(self) -> None:
@@ -34,6 +35,9 @@ class CudaRecorder:
         self._cupti = collector.open()
         # its own, for the next audit can begin before this one reads them
         self._records, self._own = collector.records, collector.own
+        _identity.watch(self._meet)
+        for queue in filter(_identity.is_alive, _identity.living()):
+            self._meet(queue)
         self._began = self._cupti.get_timestamp()
 
     def settle(self) -> None:
@@ -50,6 +54,7 @@ class CudaRecorder:
         """End. Everything that has run is recorded when it returns."""
         if self._cupti is None:
             return
+        _identity.unwatch(self._meet)
         try:
             self._ended = self._ended or self._cupti.get_timestamp()
             if self._queues is None:  # the block raised
@@ -69,7 +74,8 @@ class CudaRecorder:
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
             raise _refusals.audit_disturbed()
-        queues = self._queues or Queues({}, {})
+        met = {named.key: named for named in self._met.values()}
+        queues = self._queues or Queues(met, {})
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in _driver.private_streams}
         found = _audit_records.operations(records, queues, window, self._own)
@@ -85,6 +91,17 @@ class CudaRecorder:
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
+
+    def _meet(self, queue: Queue) -> None:
+        """Remember whose queue it is, unless it captures: asking could break the capture."""
+        if queue.id is None or queue.id in self._met or queue.is_default:
+            return
+        with contextlib.suppress(Exception):  # the end names those that can be named
+            if _driver.capture_id(queue.handle) is None:
+                self._met[queue.id] = self._named(queue)
+
+    def _named(self, queue: Queue) -> AuditedQueue:
+        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
 
     def _learn_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
@@ -111,11 +128,10 @@ class CudaRecorder:
                 known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
         for queue in _identity.living():
             if queue.context in contexts and _identity.is_alive(queue):
-                key = self._key(queue)
-                if key not in known:
-                    known[key] = AuditedQueue(
-                        f"cuda:{queue.device}", _name(queue), queue.id, key=key
-                    )
+                named = self._named(queue)
+                known.setdefault(named.key, named)
+        for named in tuple(self._met.values()):
+            known.setdefault(named.key, named)
         return Queues(known, devices)
 
 

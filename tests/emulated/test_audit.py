@@ -57,6 +57,31 @@ def test_work_is_on_the_queue_that_ran_it(cupti):
         assert len(report.off_queue(stream)) == 3
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["made before", "made inside"])
+def test_a_stream_that_is_closed_inside_keeps_its_name_and_its_work(cupti, known):
+    made = sk.new_stream(name="mine") if known else None
+    with sk.audit() as report:
+        s = made or sk.new_stream(name="mine")
+        cupti.ran("cupy_add", current_context(), s.handle)
+        s.close()
+    (queue,) = report.queues
+    assert (queue.name, queue.device, queue.id) == ("mine", "cuda:0", s.id)
+    report.assert_one_queue(s)
+
+
+def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
+    raw = make_stream()
+    mode = driver.CUstreamCaptureMode(0)
+    held = sk.from_handle(raw, owner=object())
+    check(driver.cuStreamBeginCapture(raw, mode))
+    with sk.audit() as report:
+        assert sk.from_handle(raw) == held
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+        cupti.ran("cupy_add", current_context(), raw)
+    assert report.queues[0].id == held.id  # what could not be asked there is asked at the end
+
+
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
     with sk.audit() as report:
