@@ -48,7 +48,7 @@ def audit() -> Generator[Report]:
 
 
 def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:
-    found, unfinished = host.operations()
+    found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
     if cuda is not None:
         found += cuda.operations()
     report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)

@@ -74,8 +74,7 @@ class CudaRecorder:
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
             raise _refusals.audit_disturbed()
-        met = {named.key: named for named in self._met.values()}
-        queues = self._queues or Queues(met, {})
+        queues = self._known()
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in _driver.private_streams}
         found = _audit_records.operations(records, queues, window, self._own)
@@ -84,6 +83,18 @@ class CudaRecorder:
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
         return self._key(stream._live())  # noqa: SLF001 - next door
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, closed ones included."""
+        queues = self._known()
+        with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
+            return queues[self.key_of(stream)]
+        return self._met.get(stream.id)
+
+    def _known(self) -> Queues:
+        if self._queues is None:
+            self._queues = Queues({named.key: named for named in self._met.values()}, {})
+        return self._queues
 
     def _key(self, queue: Queue) -> tuple[int, int]:
         return self._ids(queue.context, queue.handle)

@@ -46,7 +46,7 @@ class StreamWaits(StreamFacts[NativeT]):
         """
         queue = self._live()
         done = functools.partial(self._is_done, "a sync")
-        with _host_watch.note(None, "synchronisation", "sync"):
+        with _host_watch.note(self, "synchronisation", "sync"):
             _waiting.block(done, functools.partial(_waiting.watch_queue, queue), self, timeout)
         _keep.drain()
 

@@ -82,6 +82,20 @@ def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
     assert report.queues[0].id == held.id  # what could not be asked there is asked at the end
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
+    s = sk.new_stream(name="mine")
+    with sk.audit() as report:
+        s.sync()
+        sk.default_stream(0).sync()
+        if closed:
+            s.close()
+    assert [(one.name, str(one.queue)) for one in report.synchronisations] == [
+        ("sync", "mine (cuda:0)"),
+        ("sync", "legacy default stream (cuda:0)"),
+    ]
+
+
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
     with sk.audit() as report:
