@@ -37,18 +37,18 @@ def audit() -> Generator[Report]:
 
         cuda = CudaRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
-    with ExitStack() as finishing:
-        finishing.callback(_complete, report, host, cuda)  # after both have stopped
+    with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
             finishing.callback(recorder.stop)
             recorder.start()
+        completing.callback(_complete, report, host, cuda)  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
             recorder.settle()
 
 
 def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:
-    found, unfinished = host.operations()
+    found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
     if cuda is not None:
         found += cuda.operations()
     report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)

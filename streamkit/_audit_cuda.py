@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
 from streamkit._audit_cupti import collector
-from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues
-from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues, Records
+from streamkit._queue import LEGACY, PER_THREAD, Queue
 from streamkit._report import AuditedQueue
 from streamkit._timeline import LABELS
 
@@ -22,7 +22,9 @@ class CudaRecorder:
     def __init__(self) -> None:
         self._cupti: Any = None
         self._began = self._ended = 0
+        self._records, self._own = Records(), list[tuple[int, int]]()
         self._queues: Queues | None = None
+        self._met: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
         self._settled = False
 
     def start(self) -> None:
@@ -31,26 +33,34 @@ class CudaRecorder:
         BackendNotInstalledError without CUPTI, ScopeError if another tool has it.
         """
         self._cupti = collector.open()
+        # its own, for the next audit can begin before this one reads them
+        self._records, self._own = collector.records, collector.own
+        _identity.watch(self._meet)
+        for queue in filter(_identity.is_alive, _identity.living()):
+            self._meet(queue)
         self._began = self._cupti.get_timestamp()
 
     def settle(self) -> None:
         """Wait until what was given has run. CaptureError while a stream captures."""
         self._ended = self._cupti.get_timestamp()
-        contexts = _contexts()
-        streams = _current_streams(set(contexts.values()))
-        _refuse_in_capture(streams)
-        self._queues = self._name_queues(contexts)
-        del streams  # held till their queues had names
+        contexts = self._learn_queues()
         for context in contexts:
             begun = self._cupti.get_timestamp()
             _driver.sync_context(context)
-            collector.own.append((begun, self._cupti.get_timestamp()))
+            self._own.append((begun, self._cupti.get_timestamp()))
         self._settled = bool(contexts)
 
     def stop(self) -> None:
         """End. Everything that has run is recorded when it returns."""
-        if self._cupti is not None:
+        if self._cupti is None:
+            return
+        _identity.unwatch(self._meet)
+        try:
             self._ended = self._ended or self._cupti.get_timestamp()
+            if self._queues is None:  # the block raised
+                with contextlib.suppress(Exception):  # it is the block's error that counts
+                    self._learn_queues()
+        finally:
             collector.close()
 
     def operations(self) -> list[Operation]:
@@ -59,20 +69,32 @@ class CudaRecorder:
         ScopeError if another tool was given the records, which the synchronisation at the end
         shows: it should be among them.
         """
-        records = collector.records
+        records = self._records
         if self._settled and not any(
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
             raise _refusals.audit_disturbed()
-        queues = self._queues or Queues({}, {})
+        queues = self._known()
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in _driver.private_streams}
-        found = _audit_records.operations(records, queues, window, collector.own)
+        found = _audit_records.operations(records, queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
         return self._key(stream._live())  # noqa: SLF001 - next door
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, closed ones included."""
+        queues = self._known()
+        with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
+            return queues[self.key_of(stream)]
+        return self._met.get(stream.id)
+
+    def _known(self) -> Queues:
+        if self._queues is None:
+            self._queues = Queues({named.key: named for named in self._met.values()}, {})
+        return self._queues
 
     def _key(self, queue: Queue) -> tuple[int, int]:
         return self._ids(queue.context, queue.handle)
@@ -80,6 +102,26 @@ class CudaRecorder:
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
+
+    def _meet(self, queue: Queue) -> None:
+        """Remember whose queue it is, unless it captures: asking could break the capture."""
+        if queue.id is None or queue.id in self._met or queue.is_default:
+            return
+        with contextlib.suppress(Exception):  # the end names those that can be named
+            if _driver.capture_id(queue.handle) is None:
+                self._met[queue.id] = self._named(queue)
+
+    def _named(self, queue: Queue) -> AuditedQueue:
+        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
+
+    def _learn_queues(self) -> dict[int, int]:
+        """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
+        contexts = _contexts()
+        streams = _current_streams(set(contexts.values()))
+        _refuse_in_capture(streams)
+        self._queues = self._name_queues(contexts)
+        del streams  # held till their queues had names
+        return contexts
 
     def _name_queues(self, contexts: dict[int, int]) -> Queues:
         known: dict[tuple[int, int], AuditedQueue] = {}
@@ -96,12 +138,11 @@ class CudaRecorder:
                 key = number, self._cupti.get_stream_id_ex(context, handle, 0)
                 known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
         for queue in _identity.living():
-            if queue.context in contexts and _is_alive(queue):
-                key = self._key(queue)
-                if key not in known:
-                    known[key] = AuditedQueue(
-                        f"cuda:{queue.device}", _name(queue), queue.id, key=key
-                    )
+            if queue.context in contexts and _identity.is_alive(queue):
+                named = self._named(queue)
+                known.setdefault(named.key, named)
+        for named in tuple(self._met.values()):
+            known.setdefault(named.key, named)
         return Queues(known, devices)
 
 
@@ -113,7 +154,7 @@ def _contexts() -> dict[int, int]:
         if _driver.primary_is_active(device)
     }
     for queue in _identity.living():
-        if _is_alive(queue):
+        if _identity.is_alive(queue):
             found.setdefault(queue.context, queue.device or 0)
     return found
 
@@ -121,18 +162,11 @@ def _contexts() -> dict[int, int]:
 def _refuse_in_capture(streams: list[Any]) -> None:
     # one first met while it captures is not among the known
     current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
-    for queue in [*current, *filter(_is_alive, _identity.living())]:
+    for queue in [*current, *filter(_identity.is_alive, _identity.living())]:
         with _order.on(queue):
             if _driver.capture_id(queue.handle) is not None:
                 name = _name(queue)
                 raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
-
-
-def _is_alive(queue: Queue) -> bool:
-    """Whether the handle is known to be valid: asking about a destroyed one may crash."""
-    if queue.thread is not None:
-        return queue.thread is this_thread()
-    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
 
 
 def _current_streams(devices: set[int]) -> list[Any]:

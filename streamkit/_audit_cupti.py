@@ -6,6 +6,7 @@ each record becomes a tuple.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import re
@@ -60,7 +61,8 @@ class Collector:
                 try:
                     self._enable()
                 except BaseException:
-                    self._disable()
+                    with contextlib.suppress(Exception):  # it would hide why it did not begin
+                        self._disable()
                     raise
             self._open += 1
             return self._cupti
@@ -86,9 +88,10 @@ class Collector:
             raise _refusals.no_cupti(error) from error
 
     def _disable(self) -> None:
-        for kind in _kinds(self._cupti):
-            self._cupti.activity_disable(kind)
-        self._cupti.activity_flush_all(_FORCED)
+        with contextlib.ExitStack() as ending:  # one that fails does not leave the others on
+            ending.callback(self._cupti.activity_flush_all, _FORCED)
+            for kind in _kinds(self._cupti):
+                ending.callback(self._cupti.activity_disable, kind)
 
     def _completed(self, activities: Iterable[Any]) -> None:
         """Take a buffer's records, in CUPTI's thread or in that of a flush."""

@@ -43,17 +43,24 @@ class HostRecorder:
         scopes = _open_scopes.stack.scopes
         if any(isinstance(scope.stream, HostStream) for scope in scopes):
             return
-        for stream in {step.stream for step in self._steps if step.stream is not None}:
+        for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
             mark = Mark()
             stream._queue.put(mark)  # noqa: SLF001 - next door
             mark.wait()
 
-    def operations(self) -> tuple[list[Operation], int]:
-        """Return what ran, in nanoseconds since the start, and how many functions have not."""
-        queues: dict[Any, Any] = {
-            step.stream: None if step.stream is None else _queue(step.stream)
-            for step in self._steps
-        }
+    def operations(
+        self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
+    ) -> tuple[list[Operation], int]:
+        """Return what ran, in nanoseconds since the start, and how many functions have not.
+
+        ``queue_of`` finds the queue of a CUDA stream for which the host waited.
+        """
+        queues: dict[Any, Any] = {None: None}
+        for stream in {step.stream for step in self._steps} - {None}:
+            if isinstance(stream, HostStream):
+                queues[stream] = _queue(stream)
+            else:
+                queues[stream] = None if queue_of is None else queue_of(stream)
         marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
         timeline = Timeline(
             Point(queues[step.stream], step.order, step.start_ns, step.end_ns)

@@ -68,6 +68,13 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         yield _no_device() if version else _no_driver()
     except errors.DriverError as error:
         yield _failed(error)
+    except Exception as error:  # noqa: BLE001 - the bindings', which read switches of their own
+        yield Finding(
+            "driver-fails",
+            f"CUDA does not start: cuda.bindings raised {type(error).__name__}: {error}",
+            "See the findings about cuda.bindings and its switches; or install it again.",
+            "cuda.bindings",
+        )
     else:
         if not devices:
             yield _no_device()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, _open_scopes, _registry
+from streamkit import _driver, _identity, _open_scopes, _order, _registry
 from streamkit._adapter import traits_of
 from streamkit._doctor import tell
 from streamkit._doctor_installed import CPU, install_line
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """What the loaded libraries answer, and what follows from their answers."""
+    """What this process has used."""
 
     def __init__(self) -> None:
         self.context = 0
-        self.standing: dict[str, Standing] = {}
-        self._streams: dict[str, CudaStream[Any]] = {}
-        self._starts_on_default: dict[str, bool] = {}
+        self.standing: dict[str, Standing] = {}  # on the current device
 
     def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
-        """Ask each loaded library, with the current device's primary context current."""
+        """Look at the current device, then at the others that anybody has used."""
         self.context = _driver.current_context()
         device = _driver.current_device()
         primary = _driver.primary_context(device)
@@ -45,9 +43,28 @@ class Running:
                 f"cuda:{device}, where the libraries' memory and streams are",
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
-        with _driver.in_context(primary):
+        here = _OnDevice(device)
+        self.standing = here.standing
+        yield from here.check(installed, driver)
+        for other in range(_driver.device_count()):
+            if other != device and _driver.primary_is_active(other):
+                yield from _OnDevice(other).check(installed, driver)
+
+
+class _OnDevice:
+    """What the loaded libraries answer for one device, and what follows from their answers."""
+
+    def __init__(self, device: int) -> None:
+        self.standing: dict[str, Standing] = {}
+        self._device = device
+        self._streams: dict[str, CudaStream[Any]] = {}
+        self._starts_on_default: dict[str, bool] = {}
+
+    def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
+        """Ask each loaded library, with the device's primary context current."""
+        with _driver.in_context(_driver.primary_context(self._device)):
             for name, load in _registry.loaded().items():
-                ask = functools.partial(self._ask, name, load, device, installed, driver)
+                ask = functools.partial(self._ask, name, load, installed, driver)
                 yield from tell(name, ask, name)
             for look in (self._captures, self._places, self._contexts, self._mixture):
                 yield from tell("where the libraries stand", look)
@@ -56,14 +73,13 @@ class Running:
         self,
         name: str,
         load: Callable[[], Adapter],
-        device: int,
         installed: Installed,
         driver: Driver,
     ) -> Iterator[Finding]:
         adapter = load()
         if isinstance(adapter, CurrentStream):
             try:
-                stream = wrap(adapter.current(device))
+                stream = wrap(adapter.current(self._device))
                 self.standing[name] = _standing(stream)
                 self._streams[name] = stream
                 self._starts_on_default[name] = traits_of(adapter).starts_on_default
@@ -84,9 +100,11 @@ class Running:
             if standing.capturing
         }
         for queue in _identity.living():
-            alive = queue.is_owned or queue.permanent  # a borrowed handle may be dead
-            if alive and queue.handle != LEGACY and _driver.capture_id(queue.handle) is not None:
-                open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
+            is_here = queue.device == self._device and queue.handle != LEGACY
+            if is_here and _identity.is_alive(queue):
+                with _order.on(queue):
+                    if _driver.capture_id(queue.handle) is not None:
+                        open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
         if not open_on and _driver.capture_id(LEGACY) is not None:
             open_on[LEGACY] = "a blocking stream of this process"
         for stream in open_on.values():
@@ -99,7 +117,7 @@ class Running:
     def _places(self) -> Iterator[Finding]:
         """Yield the libraries that are not where this thread's scopes put them, or elsewhere."""
         for name, stream in self._streams.items():
-            wanted = _scope_of(name)
+            wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
                 yield Finding(
                     "outside-the-scope",
@@ -130,11 +148,16 @@ class Running:
 
     def _mixture(self) -> Iterator[Finding]:
         warp = self.standing.get("warp")
-        if warp is not None and warp.kind == "nonblocking" and _scope_of("warp") is None:
+        if (
+            warp is not None
+            and warp.kind == "nonblocking"
+            and _scope_of("warp", warp.device) is None
+        ):
             yield Finding(
                 "blocking-mixture",
-                "Warp stands on a nonblocking stream and frees its memory on the legacy default "
-                "one, which does not wait for it: an array that is dropped early is overwritten",
+                f"Warp stands on a nonblocking stream of {warp.device} and frees its memory on the "
+                "legacy default one, which does not wait for it: an array that is dropped early is "
+                "overwritten",
                 "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
                 "arrays until their work has run.",
                 "warp",
@@ -170,11 +193,11 @@ def _standing(stream: CudaStream[Any]) -> Standing:
     )
 
 
-def _scope_of(library: str) -> CudaStream[Any] | None:
-    """Return the stream on which this thread's scopes should have the library, None if none."""
+def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
+    """Return the stream where this thread's scopes should have the library, None if nowhere."""
     for scope in reversed(_open_scopes.stack.scopes):
         plan = getattr(scope, "plan", None)
-        if plan is None:  # of a host stream, which moves no library
+        if plan is None or scope.stream.device != device:  # none: a host stream moves no library
             continue
         moved = {mover.name for mover in plan.movers}
         if library in moved or library not in {mover.name for mover in plan.known}:

@@ -23,7 +23,7 @@ _UNWATCHED: AbstractContextManager[None] = nullcontext()
 
 
 class Step:
-    """One thing that a host stream was given, or for which the host waited."""
+    """One thing that a host stream was given, or for which the host waited: any stream's work."""
 
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Mark | None) -> None:
         self.stream, self.mark = stream, mark

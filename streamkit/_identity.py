@@ -18,10 +18,13 @@ from streamkit._queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._weak_table import WeakTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkit.protocols import Adapter
 
 _known: WeakTable[Queue] = WeakTable()  # id -> record
 _legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
+_watchers: tuple[Callable[[Queue], object], ...] = ()
 lock = new_lock()
 """Held while records and views of queues change."""
 
@@ -45,8 +48,12 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
             queue = _known.find(number) or _identify_created(found, stream, number)
             _check_device(found, queue.device)
     if adapter is not None:
-        return _with_owner(queue, owner, adapter, native)
-    return queue if owner is None else _kept(queue, owner)
+        queue = _with_owner(queue, owner, adapter, native)
+    elif owner is not None:
+        queue = _kept(queue, owner)
+    for watcher in _watchers:
+        watcher(queue)
+    return queue
 
 
 def _identify_default(found: Queue) -> Queue:
@@ -89,9 +96,7 @@ def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
 def _identify_capturing(found: Queue) -> Queue:
     with lock:
         for queue in _known.living():
-            # a handle cannot have been reused while what destroys it is alive
-            owned = queue.owner is not None or queue.is_owned or queue.permanent
-            if owned and queue.handle == found.handle:
+            if queue.handle == found.handle and is_alive(queue):
                 return queue
     context, device, primary = _driver.stream_context(found.handle)
     _check_device(found, device)
@@ -179,11 +184,38 @@ def register(queue: Queue) -> None:
     device = queue.device or 0
     number = _driver.stream_id(queue.handle)
     _complete(queue, _driver.primary_context(device), device, primary=True, number=number)
+    for watcher in _watchers:
+        watcher(queue)
+
+
+def watch(watcher: Callable[[Queue], object]) -> None:
+    """Have every queue that is met from now on told to ``watcher``, while it surely is alive."""
+    global _watchers  # noqa: PLW0603 - one list for the process
+    with lock:
+        _watchers = (*_watchers, watcher)
+
+
+def unwatch(watcher: Callable[[Queue], object]) -> None:
+    """End that."""
+    global _watchers  # noqa: PLW0603 - one list for the process
+    with lock:
+        _watchers = tuple(one for one in _watchers if one != watcher)
 
 
 def living() -> list[Queue]:
     """Return the records of all queues that somebody holds."""
     return list(_known.living())
+
+
+def is_alive(queue: Queue) -> bool:
+    """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
+
+    A handle cannot have been reused while what destroys it is alive. That of a per-thread stream
+    is another stream in another thread.
+    """
+    if queue.thread is not None:
+        return queue.thread is this_thread()
+    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
 
 
 def settle(queue: Queue) -> bool:

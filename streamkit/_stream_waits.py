@@ -48,7 +48,7 @@ class StreamWaits(StreamFacts[NativeT]):
         done = functools.partial(self._is_done, "a sync")
         check = functools.partial(_order.check_capture, queue, self, "a sync")
         watch = functools.partial(_waiting.watch_queue, queue, check)
-        with _host_watch.note(None, "synchronisation", "sync"):
+        with _host_watch.note(self, "synchronisation", "sync"):
             _waiting.block(done, watch, self, timeout)
         _keep.drain()
 

@@ -10,6 +10,7 @@ from _raw import check, current_context, driver, make_stream, stream_id
 
 import streamkit as sk
 from streamkit import _driver
+from streamkit._audit_cuda import CudaRecorder
 from streamkit._audit_cupti import collector
 
 
@@ -30,7 +31,10 @@ def cupti(monkeypatch):
     assert collector._open == 0
 
 
-def test_without_cupti_the_extra_is_named(monkeypatch):
+@pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
+def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
+    private = [(current_context(), make_stream())] if has_private else []
+    monkeypatch.setattr(_driver, "private_streams", private)
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
         pass
@@ -51,6 +55,45 @@ def test_work_is_on_the_queue_that_ran_it(cupti):
     for stream, one in zip((s, sk.from_handle(raw)), report.work, strict=False):
         assert one not in report.off_queue(stream)
         assert len(report.off_queue(stream)) == 3
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["made before", "made inside"])
+def test_a_stream_that_is_closed_inside_keeps_its_name_and_its_work(cupti, known):
+    made = sk.new_stream(name="mine") if known else None
+    with sk.audit() as report:
+        s = made or sk.new_stream(name="mine")
+        cupti.ran("cupy_add", current_context(), s.handle)
+        s.close()
+    (queue,) = report.queues
+    assert (queue.name, queue.device, queue.id) == ("mine", "cuda:0", s.id)
+    report.assert_one_queue(s)
+
+
+def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
+    raw = make_stream()
+    mode = driver.CUstreamCaptureMode(0)
+    held = sk.from_handle(raw, owner=object())
+    check(driver.cuStreamBeginCapture(raw, mode))
+    with sk.audit() as report:
+        assert sk.from_handle(raw) == held
+        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+        cupti.ran("cupy_add", current_context(), raw)
+    assert report.queues[0].id == held.id  # what could not be asked there is asked at the end
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
+    s = sk.new_stream(name="mine")
+    with sk.audit() as report:
+        s.sync()
+        sk.default_stream(0).sync()
+        if closed:
+            s.close()
+    assert [(one.name, str(one.queue)) for one in report.synchronisations] == [
+        ("sync", "mine (cuda:0)"),
+        ("sync", "legacy default stream (cuda:0)"),
+    ]
 
 
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
@@ -83,6 +126,19 @@ def test_audits_nest_and_the_first_and_last_alone_begin_and_end(cupti):
     assert len(cupti.enabled_ever) == len(Kind)
 
 
+def test_an_audit_that_begins_at_once_takes_no_records_away(cupti):
+    first, second = CudaRecorder(), CudaRecorder()
+    first.start()
+    cupti.ran("a", current_context(), 1)
+    first.settle()
+    first.stop()
+    second.start()  # in another thread, say
+    try:
+        assert [one.name for one in first.operations() if one.is_work] == ["a"]
+    finally:
+        second.stop()
+
+
 def test_an_error_in_the_block_passes_and_recording_ends(cupti):
     with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
         cupti.ran("a", current_context(), 1)
@@ -90,8 +146,44 @@ def test_an_error_in_the_block_passes_and_recording_ends(cupti):
     assert [one.name for one in report.work] == ["a"]
 
 
+def test_after_an_error_in_the_block_the_queues_have_their_names(cupti):
+    s = sk.new_stream(name="mine")
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        cupti.ran("a", current_context(), s.handle)
+        cupti.ran("b", current_context(), 1)
+        raise KeyError
+    assert [str(queue) for queue in report.queues] == [
+        "mine (cuda:0)",
+        "legacy default stream (cuda:0)",
+    ]
+    assert [one.name for one in report.legacy_work] == ["b"]
+    s.close()
+    assert [one.name for one in report.off_queue(s)] == ["b"]
+
+
+def test_an_error_in_a_capture_leaves_the_capture_whole(cupti):
+    raw = make_stream(nonblocking=False)
+    sk.default_stream(0)
+    with pytest.raises(KeyError), sk.audit():  # noqa: PT012 - the rest is what is tested
+        check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
+        raise KeyError
+    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
 def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
     cupti.refuses = Kind.CUDA_EVENT
+    with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
+        pytest.fail("it began")
+
+
+def test_that_it_cannot_be_switched_off_does_not_hide_why_cupti_refused(cupti, monkeypatch):
+    def disable(kind):
+        cupti.enabled.discard(kind)
+        raise RuntimeError("ERROR_INVALID_OPERATION")
+
+    cupti.refuses = Kind.CUDA_EVENT
+    monkeypatch.setattr(cupti, "activity_disable", disable)
     with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
         pytest.fail("it began")
 

@@ -56,6 +56,10 @@ print(json.dumps(codes()))
         ({"EMULATED_FAIL": "cuInit:1:803"}, ["driver-fails"]),
         ({"EMULATED_FAIL": "cuDevicePrimaryCtxRetain:1:46"}, ["driver-fails"]),
         ({"EMULATED_FAIL": "cuDeviceGetName:2:999"}, ["driver-fails"]),
+        (
+            {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "yes"},
+            ["driver-fails", "per-thread-switches"],
+        ),
     ],
     ids=repr,
 )
@@ -166,19 +170,28 @@ def test_a_current_stream_that_warp_has_lost(warp, stands):
         destroy_stream(raw)
 
 
+@pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("nonblocking", [True, False])
-def test_warp_left_on_a_stream_that_is_not_its_own(warp, stands, nonblocking):
-    own, stream = warp.get_stream("cuda:0"), sk.new_stream(nonblocking=nonblocking)
+def test_warp_left_on_a_stream_that_is_not_its_own(warp, stands, nonblocking, device):
+    own = warp.get_stream(f"cuda:{device}")
+    stream = sk.new_stream(device, nonblocking=nonblocking)
     with stream:  # put there by a scope
         assert codes() == []
-    warp.get_cuda_device(0).set_stream(stream.to("warp"), sync=False)
+    warp.get_cuda_device(device).set_stream(stream.to("warp"), sync=False)
     try:
         found = codes()
         assert ("left-redirected", "warp") in found
         assert (("blocking-mixture", "warp") in found) is nonblocking
     finally:
-        warp.get_cuda_device(0).set_stream(own, sync=False)
+        warp.get_cuda_device(device).set_stream(own, sync=False)
     assert codes() == []
+
+
+def test_a_scope_moves_libraries_on_its_own_device_only(warp, stands):
+    with sk.new_stream(1), sk.new_stream(0):
+        assert codes() == []
+    with sk.new_stream(1):
+        assert codes() == []
 
 
 def test_another_stream_of_warps_own_is_its_users_business(warp, stands):
@@ -356,6 +369,24 @@ for mode in range(3):
     )
 
 
+def test_a_capture_left_open_on_a_wrapped_stream_that_its_owner_keeps(program):
+    program(
+        f"""{CAPTURE}
+import toya
+sk.doctor()
+driver.cuCtxSetCurrent(sk.default_stream().context)
+_, raw = driver.cuStreamCreate(1)
+held = sk.from_handle(int(raw), owner=object())
+begin(raw, 1)
+assert codes() == [("open-capture", None)], codes()
+assert repr(held) in sk.doctor().findings[-1].what
+end(raw)
+assert codes() == []
+""",
+        toya="",
+    )
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_capture_left_open_on_a_librarys_current_stream(program, nonblocking, known):
@@ -380,12 +411,13 @@ for mode in range(3):
     )
 
 
-def test_a_capture_on_a_blocking_stream_that_nobody_shows(program):
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_capture_on_a_blocking_stream_that_nobody_shows(program, device):
     program(
         f"""{CAPTURE}
 import toya
 assert codes() == []
-with sk.new_stream():
+with sk.new_stream({device}):
     _, raw = driver.cuStreamCreate(0)
 begin(raw, 1)
 assert codes() == [("open-capture", None)], codes()

@@ -134,7 +134,7 @@ def test_where_streamkit_waits_is_told_and_how_is_not(gate):
     with sk.audit() as report:
         opener.start()
         s.sync()
-    assert [sync.name for sync in report.synchronisations] == ["sync"]
+    assert [(sync.name, sync.queue.name) for sync in report.synchronisations] == [("sync", "s")]
     assert report.waits == []
 
 
