@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 MODULES = ("streamkit", "streamkit.protocols", "streamkit.testing")
 CLASSES = ("CudaStream", "HostStream", "CudaEvent", "HostEvent", "CudaGraph")
-BETWEEN_MODULES = {"record_by_library", "live"}  # see tests/unit/test_reference.py
 
 
 class Page(HTMLParser):
@@ -85,7 +84,7 @@ def members(kind: str) -> set[str]:
     contracts = {streamkit.Stream, streamkit.Event, streamkit.Graph}
     found = {name for base in getattr(streamkit, kind).__mro__ if base not in contracts
              for name in vars(base)}  # fmt: skip
-    return {name for name in found if not name.startswith("_")} - BETWEEN_MODULES
+    return {name for name in found if not name.startswith("_")}
 
 
 def main() -> int:

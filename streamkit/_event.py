@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamkit._awaitable import Drop, Tell
     from streamkit._lifetime import OwnedEvent
     from streamkit._queue import Queue
+    from streamkit._stream import CudaStream
 
 
 _INVALID_HANDLE = 400
@@ -37,8 +38,8 @@ class CudaEvent(Event, metaclass=Concrete):
     torch creates its events at their first record.
     """
 
-    recorded_on: Callable[[], Queue | None] | None = None
-    """Gives the queue of the last record, where that may be part of a capture of anybody's."""
+    # gives the queue of the last record, where that may be part of a capture of anybody's
+    _recorded_on: Callable[[], Queue | None] | None = None
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class CudaEvent(Event, metaclass=Concrete):
         *,
         timing: bool = False,
     ) -> None:
-        self.device_known: bool = device is not None  # else the driver alone can refuse a wrong one
+        self._device_known: bool = (
+            device is not None
+        )  # else the driver alone can refuse a wrong one
         self._device = _driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native
@@ -125,15 +128,9 @@ class CudaEvent(Event, metaclass=Concrete):
     def _refuse_in_capture(self) -> None:
         if _captures.one_goes_on_here():
             raise _refusals_capture.event_in_capture(self)
-        queue = None if self.recorded_on is None else self.recorded_on()
+        queue = None if self._recorded_on is None else self._recorded_on()
         if queue is not None and _order.capture_of(queue) is not None:
             raise _refusals_capture.event_of_capture(self)
-
-    def note_record(self, queue: Queue, *, external: bool) -> None:
-        """Note that it was recorded just now; an external record is no part of a capture."""
-        may_capture = not external and queue.handle != LEGACY
-        captures = may_capture and _order.capture_of(queue) is not None
-        self.recorded_on = weakref.ref(queue) if captures else None
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.
@@ -177,8 +174,21 @@ class CudaEvent(Event, metaclass=Concrete):
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
         self._owned = None
 
-    def record_by_library(self, stream: Any, *, external: bool) -> bool:
-        """Record on a StreamKit stream through the library, if it has its own way of doing that.
+    def _record_on(self, stream: CudaStream[Any], queue: Queue, *, external: bool) -> None:
+        """Record it on the stream of that queue."""
+        if self._device_known and self._device != queue.device:
+            raise _refusals.device_mismatch(
+                self, stream, "an event is recorded on streams of its own device only."
+            )
+        if not self._record_by_library(stream, external=external):
+            _order.record(self.handle, queue, external=external)
+        # an external record is no part of a capture
+        may_capture = not external and queue.handle != LEGACY
+        captures = may_capture and _order.capture_of(queue) is not None
+        self._recorded_on = weakref.ref(queue) if captures else None
+
+    def _record_by_library(self, stream: CudaStream[Any], *, external: bool) -> bool:
+        """Record it through the library, if it has its own way of doing that.
 
         That way has no ``external``: ValueError if it is asked for.
         """

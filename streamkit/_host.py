@@ -178,10 +178,10 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
             raise ValueError(f"{_refusals.describe(event)} is given, and timing is fixed when made")
         elif isinstance(event, HostEvent):
             target = event
-            target.live()
+            target._live()  # noqa: SLF001 - next door
         else:
             raise foreign(self, event)
-        target.mark = mark = Mark()
+        target._mark = mark = Mark()  # noqa: SLF001 - next door
         self._put(mark)
         _host_watch.note(self, "record", "record", mark)
         return target
@@ -196,9 +196,9 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         if isinstance(other, HostStream):
             if other is self:
                 return
-            mark = other.record().mark
+            mark = other.record()._mark  # noqa: SLF001 - next door
         elif isinstance(other, HostEvent):
-            mark = other.live()
+            mark = other._live()  # noqa: SLF001 - next door
         else:
             raise foreign(self, other)
         if mark is not None:

@@ -34,14 +34,14 @@ class HostEvent(Event, metaclass=Concrete):
     """A point of a host queue. Safe to use from any thread."""
 
     def __init__(self, *, timing: bool = False) -> None:
-        self.mark: Mark | None = None
+        self._mark: Mark | None = None
         self._timing = timing
         self._closed = False
 
-    def live(self) -> Mark | None:
+    def _live(self) -> Mark | None:
         if self._closed:
             raise _refusals.closed(self)
-        return self.mark
+        return self._mark
 
     @property
     def handle(self) -> NoReturn:
@@ -61,12 +61,12 @@ class HostEvent(Event, metaclass=Concrete):
     @property
     def done(self) -> bool:
         """Whether the last recorded point was reached; True if it was never recorded."""
-        mark = self.live()
+        mark = self._live()
         return mark is None or mark.done
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
-        mark = self.live()
+        mark = self._live()
         with _host_watch.note(None, "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 _refusals.raise_timeout(self, timeout)
@@ -76,7 +76,7 @@ class HostEvent(Event, metaclass=Concrete):
 
         It takes a running asyncio loop, in any thread.
         """
-        mark = self.live()
+        mark = self._live()
         if mark is not None:
             yield from _host_waits.awaited(mark)
 
@@ -90,7 +90,7 @@ class HostEvent(Event, metaclass=Concrete):
         return (self._reached().time_ns - start._reached().time_ns) / 1e6
 
     def _reached(self) -> Mark:
-        mark = self.live()
+        mark = self._live()
         if mark is None or not mark.reached.is_set():
             raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
         return mark
@@ -110,6 +110,6 @@ class HostEvent(Event, metaclass=Concrete):
     def __repr__(self) -> str:
         if self._closed:
             return "<streamkit.HostEvent closed>"
-        mark = self.mark  # not self.done, which lets an engine run something
+        mark = self._mark  # not self.done, which lets an engine run something
         state = "unrecorded" if mark is None else "done" if mark.is_reached else "pending"
         return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

@@ -37,7 +37,9 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             if core is not None and owned is not None and owned.serves == queue.context:
                 if _library.is_forked:
                     raise _refusals.forked()
-                event.recorded_on = queue.seen_by_events or _event.seen_by_events(queue)
+                event._recorded_on = (  # noqa: SLF001 - next door
+                    queue.seen_by_events or _event.seen_by_events(queue)
+                )
                 try:
                     core.record(owned.core)
                 except Exception as error:
@@ -45,23 +47,16 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
                 return event
         queue = self._live()
         if event is None:
-            owned = OwnedEvent(queue.context, timing=timing)
-            _order.record(owned.handle, queue, external=external)
+            target = CudaEvent(
+                self.device_id, OwnedEvent(queue.context, timing=timing), timing=timing
+            )
             if queue.core is None and not queue.is_default:
                 queue.core = _edges.stream(queue.handle)
-            made = CudaEvent(self.device_id, owned, timing=timing)
-            made.note_record(queue, external=external)
-            return made
-        if timing:
+        elif timing:
             raise ValueError(f"{_refusals.describe(event)} is given, and timing is fixed when made")
-        target = _event.any_event(event, self)
-        if target.device_known and target.device_id != self.device_id:
-            raise _refusals.device_mismatch(
-                target, self, "an event is recorded on streams of its own device only."
-            )
-        if not target.record_by_library(self, external=external):
-            _order.record(target.handle, queue, external=external)
-        target.note_record(queue, external=external)
+        else:
+            target = _event.any_event(event, self)
+        target._record_on(self, queue, external=external)  # noqa: SLF001 - next door
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from _raw import Gate
 
 import streamkit as sk
 from _queues import LONG, eventually, within
 from streamkit import _dispatch
+from streamkit._semaphore import Semaphore
 
 
 async def wait_for(something):
@@ -33,9 +36,14 @@ def is_armed():
 
 
 def is_idle():
-    """Whether the dispatcher watches nothing, and has made the lanes that it missed."""
+    """Whether the dispatcher watches nothing, has made the lanes that it missed, and sleeps.
+
+    Until it sleeps it may still call the driver, and take a failure that is meant for later.
+    """
     found = _dispatch._dispatcher
-    return not found._tracks and not found._lanes._wanted
+    frame = sys._current_frames().get(found.thread.ident)
+    sleeps = frame is not None and frame.f_code is Semaphore.wait.__code__
+    return sleeps and not found._tracks and not found._lanes._wanted
 
 
 def warm_up():

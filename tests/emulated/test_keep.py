@@ -18,8 +18,8 @@ from test_interrupts import Interrupted
 
 import streamkit as sk
 from _libraries import need
-from _queues import together
-from streamkit import _driver, _keep
+from _queues import LONG, together
+from streamkit import _driver, _keep, _waiting
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -382,7 +382,8 @@ def test_what_is_let_go_may_free_memory_beside_a_capture(gate, capture):
 # -- the cost ---------------------------------------------------------------------------------
 
 
-def test_events_are_used_again():
+def test_events_are_used_again(monkeypatch):
+    monkeypatch.setattr(_waiting, "LOOK", LONG)  # a longer sync records an event of its own
     stream = sk.new_stream(nonblocking=True)
     stream.keep(1)
     stream.sync()

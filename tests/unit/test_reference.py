@@ -62,12 +62,8 @@ def test_a_public_name_has_a_docstring(home, name):
     assert getattr(importlib.import_module(home), name).__doc__
 
 
-# what modules of the package call on each other's events, and users need not know of
-BETWEEN_MODULES = {"record_by_library", "live"}
-
-
 def members(kind):
-    return {name for name in dir(kind) if not name.startswith("_")} - BETWEEN_MODULES
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(
