@@ -156,6 +156,14 @@ def primary_is_active(device: int) -> bool:
     return bool(_ask("cuDevicePrimaryCtxGetState", device)[1])
 
 
+def default_context() -> int:
+    """Return where the runtime works in a thread without a context: on device 0.
+
+    0, none, while nobody uses that device, whose context costs memory.
+    """
+    return primary_context(0) if primary_is_active(0) else 0
+
+
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
     with in_context(context):

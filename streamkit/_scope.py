@@ -119,8 +119,10 @@ class CudaScope:
         plan, tokens = self.plan, self.tokens
         lost: list[str] = []
         interrupt: BaseException | None = None
+        strayed = True
         try:
-            if _library.is_forked or plan.where() != plan.here:
+            strayed = _library.is_forked or plan.where() != plan.here
+            if strayed:
                 _driver.set_context(plan.context)  # the body may have changed the device
         except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
             lost.append(f"the device of {self.stream!r} ({error})")
@@ -134,7 +136,10 @@ class CudaScope:
             interrupt = self._leave_rest(lost) or interrupt
         if self.previous != plan.context or not plan.keeps_device:
             try:
-                _driver.set_context(self.previous)
+                # none, once the runtime has been on another device, would part it in two: it says
+                # that it is still there, and launches on device 0
+                none = not self.previous and (strayed or _driver.primary_device(plan.context) != 0)
+                _driver.set_context(_driver.default_context() if none else self.previous)
             except errors.StreamKitError as error:
                 lost.append(f"the device before {self.stream!r} ({error})")
         if interrupt is not None:
