@@ -404,7 +404,7 @@ def command(monkeypatch, capsys):
     return command
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_command_shows_all_and_exits_1(command, columns):
     status, output, complaints = command(report_of(), columns=columns)
     assert (status, complaints) == (1, "")
