@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from streamkit import _refusals
 from streamkit._host import HostStream
 from streamkit._stream import CudaStream
+from streamkit._timeline_words import counted, in_one_line
 from streamkit._wrap import wrap
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class AuditedQueue:
     """Whose queue for the recorder: CUPTI's ids of context and stream."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.device})"
+        return f"{in_one_line(self.name)} ({self.device})"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Operation:
         return self.kind in WORK
 
     def __str__(self) -> str:
-        name = self.name if len(self.name) <= _LINE else f"{self.name[: _LINE - 3]}..."
+        name = in_one_line(self.name)
+        name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
         return f"{name}{whose} on {self.queue or 'a whole device'}"
 
@@ -207,7 +209,8 @@ class Report:
     def __repr__(self) -> str:
         if self._operations is None:
             return "<streamkit audit report, not over>"
-        return f"<streamkit audit report: {len(self.work)} operations, {len(self.queues)} queues>"
+        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
+        return f"<streamkit audit report: {work}, {queues}>"
 
 
 def _known(stream: object) -> Any:

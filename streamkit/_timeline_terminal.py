@@ -13,9 +13,9 @@ from streamkit._timeline import (
     library_of,
     short,
     span_ns,
-    times,
     title,
 )
+from streamkit._timeline_words import counted, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,9 +52,10 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print()
     if seen:
         console.print(legend)
+    on_legacy = counted(len(report.legacy_work), "operation")
     console.print(
         f"The host waited {times(len(report.synchronisations))}; queues waited "
-        f"{times(len(report.waits))}; {len(report.legacy_work)} operations on the legacy stream",
+        f"{times(len(report.waits))}; {on_legacy} on the legacy stream",
         soft_wrap=True,
     )
 
