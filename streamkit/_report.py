@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkit import _refusals
@@ -89,7 +90,7 @@ class Report:
         key_of: Callable[[Any], tuple[int, int]] | None = None,
     ) -> None:
         """Fill the report in; ``key_of`` finds the queue of a CUDA stream."""
-        self._operations = tuple(sorted(operations, key=lambda one: one.start_ns))
+        self._operations = tuple(_told_apart(sorted(operations, key=lambda one: one.start_ns)))
         self.unfinished = unfinished
         self._key_of = key_of
 
@@ -217,6 +218,23 @@ def _known(stream: object) -> Any:
     """Return a stream of ours, closed ones included, or a queue of a report."""
     is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
     return stream if is_ours else wrap(stream)
+
+
+def _told_apart(operations: list[Operation]) -> list[Operation]:
+    """Add its id to the name of each queue that has the name of another."""
+    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
+    count = Counter(map(str, queues))
+    names: dict[AuditedQueue | None, AuditedQueue] = {
+        queue: replace(queue, name=f"{queue.name} id={queue.id}")
+        for queue in queues
+        if count[str(queue)] > 1 and queue.id is not None
+    }
+    if not names:
+        return operations
+    return [
+        replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
+        for one in operations
+    ]
 
 
 def _queue_of(data: dict[str, Any]) -> AuditedQueue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -74,6 +75,25 @@ def test_a_name_of_several_lines_or_with_orders_to_the_terminal_is_written_out(c
         made.assert_one_queue(TORCH)
     assert "  f\\x1b[2J\\n on [red]one\\n\\x1b[2Jtwo é (cpu)\n" in str(caught.value)
     assert repr(made) == "<streamkit audit report: 1 operation, 1 queue>"
+
+
+def test_a_terminal_that_has_no_such_letters_is_shown_their_numbers():
+    pytest.importorskip("rich")
+    done = python(
+        """
+import sys
+import streamkit as sk
+sys.stdout.reconfigure(encoding="ascii")
+queue, other = sk.new_stream("cpu", name="é"), sk.new_stream("cpu")
+with sk.audit() as report:
+    queue.submit(int)
+    queue.sync()
+    other.submit(int)
+report.show()
+"""
+    )
+    assert "\n\\xe9 (cpu)\n" in done
+    assert re.search(r"\n#+[.]+\n", done)
 
 
 def test_an_empty_report_is_shown(capsys):
