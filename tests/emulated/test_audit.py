@@ -185,6 +185,7 @@ def is_left(audit, error):
     return error is not None and not swallowed
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("error", [None, ValueError("of the block")])
 def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
     stream, host, called = sk.new_stream(), sk.new_stream("cpu"), []
