@@ -157,11 +157,12 @@ def primary_is_active(device: int) -> bool:
 
 
 def default_context() -> int:
-    """Return where the runtime works in a thread without a context: on device 0.
+    """Return what is to be current in a thread that had no context: among devices, device 0's.
 
-    0, none, while nobody uses that device, whose context costs memory.
+    With none, a runtime that has been on another device says that it still is, and launches on
+    device 0. But none, 0, while nobody uses device 0, whose context costs memory.
     """
-    return primary_context(0) if primary_is_active(0) else 0
+    return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
 
 
 def sync_context(context: int) -> None:

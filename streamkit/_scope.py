@@ -119,10 +119,8 @@ class CudaScope:
         plan, tokens = self.plan, self.tokens
         lost: list[str] = []
         interrupt: BaseException | None = None
-        strayed = True
         try:
-            strayed = _library.is_forked or plan.where() != plan.here
-            if strayed:
+            if _library.is_forked or plan.where() != plan.here:
                 _driver.set_context(plan.context)  # the body may have changed the device
         except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
             lost.append(f"the device of {self.stream!r} ({error})")
@@ -136,10 +134,7 @@ class CudaScope:
             interrupt = self._leave_rest(lost) or interrupt
         if self.previous != plan.context or not plan.keeps_device:
             try:
-                # none, once the runtime has been on another device, would part it in two: it says
-                # that it is still there, and launches on device 0
-                none = not self.previous and (strayed or _driver.primary_device(plan.context) != 0)
-                _driver.set_context(_driver.default_context() if none else self.previous)
+                _driver.set_context(self.previous or _driver.default_context())
             except errors.StreamKitError as error:
                 lost.append(f"the device before {self.stream!r} ({error})")
         if interrupt is not None:

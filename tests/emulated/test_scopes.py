@@ -109,22 +109,31 @@ with zero:
     with one:
         assert int(driver.cuCtxGetCurrent()[1]) == one.context != zero.context
     assert int(driver.cuCtxGetCurrent()[1]) == zero.context
-assert int(driver.cuCtxGetCurrent()[1]) == 0
+driver.cuCtxSetCurrent(one.context)
+with zero:
+    pass
+assert int(driver.cuCtxGetCurrent()[1]) == one.context
 """)
 
 
-@pytest.mark.parametrize("stray", [False, True])
-def test_a_thread_without_a_context_is_on_device_0_again(program, stray):
-    # The runtime, whose current device nobody here can ask, would say that it is on device 1 still,
-    # and launch on device 0.
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("way", ["one", "nested", "set"])
+def test_a_thread_without_a_context_is_on_device_0_again(program, monkeypatch, devices, way):
+    # With none the runtime, whose own device nobody here can ask, would say that it is on device 1
+    # still, and launch on device 0. With a single device there is no other to be on.
+    monkeypatch.setenv("EMULATED_DEVICES", str(devices))
     program(f"""
-zero, one = sk.new_stream(0), sk.new_stream(1)
-stream = zero if {stray} else one
-for scope in (stream, sk.use(stream, ordered=True)):
-    driver.cuCtxSetCurrent(0)
+zero, one = sk.new_stream(0), sk.new_stream({devices} - 1)
+for scope in (one if "{way}" == "one" else zero, sk.use(zero, ordered=True)):
+    assert int(driver.cuCtxGetCurrent()[1]) == 0
     with scope:
-        driver.cuCtxSetCurrent(one.context)
-    assert int(driver.cuCtxGetCurrent()[1]) == zero.context
+        if "{way}" == "nested":
+            with one:
+                pass
+        if "{way}" == "set":
+            driver.cuCtxSetCurrent(one.context)
+    assert int(driver.cuCtxGetCurrent()[1]) == (zero.context if {devices} > 1 else 0)
+    driver.cuCtxSetCurrent(0)
 """)
 
 
