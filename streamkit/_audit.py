@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from streamkit import _driver
+from streamkit._audit_cuda import CudaRecorder
+from streamkit._audit_host import HostRecorder
+from streamkit._report import Report
+
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from streamkit._audit_cuda import CudaRecorder
-    from streamkit._audit_host import HostRecorder
-    from streamkit._report import Report
 
 
 @contextmanager
@@ -26,16 +27,8 @@ def audit() -> Generator[Report]:
     CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at the
     beginning, or took it meanwhile. CaptureError if the block ends while a stream captures.
     """
-    # what it needs is imported by those who use it
-    from streamkit import _driver  # noqa: PLC0415
-    from streamkit._audit_host import HostRecorder  # noqa: PLC0415
-    from streamkit._report import Report  # noqa: PLC0415
-
-    report, host, cuda = Report(), HostRecorder(), None
-    if _driver.is_present():
-        from streamkit._audit_cuda import CudaRecorder  # noqa: PLC0415
-
-        cuda = CudaRecorder()
+    report, host = Report(), HostRecorder()
+    cuda = CudaRecorder() if _driver.is_present() else None
     recorders = (host,) if cuda is None else (cuda, host)
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
