@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _identity, _open_scopes, _order, _registry
 from streamkit._adapter import traits_of
-from streamkit._doctor import tell
 from streamkit._doctor_builds import CPU, newest, replacement
-from streamkit._doctor_report import Standing
+from streamkit._doctor_report import Standing, tell
 from streamkit._queue import LEGACY, PER_THREAD
 from streamkit._stream import CudaStream
 from streamkit._wrap import wrap

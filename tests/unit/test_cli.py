@@ -12,7 +12,8 @@ import pytest
 
 import streamkit
 from _programs import BLOCKER
-from streamkit._bench import Count, Import, Report
+from streamkit._bench import Import, Report
+from streamkit._bench_count import Count
 from streamkit._bench_timing import Row
 from streamkit._bench_waits import WakeUp
 

@@ -402,7 +402,7 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
         yield FOUND[0]
         raise ValueError("broken")
 
-    found = _doctor.tell("the toys", check, "toylib")
+    found = _doctor_report.tell("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
 
