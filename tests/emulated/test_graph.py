@@ -682,6 +682,7 @@ def never_end(cell):
 @pytest.mark.parametrize(
     "end", [end_well, end_by_error, end_unjoined, end_broken, never_end], ids=lambda f: f.__name__
 )
+@pytest.mark.usefixtures("lanes")
 def test_nothing_is_left_alive(cells, end):
     cell = cells(1)
 
@@ -696,7 +697,7 @@ def test_nothing_is_left_alive(cells, end):
     for _ in range(30):
         once()
     gc.collect()
-    sk.new_stream()  # lets go of what was kept; a wait could make lanes
+    sk.new_stream()  # lets go of what was kept
     _retired.sweep()
     assert alive() == before
 
