@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, _library, _order, _refusals, _registry, errors
+from streamkit import _driver, _edges, _immortal, _library, _order, _refusals, _registry, errors
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -88,10 +88,7 @@ def _prepare() -> None:
 
     A reference that nobody gives up keeps the tables, and what is in them, beyond that end.
     """
-    import ctypes  # noqa: PLC0415 - slow to import
-
-    for table in (_busy, _waiting):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+    _immortal.never_end(_busy, _waiting)
     gc.callbacks.append(_collected)
     atexit.register(drain)
 

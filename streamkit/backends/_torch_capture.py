@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from streamkit import _driver, _driver_graphs
+from streamkit import _driver, _driver_graphs, _immortal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit.protocols import Binding
-
-_half_begun: list[Any] = []
-"""torch (2.11) ends the process with a graph whose beginning failed, so none of them ends."""
 
 
 class Part:
@@ -33,11 +30,10 @@ class Part:
 
     def begin(self) -> None:
         """Begin it; what torch allocates for that is legal beside others' captures too."""
-        _half_begun.append(self._graph)
-        self._is_open = True
-        with _driver.beside_captures():
+        # torch (2.11) ends the process with a graph whose beginning has failed
+        with _immortal.unless_whole(self._graph), _driver.beside_captures():
             self._graph.capture_begin(capture_error_mode=self._mode)
-        _half_begun.remove(self._graph)
+        self._is_open = True
 
     def end(self) -> Graph:
         """End it and return its executable graph."""
@@ -55,8 +51,10 @@ class Part:
         numbers then raise for ever.
         """
         handle = int(self._stream.cuda_stream)
+        if _driver_graphs.captured(handle) is not None:
+            self._is_open = True  # also where an interrupt came before that was noted
         _driver_graphs.discard(handle)
-        if self._is_open:
+        if self._is_open:  # else torch has begun nothing, and would refuse to end it
             _driver_graphs.begin(handle, "relaxed")
             found = _driver_graphs.captured(handle)
             if found is not None:

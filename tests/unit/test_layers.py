@@ -30,6 +30,7 @@ LAYERS = (
         "_callbacks",
         "_captures",
         "_collection",
+        "_immortal",
     ),
     ("_library",),
     ("_driver",),
