@@ -135,6 +135,14 @@ def ended_inside(stream: object) -> CaptureError:
     )
 
 
+def not_ended(stream: object, error: Exception) -> str:
+    """Word what failed after the error of a capture."""
+    return (
+        f"and after that the capture on {describe(stream)} could not be ended: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
 def broken(stream: object, *, blocking: bool) -> CaptureError:
     """Word a capture that CUDA has invalidated."""
     return CaptureError(
