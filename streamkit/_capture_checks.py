@@ -14,13 +14,14 @@ from streamkit import (
     _registry,
     errors,
 )
-from streamkit._queue import PER_THREAD
+from streamkit._queue import LEGACY
 from streamkit._stream import CudaStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from streamkit._driver_graphs import Captured
+    from streamkit._movers import Mover
     from streamkit._queue import Queue
 
 
@@ -28,10 +29,27 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
     """Raise CaptureError if the stream, or one on which a library stands here, captures."""
     if stream.is_capturing:
         raise _refusals_capture.already_capturing(stream)
-    for mover in _movers.movers():
-        found, _ = _registry.extract(mover.current(stream.device_id))
-        if found.handle > PER_THREAD and _driver_graphs.captured(found.handle) is not None:
-            raise _refusals_capture.already_capturing(CudaStream(_identity.identify(found), None))
+    with _driver.in_context(stream.context):
+        found = _capturing(_movers.movers(), stream.device_id)
+    if found is not None:
+        raise _refusals_capture.already_capturing(CudaStream(_identity.identify(found), None))
+
+
+def a_library_captures_here() -> bool:
+    """Whether a stream that is a library's current one in this thread captures, whoever began.
+
+    What a library frees or destroys then can break that capture, or end the process.
+    """
+    return _capturing(_movers.found_so_far(), _driver.current_device()) is not None
+
+
+def _capturing(movers: Iterable[Mover], device: int) -> Queue | None:
+    """Return the first current stream that captures, with the context of the device current."""
+    for mover in movers:
+        found, _ = _registry.extract(mover.current(device))
+        if found.handle > LEGACY and _driver_graphs.captured(found.handle) is not None:
+            return found
+    return None
 
 
 def whole(stream: CudaStream[Any]) -> Captured:

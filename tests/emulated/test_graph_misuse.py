@@ -214,6 +214,38 @@ def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, m
     assert cell.read() == 2
 
 
+@pytest.mark.parametrize("way", ["closed", "dropped", "collected"])
+def test_a_graph_given_up_in_somebodys_capture_is_destroyed_later(warp, cells, undo, way):
+    cell, raw, count = cells(1), make_stream(), _emulator.live("executables")
+    undo.callback(destroy_stream, raw)
+    stream = warp.Stream("cuda:0", cuda_stream=raw)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    g.launch(g.stream)
+    g.stream.sync()
+    with warp.ScopedStream(stream, sync_enter=False):
+        check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+        fill(cell, 3, raw)
+        if way == "closed":
+            g.close()
+            assert g.closed
+        elif way == "dropped":
+            del g
+        else:
+            cycle = [g]
+            cycle.append(cycle)
+            del g, cycle
+            gc.collect()
+        sk.new_stream()  # one of the calls that destroy what can be
+        assert _emulator.live("executables") == count + 1
+        assert capturing(raw) == 1
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    sk.new_stream()
+    assert _emulator.live("executables") == count
+    del stream
+    gc.collect()
+
+
 # -- a child forked inside --------------------------------------------------------------------
 
 
