@@ -27,10 +27,11 @@ from streamkit._queue import LEGACY
 from streamkit._wrap import new_stream, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from contextlib import AbstractContextManager
 
     from streamkit._adapter import CapturePart
+    from streamkit._movers import Mover
     from streamkit._stream import CudaStream
     from streamkit.protocols import Adapter, StreamLike
 
@@ -55,10 +56,11 @@ def capture(
 
     Run the block once before: what a library makes at its first use is illegal inside.
 
-    Raises CaptureError if the block did nothing, left a fork unjoined, or did what is illegal
-    inside; its own errors pass. However it ends, no stream captures and the libraries stand as
-    before. One thread at a time can capture with libraries that have one capture for the process.
-    UnsupportedStreamError on the host, and what ``wrap`` raises.
+    Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
+    outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
+    stream captures and the libraries stand as before. One thread at a time can capture with
+    libraries that have one capture for the process. UnsupportedStreamError on the host, and what
+    ``wrap`` raises.
     """
     if mode not in _driver_graphs.MODES:
         raise _refusals_capture.bad_mode(mode, _driver_graphs.MODES)
@@ -73,7 +75,8 @@ def capture(
 @contextlib.contextmanager
 def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     _retired.sweep()
-    adapters = [_registry.adapter(mover.name) for mover in _movers.movers()]
+    movers = _movers.movers()
+    adapters = [_registry.adapter(mover.name) for mover in movers]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
     graph = CudaGraph(stream)
     held: list[Any] = []
@@ -91,6 +94,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
                     work.begin()
                     graph._begin()  # noqa: SLF001 - next door
                     yield graph
+                    work.check(movers)
                     graph._complete(work.end(held))  # noqa: SLF001 - next door
                 except BaseException as error:
                     graph._fail()  # noqa: SLF001 - next door
@@ -130,10 +134,14 @@ class _Work:
         for part in self._joined:
             part.begin()
 
-    def end(self, held: list[Any]) -> Parts:
-        """End it well, if it is whole."""
+    def check(self, movers: Iterable[Mover]) -> None:
+        """Raise CaptureError if it is not whole, or one of these libraries stands outside it."""
         self._return()
         _capture_checks.check_complete(self._stream)
+        _capture_checks.check_nobody_left(self._stream, movers)
+
+    def end(self, held: list[Any]) -> Parts:
+        """End it well: it is whole."""
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]

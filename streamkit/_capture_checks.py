@@ -83,6 +83,20 @@ def check_complete(stream: CudaStream[Any]) -> None:
         raise _refusals_capture.unjoined(stream, forks)
 
 
+def check_nobody_left(stream: CudaStream[Any], movers: Iterable[Mover]) -> None:
+    """Raise CaptureError if one of these libraries stands on a stream outside the capture.
+
+    The block has moved it there, and its work with it, for good: whoever comes back is not found.
+    """
+    own = stream._live()  # noqa: SLF001 - next door
+    number = _driver.capture_id(own.handle)
+    for mover in movers:
+        found, _ = _registry.extract(mover.current(stream.device_id))
+        is_default = found.handle <= LEGACY  # which cannot take part
+        if is_default or _driver.capture_id(found.handle) != number:
+            raise _refusals_capture.left_for_elsewhere(stream, mover.name, found.handle)
+
+
 def busy_elsewhere(stream: CudaStream[Any]) -> list[CudaStream[Any]]:
     """Return the other streams of the device, of those known, that have work to do."""
     return [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]

@@ -128,6 +128,15 @@ def unjoined(stream: object, forks: Sequence[object]) -> CaptureError:
     )
 
 
+def left_for_elsewhere(stream: object, library: str, handle: int) -> CaptureError:
+    """Word a library that the block has moved out of the capture."""
+    return CaptureError(
+        f"the block has left {library} on another stream, {handle:#x}, which takes no part in the "
+        f"capture on {describe(stream)}: what {library} was given there is not in the graph. Move "
+        "it in a with block, whose stream joins by t.wait(g.stream)."
+    )
+
+
 def ended_inside(stream: object) -> CaptureError:
     """Word a capture that somebody else has ended."""
     return CaptureError(

@@ -83,6 +83,34 @@ def test_a_capture_in_another_context(undo):
     g.close()
 
 
+# -- the block moves a library ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["another stream", "the default stream"])
+def test_a_library_that_the_block_left_outside_the_capture_is_named(warp, cells, where):
+    cell, elsewhere = cells(1), warp.Stream("cuda:0")
+    if where == "the default stream":
+        elsewhere = warp.get_device("cuda:0").null_stream
+    with pytest.raises(sk.CaptureError, match="has left warp on another stream"):
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+            warp.set_stream(elsewhere, "cuda:0")
+    assert not g.stream.is_capturing
+
+
+def test_a_library_left_on_a_stream_of_the_capture_is_welcome(warp, cells):
+    one, two, side = cells(1), cells(1), warp.Stream("cuda:0")
+    with sk.capture() as g:
+        fill(one, 2, g.stream.handle)
+        sk.wrap(side).wait(g.stream)
+        warp.set_stream(side, "cuda:0")
+        fill(two, 3, side.cuda_stream)
+        g.stream.wait(side)
+    g.launch(g.stream)
+    g.stream.sync()
+    assert (one.read(), two.read()) == (2, 3)
+
+
 # -- the block closes its stream --------------------------------------------------------------
 
 
