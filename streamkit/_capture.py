@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
-    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended",
+    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended|captured_event",
     re.IGNORECASE,
 )
 """How CUDA and the libraries on it word errors of captures: a program's own can say "captured"."""
@@ -149,6 +149,8 @@ class _Work:
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is nobody's but the block's."""
+        if isinstance(error, errors.DriverError) and _OF_CAPTURES.search(error.name):
+            return _refusals_capture.illegal_inside(self._stream, error)
         if isinstance(error, errors.StreamKitError) or not isinstance(error, Exception):
             return None
         try:

@@ -10,6 +10,8 @@ from streamkit.errors import CaptureError, UnsupportedStreamError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from streamkit.errors import DriverError
+
 _FIRST_USE = (
     "Run the block once before it is captured: what a library makes at its first use is illegal "
     "inside."
@@ -159,6 +161,11 @@ def broken(stream: object, *, blocking: bool) -> CaptureError:
         "the host, memory allocated or freed by CUDA itself, or a question about a stream that "
         f"captures.{_of_blocking(blocking=blocking)} {_FIRST_USE}"
     )
+
+
+def illegal_inside(stream: object, error: DriverError) -> CaptureError:
+    """Word an error of the driver that is about the capture itself."""
+    return CaptureError(f"the capture on {describe(stream)} was dropped: {error}")
 
 
 def failed(

@@ -144,6 +144,12 @@ ACCEPTED = [
         "nor is it destroyed while it cannot be told whether a library captures here",
     ),
     Accepted(
+        "capture.*",
+        ".*",
+        "an error of the capture itself is told as one, with the driver's words",
+        sk.CaptureError,
+    ),
+    Accepted(
         ".*default_stream.*",
         "cuStreamIsCapturing",
         "so the driver says that a blocking stream captures",

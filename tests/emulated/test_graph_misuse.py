@@ -111,6 +111,35 @@ def test_a_library_left_on_a_stream_of_the_capture_is_welcome(warp, cells):
     assert (one.read(), two.read()) == (2, 3)
 
 
+# -- the block waits over the border of the capture -------------------------------------------
+
+
+def of_a_stream():
+    return sk.new_stream(nonblocking=True)
+
+
+def of_an_event():
+    return sk.new_stream(nonblocking=True).record()
+
+
+@pytest.mark.parametrize("outside", [of_a_stream, of_an_event], ids=lambda make: make.__name__)
+def test_a_wait_for_what_takes_no_part_says_how_it_can(cells, outside):
+    cell, other = cells(1), outside()
+    with pytest.raises(sk.CaptureError, match="ISOLATION.*take the other stream in") as raised:
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+            g.stream.wait(other)
+    assert isinstance(raised.value.__cause__, sk.DriverError)
+    assert "earlier GPU work" not in str(raised.value)
+    assert not g.stream.is_capturing
+
+
+def test_the_default_stream_does_not_join():
+    with pytest.raises(sk.CaptureError, match=r"IMPLICIT.*legacy default stream"):
+        with sk.capture() as g:
+            sk.default_stream().wait(g.stream)
+
+
 # -- the block closes its stream --------------------------------------------------------------
 
 
