@@ -105,10 +105,9 @@ def busy_elsewhere(stream: CudaStream[Any]) -> list[CudaStream[Any]]:
 def _others(stream: CudaStream[Any]) -> Iterator[Queue]:
     """Walk the known queues of the device whose handles must be valid."""
     own = stream._live()  # noqa: SLF001 - next door
-    for queue in _identity._known.living():  # noqa: SLF001 - next door
-        is_valid = queue.owner is not None or queue.is_owned or queue.permanent
+    for queue in _identity.living():
         is_other = queue.device == own.device and queue.handle != own.handle
-        if is_valid and is_other and queue.thread is None:
+        if is_other and queue.thread is None and _identity.is_alive(queue):
             yield queue
 
 

@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, _immortal, _library, _order, _refusals, _registry, errors
+from streamkit import _driver, _edges, _immortal, _library, _order, _owners, _refusals, errors
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class _Ended:
 
     def is_open(self) -> bool:
         """Whether the queue's handle is valid still, as far as its owners tell."""
-        return all(_names(owner, self.queue) for owner in self._owners)
+        return all(_owners.has(owner, self.queue) for owner in self._owners)
 
 
 def _closable(queue: Queue) -> list[object]:
@@ -230,18 +230,10 @@ def _closable(queue: Queue) -> list[object]:
     while record is not None:
         if record.is_owned or record.permanent or record.is_default:
             return []
-        if record.owner is not None and _names(record.owner, queue):
+        if record.owner is not None and _owners.has(record.owner, queue):
             owners.append(record.owner)
         record = record.also
     return owners
-
-
-def _names(owner: object, queue: Queue) -> bool:
-    """Whether the owner is a stream, and of this handle."""
-    try:
-        return _registry.extract(owner)[0].handle == queue.handle
-    except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
-        return False
 
 
 def _settle(loans: list[_Ended]) -> None:

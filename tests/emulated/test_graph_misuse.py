@@ -9,10 +9,11 @@ import os
 import weakref
 
 import _emulator
+import cuda.core
 import pytest
 from _graphs import capturing, fill, nothing_left  # noqa: F401 - a fixture
 from _operations import in_another_context
-from _raw import busy, check, current_context, destroy_stream, driver, make_stream
+from _raw import busy, check, current_context, destroy_stream, driver, make_stream, stream_id
 
 import streamkit as sk
 from streamkit import _capture_checks, _driver_graphs, _movers
@@ -125,7 +126,7 @@ def of_an_event():
 @pytest.mark.parametrize("outside", [of_a_stream, of_an_event], ids=lambda make: make.__name__)
 def test_a_wait_for_what_takes_no_part_says_how_it_can(cells, outside):
     cell, other = cells(1), outside()
-    with pytest.raises(sk.CaptureError, match="ISOLATION.*take the other stream in") as raised:
+    with pytest.raises(sk.CaptureError, match=r"ISOLATION.*take the other stream in") as raised:
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
             g.stream.wait(other)
@@ -223,6 +224,46 @@ def test_an_end_that_fails_once_is_tried_again(cells):
             raise KeyError
     assert not hasattr(raised.value, "__notes__")
     assert not g.stream.is_capturing
+
+
+# -- streams that others have closed ----------------------------------------------------------
+
+
+@pytest.fixture
+def closed():
+    """A stream of cuda.core that was closed while somebody has its wrapper."""
+    device = cuda.core.Device(0)
+    device.set_current()
+    native = device.create_stream()
+    stream = sk.wrap(native)
+    native.close()
+    return stream
+
+
+def test_a_closed_stream_is_not_asked_whether_it_is_busy(closed):
+    """The real driver may crash at a handle that is not alive."""
+    with pytest.raises(sk.CaptureError, match="nothing was captured"), sk.capture():
+        assert closed is not None
+
+
+def test_a_closed_stream_is_not_asked_whether_it_is_the_loose_fork(cells, closed):
+    cell, side = cells(1), sk.new_stream(nonblocking=True)
+    with pytest.raises(sk.CaptureError, match="not joined again"):
+        with sk.capture() as g:
+            side.wait(g.stream)
+            fill(cell, 2, side.handle)
+            assert closed is not None
+
+
+def test_a_stream_first_seen_in_a_capture_is_not_a_closed_one(closed):
+    """A closed stream's handle comes back at once where handles are recycled."""
+    raw = make_stream()
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+    stream = sk.from_handle(raw)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    assert stream.id == stream_id(raw)
+    assert stream != closed
+    destroy_stream(raw)
 
 
 # -- a graph and what it keeps ----------------------------------------------------------------

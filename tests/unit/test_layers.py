@@ -40,7 +40,7 @@ LAYERS = (
     ("_lifetime", "_lanes", "_dispatch"),
     ("_identity",),
     ("_registry",),
-    ("_open_scopes", "_order", "_keep", "_movers", "_current_queues", "_plan", "_scope"),
+    ("_open_scopes", "_order", "_owners", "_keep", "_movers", "_current_queues", "_plan", "_scope"),
     ("_waiting", "_host_queue", "_host_watch", "_host_waits", "_host_then", "_host_keep"),
     ("_event", "_stream_facts", "_stream_waits", "_stream", "_host_event", "_host"),
     ("_wrap",),
