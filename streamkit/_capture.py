@@ -27,16 +27,17 @@ from streamkit._queue import LEGACY
 from streamkit._wrap import new_stream, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from contextlib import AbstractContextManager
 
     from streamkit._adapter import CapturePart
+    from streamkit._movers import Mover
     from streamkit._stream import CudaStream
     from streamkit.protocols import Adapter, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
-    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended",
+    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended|captured_event",
     re.IGNORECASE,
 )
 """How CUDA and the libraries on it word errors of captures: a program's own can say "captured"."""
@@ -55,10 +56,11 @@ def capture(
 
     Run the block once before: what a library makes at its first use is illegal inside.
 
-    Raises CaptureError if the block did nothing, left a fork unjoined, or did what is illegal
-    inside; its own errors pass. However it ends, no stream captures and the libraries stand as
-    before. One thread at a time can capture with libraries that have one capture for the process.
-    UnsupportedStreamError on the host, and what ``wrap`` raises.
+    Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
+    outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
+    stream captures and the libraries stand as before. One thread at a time can capture with
+    libraries that have one capture for the process. UnsupportedStreamError on the host, and what
+    ``wrap`` raises.
     """
     if mode not in _driver_graphs.MODES:
         raise _refusals_capture.bad_mode(mode, _driver_graphs.MODES)
@@ -73,7 +75,8 @@ def capture(
 @contextlib.contextmanager
 def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     _retired.sweep()
-    adapters = [_registry.adapter(mover.name) for mover in _movers.movers()]
+    movers = _movers.movers()
+    adapters = [_registry.adapter(mover.name) for mover in movers]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
     graph = CudaGraph(stream)
     held: list[Any] = []
@@ -91,14 +94,15 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
                     work.begin()
                     graph._begin()  # noqa: SLF001 - next door
                     yield graph
+                    work.check(movers)
                     graph._complete(work.end(held))  # noqa: SLF001 - next door
                 except BaseException as error:
                     graph._fail()  # noqa: SLF001 - next door
                     try:
                         told = work.explain(error)
                     finally:
-                        work.abandon()
-                        with _driver.beside_captures():
+                        work.abandon(error)
+                        with contextlib.suppress(errors.StreamKitError), _driver.beside_captures():
                             held.clear()
                     if told is None:
                         raise
@@ -112,9 +116,10 @@ class _Work:
 
     def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
         self._stream = stream
+        self._queue = stream._live()  # noqa: SLF001 - next door; kept, also if that is closed inside
         self._adapters = adapters
         self._library: str | None = None
-        self._first: CapturePart = DriverPart(stream._live().handle, mode)  # noqa: SLF001 - next door
+        self._first: CapturePart = DriverPart(self._queue.handle, mode)
         self._joined: list[CapturePart] = []
         for adapter in adapters:
             if isinstance(adapter, BeginsCapture) and self._library is None:
@@ -129,9 +134,14 @@ class _Work:
         for part in self._joined:
             part.begin()
 
-    def end(self, held: list[Any]) -> Parts:
-        """End it well, if it is whole."""
+    def check(self, movers: Iterable[Mover]) -> None:
+        """Raise CaptureError if it is not whole, or one of these libraries stands outside it."""
+        self._return()
         _capture_checks.check_complete(self._stream)
+        _capture_checks.check_nobody_left(self._stream, movers)
+
+    def end(self, held: list[Any]) -> Parts:
+        """End it well: it is whole."""
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]
@@ -139,27 +149,48 @@ class _Work:
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is nobody's but the block's."""
+        if isinstance(error, errors.DriverError) and _OF_CAPTURES.search(error.name):
+            return _refusals_capture.illegal_inside(self._stream, error)
         if isinstance(error, errors.StreamKitError) or not isinstance(error, Exception):
             return None
-        found = _driver_graphs.captured(self._stream._live().handle)  # noqa: SLF001 - next door
+        try:
+            self._return()
+            found = _driver_graphs.captured(self._queue.handle)
+        except (
+            errors.StreamKitError
+        ):  # a broken context, or a forked child: the block's own goes on
+            return None
         advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
         is_whole = found is not None and found.is_valid
         names_it = isinstance(error, RuntimeError) and _OF_CAPTURES.search(str(error))
         if is_whole and advice is None and not names_it:
             return None
         return _refusals_capture.failed(
-            self._stream, error, advice, blocking=_capture_checks.is_blocking(self._stream)
+            self._stream, error, advice, blocking=self._queue.nonblocking is False
         )
 
-    def abandon(self) -> None:
-        """End every part, in whatever state, and drop what was captured."""
+    def abandon(self, error: BaseException) -> None:
+        """End every part, in whatever state, and drop what was captured.
+
+        What cannot be ended is a note on the error that led here, which its raiser has to see.
+        """
         try:
             self._abandon()
-        except BaseException:  # an interrupt, or a call that failed: the rest ends all the same
-            self._abandon()
-            raise
+        except BaseException as first:  # an interrupt, or a call that failed: it is tried again
+            try:
+                self._abandon()
+            except Exception as second:  # noqa: BLE001 - a library's own
+                error.add_note(_refusals_capture.not_ended(self._stream, second))
+            if not isinstance(first, Exception):
+                raise
+
+    def _return(self) -> None:
+        """Stand in the stream's context, which the block may have left: default streams mean it."""
+        if _driver.current_context() != self._queue.context:
+            _driver.set_context(self._queue.context)
 
     def _abandon(self) -> None:
+        self._return()
         with contextlib.ExitStack() as parts:
             parts.callback(self._first.abandon)
             for part in self._joined:
@@ -168,4 +199,7 @@ class _Work:
 
 def _advice(adapter: Any, error: Exception) -> str | None:
     explain = getattr(adapter, "explain_capture", None)
-    return None if explain is None else explain(error)
+    try:
+        return None if explain is None else explain(error)
+    except Exception:  # noqa: BLE001 - an adapter's own, which must not hide the block's
+        return None

@@ -162,8 +162,10 @@ class CudaGraph(Graph, metaclass=Concrete):
                 target.wait(self._mark)
             where = queue.handle if library is None else target.to(library)
             with self._in_context():
-                parts.executable.launch(where)
-            self._mark, self._last = target.record(self._mark), number
+                try:
+                    parts.executable.launch(where)
+                finally:  # an interrupt can come when the run is queued already
+                    self._mark, self._last = target.record(self._mark), number
         if _retired.waiting:
             _retired.sweep()
 

@@ -13,13 +13,19 @@ if TYPE_CHECKING:
 class DriverPart:
     """The driver's own part in a capture, where no library has to begin it."""
 
+    _is_refused = False
+
     def __init__(self, stream: int, mode: str) -> None:
         self._stream = stream
         self._mode = mode
 
     def begin(self) -> None:
         """Begin it."""
-        _driver_graphs.begin(self._stream, self._mode)
+        try:
+            _driver_graphs.begin(self._stream, self._mode)
+        except errors.DriverError:
+            self._is_refused = True
+            raise
 
     def end(self) -> DriverGraph:
         """End it and return its executable graph."""
@@ -36,7 +42,8 @@ class DriverPart:
 
     def abandon(self) -> None:
         """End it, in whatever state."""
-        _driver_graphs.discard(self._stream)
+        if not self._is_refused:  # else a capture on the stream is somebody else's
+            _driver_graphs.discard(self._stream)
 
 
 class DriverGraph:

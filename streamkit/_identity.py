@@ -210,12 +210,25 @@ def living() -> list[Queue]:
 def is_alive(queue: Queue) -> bool:
     """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
 
-    A handle cannot have been reused while what destroys it is alive. That of a per-thread stream
-    is another stream in another thread.
+    A handle cannot have been reused while what destroys it is alive, and has not been closed. That
+    of a per-thread stream is another stream in another thread.
     """
     if queue.thread is not None:
         return queue.thread is this_thread()
-    return queue.owner is not None or queue.is_owned or queue.permanent or queue.is_default
+    owners: list[object] = []
+    record: Queue | None = queue
+    while record is not None:
+        if record.is_owned or record.permanent or record.is_default:
+            return True
+        if record.owner is not None:
+            owners.append(record.owner)
+        record = record.also
+    return bool(owners) and not any(owner_has_closed(owner, queue) for owner in owners)
+
+
+def owner_has_closed(owner: object, queue: Queue) -> bool:  # noqa: ARG001 - see below
+    """Whether it is known to have closed the handle: ``_owners``, above, puts who asks here."""
+    return False
 
 
 def settle(queue: Queue) -> bool:

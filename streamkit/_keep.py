@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, _library, _order, _refusals, _registry, errors
+from streamkit import _driver, _edges, _immortal, _library, _order, _owners, _refusals, errors
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -88,10 +88,7 @@ def _prepare() -> None:
 
     A reference that nobody gives up keeps the tables, and what is in them, beyond that end.
     """
-    import ctypes  # noqa: PLC0415 - slow to import
-
-    for table in (_busy, _waiting):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+    _immortal.never_end(_busy, _waiting)
     gc.callbacks.append(_collected)
     atexit.register(drain)
 
@@ -223,7 +220,7 @@ class _Ended:
 
     def is_open(self) -> bool:
         """Whether the queue's handle is valid still, as far as its owners tell."""
-        return all(_names(owner, self.queue) for owner in self._owners)
+        return all(_owners.has(owner, self.queue) for owner in self._owners)
 
 
 def _closable(queue: Queue) -> list[object]:
@@ -233,18 +230,10 @@ def _closable(queue: Queue) -> list[object]:
     while record is not None:
         if record.is_owned or record.permanent or record.is_default:
             return []
-        if record.owner is not None and _names(record.owner, queue):
+        if record.owner is not None and _owners.has(record.owner, queue):
             owners.append(record.owner)
         record = record.also
     return owners
-
-
-def _names(owner: object, queue: Queue) -> bool:
-    """Whether the owner is a stream, and of this handle."""
-    try:
-        return _registry.extract(owner)[0].handle == queue.handle
-    except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
-        return False
 
 
 def _settle(loans: list[_Ended]) -> None:

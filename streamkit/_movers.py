@@ -47,6 +47,11 @@ def movers() -> tuple[Mover, ...]:
     return _found
 
 
+def found_so_far() -> tuple[Mover, ...]:
+    """Return those that ``movers`` returned last, for destructors, in which nothing is loaded."""
+    return _found
+
+
 @functools.cache
 def _watched() -> dict[str, Callable[[], Adapter]]:
     """Return the modules not loaded yet, each with what loads its adapter."""

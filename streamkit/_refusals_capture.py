@@ -10,6 +10,8 @@ from streamkit.errors import CaptureError, UnsupportedStreamError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from streamkit.errors import DriverError
+
 _FIRST_USE = (
     "Run the block once before it is captured: what a library makes at its first use is illegal "
     "inside."
@@ -128,10 +130,27 @@ def unjoined(stream: object, forks: Sequence[object]) -> CaptureError:
     )
 
 
+def left_for_elsewhere(stream: object, library: str, handle: int) -> CaptureError:
+    """Word a library that the block has moved out of the capture."""
+    return CaptureError(
+        f"the block has left {library} on another stream, {handle:#x}, which takes no part in the "
+        f"capture on {describe(stream)}: what {library} was given there is not in the graph. Move "
+        "it in a with block, whose stream joins by t.wait(g.stream)."
+    )
+
+
 def ended_inside(stream: object) -> CaptureError:
     """Word a capture that somebody else has ended."""
     return CaptureError(
         f"the capture on {describe(stream)} was ended inside its block: leave that to streamkit."
+    )
+
+
+def not_ended(stream: object, error: Exception) -> str:
+    """Word what failed after the error of a capture."""
+    return (
+        f"and after that the capture on {describe(stream)} could not be ended: "
+        f"{type(error).__name__}: {error}"
     )
 
 
@@ -142,6 +161,11 @@ def broken(stream: object, *, blocking: bool) -> CaptureError:
         "the host, memory allocated or freed by CUDA itself, or a question about a stream that "
         f"captures.{_of_blocking(blocking=blocking)} {_FIRST_USE}"
     )
+
+
+def illegal_inside(stream: object, error: DriverError) -> CaptureError:
+    """Word an error of the driver that is about the capture itself."""
+    return CaptureError(f"the capture on {describe(stream)} was dropped: {error}")
 
 
 def failed(

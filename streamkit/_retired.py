@@ -1,8 +1,9 @@
 """Graphs given up while one of their launches ran, or a capture went on: destroyed later.
 
 What a graph holds must outlast its last run; and much of what destroys memory is illegal in the
-thread of a capture. So both wait here, for the next capture, launch or end of a graph, or
-whatever lets go of what was kept.
+thread of a capture, whoever began it: torch (2.11) ends the process with a graph that dies there.
+So both wait here, for the next capture, launch or end of a graph, or whatever lets go of what was
+kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _captures, _driver, _keep
+from streamkit import _capture_checks, _captures, _driver, _keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,8 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             # what can fail here is a broken context, which every other call reports
             with contextlib.suppress(Exception), _driver.beside_captures():
-                if entry[0] is None or entry[0].done:
+                has_run = entry[0] is None or entry[0].done
+                if has_run and not _capture_checks.a_library_captures_here():
                     entry[1].close()
                     stays = False
         finally:

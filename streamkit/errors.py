@@ -11,6 +11,23 @@ from typing import Any
 _LOOK_BEFORE = (
     "An error of earlier GPU work can surface here: look at what ran on this device before."
 )
+_IN_CAPTURES = {  # CUDA's numbers of errors of captures
+    900: "It is illegal while a stream captures: do it before the capture, or after it.",
+    901: "An earlier call, which may not have said so, has broken the capture.",
+    902: "Two captures cannot be joined.",
+    903: "A capture ends on the stream on which it began.",
+    904: "Each stream that joined a capture has to be waited for by the one that began it.",
+    905: (
+        "A stream that captures cannot wait for work outside its capture: wait before the capture, "
+        "or take the other stream in first, which a wait of that one for the capturing one does."
+    ),
+    906: (
+        "The legacy default stream can take no part in a capture, and must not be used while a "
+        "blocking stream captures: use another stream."
+    ),
+    907: "The event was last recorded in a capture: ask, or wait for it, when that has ended.",
+    908: "A capture ends in the thread that began it.",
+}
 
 
 class StreamKitError(Exception):
@@ -32,11 +49,11 @@ class NoDeviceError(StreamKitError, RuntimeError):
 class DriverError(StreamKitError, RuntimeError):
     """A CUDA driver call failed: ``name`` and ``code`` are CUDA's own, ``call`` the function."""
 
-    def __init__(self, call: str, name: str, code: int, advice: str = _LOOK_BEFORE) -> None:
+    def __init__(self, call: str, name: str, code: int, advice: str | None = None) -> None:
         self.call: str = call
         self.name: str = name
         self.code: int = code
-        self._advice = advice
+        self._advice = advice or _IN_CAPTURES.get(code, _LOOK_BEFORE)
         super().__init__(call, name, code)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from streamkit import _driver, _driver_graphs
+from streamkit import _driver, _driver_graphs, _immortal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit.protocols import Binding
-
-_half_begun: list[Any] = []
-"""torch (2.11) ends the process with a graph whose beginning failed, so none of them ends."""
 
 
 class Part:
@@ -28,24 +25,28 @@ class Part:
         self._stream = stream
         self._mode = mode
         self._bind = bind
-        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
-        self._is_open = False
+        self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+        self._is_open = self._is_refused = False
 
     def begin(self) -> None:
         """Begin it; what torch allocates for that is legal beside others' captures too."""
-        _half_begun.append(self._graph)
+        # torch (2.11) ends the process with a graph whose beginning has failed
+        with _immortal.unless_whole(self._graph), _driver.beside_captures():
+            try:
+                self._graph.capture_begin(capture_error_mode=self._mode)
+            except Exception:
+                self._is_refused = True
+                raise
         self._is_open = True
-        with _driver.beside_captures():
-            self._graph.capture_begin(capture_error_mode=self._mode)
-        _half_begun.remove(self._graph)
 
     def end(self) -> Graph:
         """End it and return its executable graph."""
         self._back()
-        self._graph.capture_end()
-        self._is_open = False
-        with _driver.beside_captures():
-            self._graph.instantiate()
+        with _immortal.unless_whole(self._graph):  # the traceback could end it in a later capture
+            self._graph.capture_end()
+            self._is_open = False
+            with _driver.beside_captures():
+                self._graph.instantiate()
         return Graph(self._graph, self._stream, self._bind)
 
     def abandon(self) -> None:
@@ -54,7 +55,11 @@ class Part:
         It leaves its allocator and its random numbers in a capture whose end has failed: random
         numbers then raise for ever.
         """
+        if self._is_refused:  # torch would refuse to end it, and a capture is somebody else's
+            return
         handle = int(self._stream.cuda_stream)
+        if _driver_graphs.captured(handle) is not None:
+            self._is_open = True  # also where an interrupt came before that was noted
         _driver_graphs.discard(handle)
         if self._is_open:
             _driver_graphs.begin(handle, "relaxed")
@@ -64,9 +69,14 @@ class Part:
             self._back()
             self._graph.capture_end()
             self._is_open = False
-        self._graph.reset()
-        with contextlib.suppress(RuntimeError):  # while another capture goes on
-            torch.cuda.empty_cache()  # else each failure would leave its memory with torch
+        if self._graph is None:
+            return
+        with _driver.beside_captures():
+            self._graph.reset()
+            self._graph = None  # now, for whoever keeps the error's traceback keeps this
+            # what was allocated inside is torch's, cached where no other capture finds it
+            with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
+                torch.cuda.empty_cache()
 
     def _back(self) -> None:
         """Stand on the stream that captures; whoever began the capture restores where torch was."""
@@ -96,3 +106,4 @@ class Graph:
     def close(self) -> None:
         """Destroy it, and give its memory back to torch."""
         self._graph.reset()
+        self._graph = None  # now, for torch (2.11) ends the process if it dies in a capture

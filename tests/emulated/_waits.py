@@ -52,6 +52,23 @@ def warm_up():
     assert eventually(is_idle)
 
 
+def have_lanes():
+    """Have the dispatcher make its lanes, which it does after the first wait that was long.
+
+    From then on it makes no stream of its own, however slow the machine: streams can be counted.
+    """
+    gate, stream = Gate(), sk.new_stream(nonblocking=True)
+    gate.hold(stream.handle)
+    future = stream.then(int)
+    lanes = _dispatch._dispatcher._lanes
+    assert eventually(lambda: 0 in lanes._wanted or 0 in lanes._free)
+    gate.open()
+    assert future.result(LONG) == 0
+    assert eventually(is_idle)
+    assert lanes._free[0]
+    gate.free()
+
+
 class Later:
     """A gate of its own, so that one opens after another."""
 

@@ -146,6 +146,14 @@ def stands(warp):
 
 
 @pytest.fixture
+def lanes():
+    """The streams that StreamKit makes for itself are there, so that others can be counted."""
+    from _waits import have_lanes
+
+    have_lanes()
+
+
+@pytest.fixture
 def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk

@@ -19,6 +19,7 @@ import pytest
 from _careless import CAREFUL, CARELESS
 from _faults import ACCEPTED, needed, try_all
 from _operations import OPERATIONS, Operation, fresh
+from _waits import have_lanes
 
 import streamkit as sk
 from _libraries import installed
@@ -29,7 +30,12 @@ tried = set()
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections(primary_context):
-    """Collect garbage when it is asked for only, and only what is made from now on."""
+    """Collect garbage when it is asked for only, and only what is made from now on.
+
+    Nor does another thread call the driver: a failure that is meant for the operation would hit
+    it, and a stream that it makes would look like one that is left.
+    """
+    have_lanes()
     if installed("warp"):
         _operations_of_libraries.warp()
     if installed("numba"):

@@ -15,39 +15,18 @@ import weakref
 
 import _emulator
 import pytest
+from _graphs import capturing, fill, nothing_left  # noqa: F401 - a fixture
 from _operations import Foreign, foreign
 from _raw import Gate, busy, check, destroy_stream, driver, make_stream
-from _standing import Standing, alive
+from _standing import alive
 
 import streamkit as sk
 from _queues import within
-from streamkit import _captures, _collection, _driver_graphs, _movers, _retired
-from streamkit.backends import _warp
+from streamkit import _collection, _driver_graphs, _movers, _retired
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
 MODES = pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-
-
-@pytest.fixture
-def nothing_left(warp, monkeypatch):
-    """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
-    monkeypatch.delattr(_warp, "joins_capture")
-    before, collects = Standing(), gc.isenabled()
-    yield
-    assert before.differences() == {}
-    assert gc.isenabled() is collects
-    assert not _captures.any_goes_on()
-
-
-def fill(cell, value, handle):
-    """A node, or work of a queue: write the bits of a number into the cell."""
-    bits = {1: 0x3F800000, 2: 0x40000000, 3: 0x40400000}[value]
-    check(driver.cuMemsetD32Async(cell.pointer, bits, 1, handle))
-
-
-def capturing(handle):
-    return int(check(driver.cuStreamIsCapturing(handle)))
 
 
 @contextlib.contextmanager
@@ -682,6 +661,7 @@ def never_end(cell):
 @pytest.mark.parametrize(
     "end", [end_well, end_by_error, end_unjoined, end_broken, never_end], ids=lambda f: f.__name__
 )
+@pytest.mark.usefixtures("lanes")
 def test_nothing_is_left_alive(cells, end):
     cell = cells(1)
 
@@ -696,7 +676,7 @@ def test_nothing_is_left_alive(cells, end):
     for _ in range(30):
         once()
     gc.collect()
-    sk.new_stream()  # lets go of what was kept; a wait could make lanes
+    sk.new_stream()  # lets go of what was kept
     _retired.sweep()
     assert alive() == before
 

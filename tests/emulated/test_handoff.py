@@ -406,6 +406,7 @@ def test_what_the_driver_refuses_at_the_end_is_tried_again(make):
 
 @each
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("lanes")
 def test_cycles_leave_nothing(make):
     first, second = streams()
     memory = Memory()

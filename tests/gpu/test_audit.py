@@ -166,6 +166,20 @@ def test_a_graph_counts_on_the_queue_that_launches_it(torch):
     report.assert_one_queue(other)
 
 
+def test_what_escapes_a_capture_is_seen(torch):
+    x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+    elsewhere = torch.cuda.Stream()
+    x.add_(1), y.mul_(2)
+    torch.cuda.synchronize()
+    with sk.audit() as report, sk.capture() as g:
+        x.add_(1)
+        with torch.cuda.stream(elsewhere):
+            y.mul_(2)
+    (escaped,) = report.off_queue(g.stream)  # torch begins by setting its seed, on g.stream
+    assert (escaped.kind, escaped.queue.id) == ("kernel", stream_id(elsewhere.cuda_stream))
+    assert g.nodes == 1
+
+
 def test_other_threads_and_nested_audits(torch):
     s = torch.cuda.Stream()
     x = torch.zeros(8, device="cuda")

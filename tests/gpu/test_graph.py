@@ -277,6 +277,11 @@ def test_a_fork_into_another_librarys_stream(players, cells):
 # -- what goes wrong --------------------------------------------------------------------------
 
 
+def left_elsewhere(workload, g):
+    workload.x * 2
+    workload.torch.cuda.set_stream(workload.torch.cuda.Stream())
+
+
 def unjoined(workload, g):
     side = sk.new_stream(nonblocking=True)
     side.wait(g.stream)
@@ -294,6 +299,7 @@ FAILURES = {
     "query": (lambda w, g: driver.cuStreamQuery(g.stream.handle), "broke"),
     "free": (lambda w, g: w.cupy.cuda.Memory(1 << 20), "broke|inside the capture"),
     "unjoined": (unjoined, "not joined"),
+    "left elsewhere": (left_elsewhere, "has left torch on another stream"),
     "its own": (lambda w, g: 1 / 0, None),
 }
 

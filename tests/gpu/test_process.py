@@ -90,3 +90,103 @@ def test_importing_and_wrapping_touches_no_device():
         assert not seam.is_loaded()
     """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+GRAPHS = """
+import gc, torch
+import streamkit as sk
+from streamkit import _capture_checks
+
+x = torch.zeros(8, device="cuda")
+x + 1, torch.rand(8, device="cuda")
+
+
+def ours():
+    with sk.capture() as g:
+        y = torch.rand(8, device="cuda") + x
+    return g
+
+
+def torchs(during):
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        x + 1
+        during()
+        gc.collect()
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+def numbers_are_random():
+    return not torch.equal(torch.rand(8, device="cuda"), torch.rand(8, device="cuda"))
+"""
+
+DEATHS = """
+g = ours()
+g.launch()
+g.stream.sync()
+torchs(g.close)
+print("closed", flush=True)
+
+kept = [ours()]
+torchs(kept.clear)
+print("dropped", flush=True)
+
+kept = [ours()]
+try:
+    kept[0].launch(sk.new_stream("cpu"))
+except sk.DeviceMismatchError as error:
+    kept.append(error)
+torchs(kept.clear)
+print("with the error of its launch", flush=True)
+
+try:
+    with sk.capture():
+        torch.rand(8, device="cuda")
+        raise KeyError
+except KeyError as error:
+    kept.append(error)
+torchs(kept.clear)
+print("with the error of its capture", flush=True)
+print(numbers_are_random())
+"""
+
+
+def test_graphs_that_die_in_a_capture_of_torchs_end_nothing():
+    """torch (2.11) ends the process if its own object dies while its current stream captures."""
+    need("torch")
+    done = run(GRAPHS + DEATHS)
+    ways = ["closed", "dropped", "with the error of its launch", "with the error of its capture"]
+    assert done.stdout.splitlines() == [*ways, "True"]
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_a_beginning_that_torch_refuses_is_told_and_ends_nothing():
+    """Somebody begins a capture on the stream after the question whether one goes on."""
+    need("torch")
+    done = run(
+        GRAPHS
+        + textwrap.dedent("""
+        from cuda.bindings import driver
+
+        stream, refuse = sk.new_stream(nonblocking=True), _capture_checks.refuse_inside_another
+
+        def then_another_begins(asked):
+            refuse(asked)
+            driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(2))
+
+        _capture_checks.refuse_inside_another = then_another_begins
+        try:
+            with sk.capture(stream):
+                pass
+        except Exception as error:
+            print("captur" in str(error), hasattr(error, "__notes__"), stream.is_capturing)
+        _capture_checks.refuse_inside_another = refuse
+        driver.cuGraphDestroy(driver.cuStreamEndCapture(stream.handle)[1])
+        gc.collect()
+        ours().launch()
+        torch.cuda.synchronize()
+        print(numbers_are_random())
+    """)
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("True False True\nTrue\n", "", 0)

@@ -1,0 +1,63 @@
+"""Objects that do not end."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from _programs import python
+from streamkit import _immortal
+
+ENDS = """
+import os
+from streamkit import _immortal
+
+class Ends:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self, tell=os.write):
+        tell(1, self.name)
+
+"""
+
+
+class Thing:
+    pass
+
+
+def test_what_never_ends_outlives_the_interpreter():
+    table = "table = [Ends(b'gone')]\n"
+    assert python(ENDS + table) == "gone"  # the control
+    assert python(ENDS + table + "_immortal.never_end(table)") == ""
+
+
+def test_what_fails_outlives_the_interpreter():
+    fails = """
+one = Ends(b"failed")
+try:
+    with _immortal.unless_whole(one):
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    del one
+with _immortal.unless_whole(Ends(b"whole")):
+    pass
+"""
+    assert python(ENDS + fails) == "whole"
+
+
+def test_a_block_that_ends_well_keeps_nothing():
+    thing = Thing()
+    seen = weakref.ref(thing)
+    with _immortal.unless_whole(thing):
+        pass
+    del thing
+    gc.collect()
+    assert seen() is None
+
+
+def test_an_error_passes():
+    with pytest.raises(ValueError, match="its own"), _immortal.unless_whole(Thing()):
+        raise ValueError("its own")
