@@ -11,8 +11,8 @@ import time
 
 import _emulator
 import pytest
-from _raw import check, destroy_stream, driver, make_stream
-from _waits import Later, is_armed, is_idle, wait_for, warm_up
+from _raw import busy, check, destroy_stream, driver, make_stream
+from _waits import Later, is_armed, is_idle, sleeps, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, within
@@ -314,22 +314,74 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
 
 
 def test_failures_lose_no_lane(held, gate, monkeypatch):
+    """One that failed may wait for the event already, and serves no other before that."""
     stream = held()
-    event = stream.record()
+    event, reached = stream.record(), sk.new_stream().record()
     lanes = _lanes.Lanes(Semaphore())
     assert lanes.arm(event.handle, 0) == 0
     lanes.make()
     with monkeypatch.context() as patch:
         patch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
-        for _ in range(3 * _lanes.PER_DEVICE):
-            assert lanes.arm(event.handle, 0) == 0
-    found = [lanes.arm(event.handle, 0) for _ in range(_lanes.PER_DEVICE + 1)]
+        assert not any(lanes.arm(event.handle, 0) for _ in range(3 * _lanes.PER_DEVICE))
+    lanes.recover()
+    assert lanes.arm(reached.handle, 0) == 0
+    gate.open()
+    stream.sync(timeout=LONG)
+    assert eventually(lambda: lanes.recover() or not lanes._aside)
+    found = [lanes.arm(reached.handle, 0) for _ in range(_lanes.PER_DEVICE + 1)]
     assert found[-1] == 0
     assert len({lane for lane in found if lane}) == _lanes.PER_DEVICE
-    gate.open()
     for lane in found[:-1]:
         check(driver.cuStreamSynchronize(lane))
         check(driver.cuStreamDestroy(lane))
+
+
+@pytest.mark.parametrize(
+    "call", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode", "cuLaunchHostFunc"]
+)
+def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
+    """It would wake another queue's waiter when the first one moves, and not before."""
+    warm_up()
+    stream, told = held(), []
+    event, lanes = stream.record(), _dispatch._dispatcher._lanes
+    before = _emulator.calls(call)
+    if call == "cuLaunchHostFunc":
+        _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+        _watch(event, told)
+    else:
+        _watch(event, told)
+        assert eventually(is_armed)
+        _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+    assert eventually(lambda: _emulator.calls(call) > before and lanes._aside)
+    assert lanes._free[0]
+    assert not any(busy(lane) for lane in lanes._free[0])
+    gate.open()
+    assert eventually(lambda: told)
+    assert eventually(lambda: stream.then(int).result(LONG) == 0 and is_idle() and not lanes._aside)
+    assert len(set(lanes._free[0])) == _lanes.PER_DEVICE
+
+
+def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
+    async def main():
+        stuck, quick = held(), sk.new_stream(nonblocking=True)
+        tasks = [asyncio.create_task(wait_for(stuck.record())) for _ in range(_lanes.PER_DEVICE)]
+        await asyncio.sleep(0)
+        found = _dispatch._dispatcher
+        assert eventually(lambda: len(found._tracks) == len(tasks) and sleeps(found))
+        with contextlib.closing(Later()) as later:
+            later.hold(quick)
+            task = asyncio.create_task(wait_for(quick))
+            await asyncio.sleep(0)
+            assert eventually(lambda: quick._queue in found._tracks and sleeps(found))
+            assert found._tracks[quick._queue].lane
+            later.open()
+            await asyncio.wait_for(task, LONG)
+            assert not any(one.done() for one in tasks)
+            gate.open()
+            await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    warm_up()
+    asyncio.run(main())
 
 
 def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatch):
