@@ -115,7 +115,7 @@ def test_a_forked_child_is_told_and_the_parents_waits_go_on():
         if child == 0:
             told = 0
             for call in (lambda: stream.then(int), lambda: asyncio.run(wait(stream)), stream.sync,
-                         lambda: asyncio.run(wait(event)), event.sync):
+                         lambda: asyncio.run(wait(event)), event.sync, future.result):
                 try:
                     call()
                 except sk.ForkedProcessError:
@@ -128,7 +128,7 @@ def test_a_forked_child_is_told_and_the_parents_waits_go_on():
         gate.open()
         future.result(10)
     """, "-W", "ignore")  # fmt: skip
-    assert (done.stdout, done.stderr) == ("5 0\n0\ncalled\n", "")
+    assert (done.stdout, done.stderr) == ("6 0\n0\ncalled\n", "")
 
 
 @pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "event.sync()"])

@@ -381,7 +381,7 @@ child = os.fork()
 if child == 0:
     told = 0
     for call in (lambda: stream.then(int), lambda: asyncio.run(wait_for(stream)),
-                 stream.sync, lambda: asyncio.run(wait_for(event)), event.sync):
+                 stream.sync, lambda: asyncio.run(wait_for(event)), event.sync, future.result):
         try:
             call()
         except sk.ForkedProcessError:
@@ -392,4 +392,4 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 gate.open()
 future.result(10)
 """)  # fmt: skip
-    assert done.stdout == "5\n0\ncalled\n", done.stderr
+    assert done.stdout == "6\n0\ncalled\n", done.stderr

@@ -574,6 +574,78 @@ print(all(future.result(10) for future in before))
     assert out == "6\n0\nTrue\n"
 
 
+def test_in_a_forked_child_a_pending_future_says_that_the_parent_calls_its_function():
+    """Also where a thread of the parent's, which the child has not, holds the future's own lock."""
+    out = python(
+        """
+import contextlib, os, threading
+import streamkit as sk
+
+release, locked, running = threading.Event(), threading.Event(), sk.new_stream("cpu")
+futures = [running.then(release.wait), running.then(int, 1)]
+held = sk.new_stream("cpu")
+held.submit(release.wait)
+futures.append(held.then(int, 1))
+cancelled = held.then(int, 1)
+cancelled.cancel()
+done = sk.new_stream("cpu").then(int, 2)
+done.result(10)
+while not futures[0].running():
+    pass
+called = []
+for future in futures:
+    future.add_done_callback(called.append)
+
+def hold():
+    with contextlib.ExitStack() as stack:
+        for future in futures:
+            stack.enter_context(future._condition)
+        locked.set()
+        release.wait()
+
+def child():
+    for future in futures:
+        for ask in (future.result, lambda: (_ for _ in ()).throw(future.exception())):
+            try:
+                ask()
+            except sk.ForkedProcessError as error:
+                assert "parent" in str(error)
+            else:
+                raise AssertionError
+    assert cancelled.cancelled()
+    assert done.result() == 2
+    assert not called
+
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def itself():
+    own, = forking
+    assert own.running()
+
+thread = threading.Thread(target=hold)
+thread.start()
+locked.wait()
+print(fork(child))
+forking, known = [], threading.Event()
+forking.append(sk.new_stream("cpu").then(lambda: known.wait() and fork(itself)))
+known.set()
+print(forking[0].result(10))
+release.set()
+print([future.result(10) for future in futures], len(called))
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "0\n0\n[True, 1, 1] 3\n"
+
+
 @pytest.mark.parametrize("where", ["beside", "in a scope", "in the worker", "in a function"])
 def test_in_a_forked_child_a_stream_that_was_busy_begins_empty(where):
     """The parent has its threads, and runs what was submitted; the child runs what is its own."""
