@@ -20,6 +20,7 @@ from _libraries import need
 from _queues import LONG, within
 
 HERE = str(Path(sk.__file__).parent)
+PATIENCE = 2.0  # seconds
 LOOKS = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "RESUME"))}
 
 _raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -88,7 +89,7 @@ def held(found):
     """Which locks a thread that has ended still holds; they are free then."""
     names = []
     for name, lock in found.items():
-        if lock.acquire(blocking=False):
+        if lock.acquire(timeout=PATIENCE):  # another thread of StreamKit's may just have it
             lock.release()
         else:
             names.append(name)

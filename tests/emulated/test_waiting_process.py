@@ -138,9 +138,9 @@ def test_ctrl_c_ends_a_wait_of_any_length(waits):
         stream = hold()
         if {waits!r} == "event.sync()":
             event = stream.record()  # before, for it imports cuda.core, and that swallows a Ctrl-C
-        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
         begun = time.monotonic()
         try:
+            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
             {waits}
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - begun < 10)

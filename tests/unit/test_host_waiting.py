@@ -232,13 +232,13 @@ def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
 
 
 def test_at_most_four_threads_run_functions():
-    running, most, lock = set(), [], threading.Lock()
+    running, most, lock, four = set(), [], threading.Lock(), threading.Barrier(4)
 
     def work():
         with lock:
             running.add(threading.get_ident())
             most.append(len(running))
-        time.sleep(0.01)
+        four.wait(LONG)
         with lock:
             running.discard(threading.get_ident())
 
