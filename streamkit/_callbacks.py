@@ -119,7 +119,7 @@ class Line:
             if self._is_busy:
                 return
             self._is_busy = True
-        _lines.put(self)
+            _lines.put(self)
 
     def run_next(self) -> None:
         """Run one call; the others wait behind those of other lines."""

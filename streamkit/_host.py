@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from streamkit import _host_watch, _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
-from streamkit._host_queue import Mark, Wait, WorkQueue
+from streamkit._host_queue import Mark, Turn, Wait, WorkQueue
 from streamkit._host_waits import HostWaits
 from streamkit.protocols import Concrete, Stream
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, Self
 
-    from streamkit._host_queue import Turn
     from streamkit._host_watch import Step
 
     P = ParamSpec("P")
@@ -236,14 +235,18 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_step", "_turn", "key", "stream")
     plan = None
+    _turn: Turn | None = None  # here, because an interrupt can leave it half made
+    _step: Step | None = None  # what an audit is told of it
 
-    def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
-        self.stream, self.key, self._turn = stream, key, turn
-        self._step: Step | None = None  # what an audit is told of it
-        if turn is not None:
-            self._step = _host_watch.begin(stream, "scope", "with")
+    def __init__(self, stream: HostStream, key: object) -> None:
+        self.stream, self.key = stream, key
+
+    def begin(self) -> None:
+        """Wait for the queue's turn."""
+        self._turn = Turn(self.stream._queue)  # noqa: SLF001 - one module's business
+        self._turn.begin()
+        self._step = _host_watch.begin(self.stream, "scope", "with")
 
     def leave(self) -> list[str]:
         if self._turn is not None:
@@ -259,8 +262,14 @@ class _HostScope:
 def enter(stream: HostStream, key: object) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
     stream._check_open()  # noqa: SLF001 - one module's business
-    turn = None if _open_scopes.holds(stream) else stream._queue.turn()  # noqa: SLF001 - the same
-    _open_scopes.push(_HostScope(stream, key, turn))
+    scope = _HostScope(stream, key)
+    try:
+        if not _open_scopes.holds(stream):
+            scope.begin()
+        _open_scopes.push(scope)
+    except BaseException:  # an interrupt must not leave the queue held for ever
+        scope.leave()
+        raise
 
 
 # -- the default queues -----------------------------------------------------------------------

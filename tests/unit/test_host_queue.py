@@ -72,6 +72,20 @@ def test_one_streams_items_never_overlap(stream):
     assert not overlaps
 
 
+def test_of_two_workers_that_are_started_at_once_one_works(stream):
+    """As by a destructor that submits while its thread submits, which the lock lets through."""
+    second, together = threading.Event(), []
+
+    def submit():
+        with stream._queue._lock:  # until it is left no worker can begin
+            stream.submit(lambda: together.append(second.wait(0.3)))
+            stream.submit(second.set)
+
+    within(submit)
+    within(stream.sync)
+    assert together == [False]
+
+
 # -- waiting for streams and events -----------------------------------------------------------
 
 
@@ -387,7 +401,9 @@ def test_sync_waits_for_work_submitted_before_it_only(stream, hold):
     gate = hold(stream)
     syncing = threading.Thread(target=stream.sync, daemon=True)
     syncing.start()
-    assert eventually(lambda: stream._queue._pending == 2)  # what holds it, and what sync waits for
+    assert eventually(
+        lambda: len(stream._queue._pending) == 2
+    )  # what holds it, and what sync waits for
     late = hold(stream)
     stream.submit(second.append, 1)
     gate.open()
