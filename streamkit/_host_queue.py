@@ -73,7 +73,12 @@ def drain() -> None:
         mark.wait()
 
 
+_LONGEST = threading.TIMEOUT_MAX / 2  # seconds that a lock can wait, and some to spare
+
+
 def _wait(event: threading.Event, timeout: float | None = None) -> bool:
+    if timeout is not None:
+        timeout = min(timeout, _LONGEST)
     return event.wait(timeout) if _engine is None else _engine.wait(event, timeout)
 
 

@@ -423,6 +423,15 @@ def test_sync_times_out_naming_the_stream_and_the_work_goes_on(stream, hold):
     assert seen == [1]
 
 
+@pytest.mark.parametrize("of", [lambda s: s, lambda s: s.record()], ids=["stream", "event"])
+@pytest.mark.parametrize("timeout", [1e12, 1e30, float("inf")])
+def test_a_sync_longer_than_a_lock_can_wait(stream, hold, of, timeout):
+    gate = hold(stream)
+    waited = of(stream)
+    threading.Timer(0.02, gate.open).start()
+    within(lambda: waited.sync(timeout=timeout))
+
+
 def test_sync_releases_the_interpreter(stream, hold):
     gate = hold(stream)
     threading.Timer(0.05, gate.open).start()
