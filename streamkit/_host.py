@@ -159,7 +159,10 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
                         fn(*args, **kwargs)
                 finally:
                     _open_scopes.leave(key)
-            except BaseException as error:  # noqa: BLE001 - raised where the user waits
+            except BaseException as error:  # raised where the user waits
+                here = threading.current_thread()
+                if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+                    raise  # a Ctrl-C, which comes there only
                 if self._queue.error is None:
                     self._queue.error = error
 

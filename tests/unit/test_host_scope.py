@@ -261,6 +261,23 @@ def test_an_exception_of_a_body_is_not_raised_again_by_sync(stream):
     stream.sync()
 
 
+def test_ctrl_c_in_a_function_that_the_body_submits_ends_the_body(stream):
+    """Else it would end one function of a loop that submits, and no second one the loop."""
+    seen = []
+
+    def work():
+        with stream:
+            for number in range(3):
+                stream.submit(seen.append, number)
+                stream.submit(signal.raise_signal, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert seen == [0]
+    stream.sync()
+    assert stream.done
+
+
 def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
     stream.__enter__()
     other.__enter__()
