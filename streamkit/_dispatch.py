@@ -122,9 +122,9 @@ class _Dispatcher:
                     track.lane = self._lanes.arm(point.event, point.device, spare)
                 if not track.lane:
                     youngest = max(youngest or 0, point.since)
-        if not self._tracks:
-            self._lanes.make()
-            return None
+            if not self._tracks:
+                self._lanes.make()
+                return None
         if youngest is None:
             return _SELDOM
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)

@@ -406,6 +406,23 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
     assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
 
 
+def test_lanes_are_made_beside_captures(monkeypatch):
+    """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
+    create, modes = _driver.create_private_stream, []
+
+    def note_and_create(*arguments, **options):
+        mode = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        check(driver.cuThreadExchangeStreamCaptureMode(mode))
+        modes.append(mode)
+        return create(*arguments, **options)
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    monkeypatch.setattr(_driver, "create_private_stream", note_and_create)
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    warm_up()
+    assert modes == [relaxed] * _lanes.PER_DEVICE
+
+
 def test_posts_that_came_together_are_one():
     semaphore = Semaphore()
     for _ in range(3):
