@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import threading
 import time
@@ -195,20 +194,6 @@ def capturing(mode):
 
 
 @MODES
-def test_waiting_disturbs_nobodys_capture(held, gate, mode):
-    stream = held()
-    with capturing(mode):
-        future = stream.then(lambda: driver.cuStreamQuery(stream.handle))
-        event = stream.record()
-        threading.Timer(0.05, gate.open).start()
-        event.sync(timeout=LONG)
-        stream.sync(timeout=LONG)
-        asyncio.run(wait_for(stream))
-        # what was queued after it, as the record above, may not have run yet when it asks
-        assert future.result(LONG)[0] in (0, CODES.CUDA_ERROR_NOT_READY)
-
-
-@MODES
 @pytest.mark.parametrize("known", [True, False])
 def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
     with capturing(mode) as raw:
@@ -237,21 +222,6 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     gate.open()
     WAYS[way](stream)
-
-
-def test_no_python_runs_in_the_drivers_thread(held, gate):
-    """The host function is called while this thread keeps the GIL to itself."""
-    semaphore, stream = Semaphore(), held()
-    library = ctypes.PyDLL(None)  # whose calls keep the GIL
-
-    class Timespec(ctypes.Structure):
-        _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-    _driver.call_host(stream.handle, semaphore.function, semaphore.address)
-    until = Timespec(int(time.time() + LONG), 0)
-    address = ctypes.c_void_p(semaphore.address)
-    gate.open()
-    assert library.sem_timedwait(address, ctypes.byref(until)) == 0
 
 
 def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate):

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
+from _raw import NOT_READY, busy, check, destroy_stream, driver, make_stream
 from test_process import run
 
 import streamkit as sk
-from _queues import LONG, together
+from _queues import LONG, eventually, together
 from streamkit import _driver
 
 ACTIVE = 1
@@ -236,7 +236,8 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
         event.sync(timeout=LONG)
         stream.sync(timeout=LONG)
         asyncio.run(wait_for(stream))
-        assert future.result(LONG) == (0,)
+        # what was queued after it, as the record above, may not have run yet when it asks
+        assert future.result(LONG)[0] in (0, NOT_READY)
         capturing = sk.from_handle(raw)
         for use in (lambda: asyncio.run(wait_for(capturing)), lambda: capturing.then(int)):
             with pytest.raises(sk.CaptureError):
@@ -260,9 +261,9 @@ def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
                 await asyncio.wait_for(stream, 0.001)
 
     asyncio.run(main())
-    time.sleep(0.2)
-    found = _dispatch._dispatcher
-    assert sum(len(track.points) for track in found._tracks.values()) < 4 * _dispatch._MANY
+    tracks = _dispatch._dispatcher._tracks
+    assert eventually(lambda: sum(len(t.points) for t in [*tracks.values()]) < 2 * _dispatch._MANY)
+    assert gate.closed
     gate.open()
 
 
