@@ -232,20 +232,19 @@ def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
 
 
 def test_at_most_four_threads_run_functions():
-    running, most, lock, four = set(), [], threading.Lock(), threading.Barrier(4)
+    running, release = [], threading.Event()
 
     def work():
-        with lock:
-            running.add(threading.get_ident())
-            most.append(len(running))
-        four.wait(LONG)
-        with lock:
-            running.discard(threading.get_ident())
+        running.append(threading.current_thread())
+        release.wait(LONG)
 
     futures = [sk.new_stream("cpu").then(work) for _ in range(20)]
+    assert eventually(lambda: len(running) == 4)
+    assert sum("streamkit-then" in thread.name for thread in threading.enumerate()) == 4
+    release.set()
     for future in futures:
         future.result(LONG)
-    assert max(most) == 4
+    assert len(set(running)) == 4
 
 
 def test_a_function_that_runs_keeps_its_thread_to_itself():
