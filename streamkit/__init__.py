@@ -15,11 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import audit
 from streamkit._current import assert_one_queue, current_stream, current_streams, use
-from streamkit._doctor import doctor
 from streamkit._event import CudaEvent
-from streamkit._handoff import handoff
 from streamkit._host import HostStream
 from streamkit._host_event import HostEvent
 from streamkit._stream import CudaStream
@@ -48,12 +45,21 @@ from streamkit.errors import (
 from streamkit.protocols import Event, Graph, Stream, StreamLike
 
 if TYPE_CHECKING:
+    from streamkit._audit import audit
     from streamkit._capture import capture
+    from streamkit._doctor import doctor
     from streamkit._graph import CudaGraph
+    from streamkit._handoff import handoff
 
 __version__ = "0.1.0"
 
-_LATER = {"CudaGraph": "streamkit._graph", "capture": "streamkit._capture"}  # loaded at first use
+_LATER = {  # loaded at first use: not every program needs them
+    "CudaGraph": "streamkit._graph",
+    "audit": "streamkit._audit",
+    "capture": "streamkit._capture",
+    "doctor": "streamkit._doctor",
+    "handoff": "streamkit._handoff",
+}
 
 __all__ = [
     "BackendNotInstalledError",
@@ -100,3 +106,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from streamkit import _driver, _library
+from streamkit._audit_cuda import CudaRecorder
+from streamkit._audit_host import HostRecorder
+from streamkit._report import Report
+
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from streamkit._audit_cuda import CudaRecorder
-    from streamkit._audit_host import HostRecorder
-    from streamkit._report import Report
 
 
 @contextmanager
@@ -24,18 +25,12 @@ def audit() -> Generator[Report]:
 
     Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError names the extra.
     CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at the
-    beginning, or took it meanwhile. CaptureError if the block ends while a stream captures.
+    beginning, or took it meanwhile. CaptureError if the block ends while a stream captures. In a
+    forked child host queues alone are recorded, and a block that began before the fork ends with
+    ForkedProcessError.
     """
-    # what it needs is imported by those who use it
-    from streamkit import _driver  # noqa: PLC0415
-    from streamkit._audit_host import HostRecorder  # noqa: PLC0415
-    from streamkit._report import Report  # noqa: PLC0415
-
-    report, host, cuda = Report(), HostRecorder(), None
-    if _driver.is_present():
-        from streamkit._audit_cuda import CudaRecorder  # noqa: PLC0415
-
-        cuda = CudaRecorder()
+    report, host = Report(), HostRecorder()
+    cuda = None if _library.is_forked or not _driver.is_present() else CudaRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _audit_records, _current, _driver, _identity, _order, _refusals
+from streamkit import (
+    _audit_records,
+    _current,
+    _driver,
+    _identity,
+    _library,
+    _order,
+    _refusals,
+)
 from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues, Records
 from streamkit._queue import LEGACY, PER_THREAD, Queue
@@ -42,6 +50,8 @@ class CudaRecorder:
 
     def settle(self) -> None:
         """Wait until what was given has run. CaptureError while a stream captures."""
+        if _library.is_forked:
+            raise _refusals.forked()
         self._ended = self._cupti.get_timestamp()
         contexts = self._learn_queues()
         for context in contexts:
@@ -55,6 +65,8 @@ class CudaRecorder:
         if self._cupti is None:
             return
         _identity.unwatch(self._meet)
+        if _library.is_forked:  # CUPTI is the parent's
+            return
         try:
             self._ended = self._ended or self._cupti.get_timestamp()
             if self._queues is None:  # the block raised
@@ -69,6 +81,8 @@ class CudaRecorder:
         ScopeError if another tool was given the records, which the synchronisation at the end
         shows: it should be among them.
         """
+        if _library.is_forked:
+            return []
         records = self._records
         if self._settled and not any(
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
@@ -100,6 +114,8 @@ class CudaRecorder:
         return self._ids(queue.context, queue.handle)
 
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
+        if _library.is_forked:
+            raise _refusals.forked()
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
 

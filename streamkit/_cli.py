@@ -19,7 +19,6 @@ from streamkit.errors import StreamKitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._bench import Report
     from streamkit._demo import Result
 
 _EXTRA = ("numpy", "rich", "typer")
@@ -168,9 +167,9 @@ def _show(result: "Result") -> None:
 
 
 def _bench(output: Path | None, *, as_json: bool) -> int:
-    from streamkit import _bench
+    from streamkit import _bench, _bench_table
 
-    return 1 if _run(_bench, _show_bench, output, as_json=as_json) is None else 0
+    return 1 if _run(_bench, _bench_table.show, output, as_json=as_json) is None else 0
 
 
 def _matrix(output: Path | None, *, as_json: bool) -> int:
@@ -239,53 +238,6 @@ def _progress() -> "Generator[Callable[[str, int, int], None]]":
             bar.update(task, description=what, completed=done, total=steps, refresh=True)
 
         yield progress
-
-
-def _show_bench(report: "Report") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)  # not soft_wrap: the table must fit
-    libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    console.print(f"{report.device}, CUDA {report.cuda}; {libraries}", markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("row", overflow="fold")
-    for heading in ("ours ns", "theirs ns", "ratio (spread)", "at most", "aim", "met?"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in report.rows:
-        verdict = ("aim", "green") if row.ratio <= row.aim else ("yes", "green")
-        table.add_row(
-            Text(row.name),
-            f"{row.ours_ns:.0f}",
-            f"{row.theirs_ns:.0f}",
-            f"{row.ratio:.2f} ({row.ratio_low:.2f}-{row.ratio_high:.2f})",
-            f"{row.at_most:.2f}",
-            f"{row.aim:.2f}",
-            Text.assemble(verdict if row.met else ("no", "red")),
-        )
-    console.print(table)
-    count, imported = report.count, report.imported
-    found = ", ".join(f"{kind} {number:g}" for kind, number in count.found.items())
-    spread = f"{imported.ms_low:.1f} to {imported.ms_high:.1f}"
-    # Only the terminal may break these lines, so that they can be copied.
-    for line in (
-        f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}"),
-        f"{imported.name}: {imported.ms:.1f} ms ({spread}), aim {imported.aim_ms:g}",
-        *(
-            f"wake-up, {wait.name}: {wait.us:.0f} us ({wait.us_low:.0f} to {wait.us_high:.0f})"
-            for wait in report.waits
-        ),
-        f"Medians of {report.repeats} repeats of {report.iterations} calls, the two sides in turn",
-        "",
-        *(
-            f"{row.name}: against {row.against}" + (f"; {row.note}" if row.note else "")
-            for row in report.rows
-        ),
-        *(f"{name}: left out. {why}" for name, why in report.left_out.items()),
-    ):
-        console.print(line, markup=False, soft_wrap=True)
 
 
 def _say(text: str) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from streamkit.protocols import Finding
+from streamkit import _doctor_driver, _doctor_installed, _doctor_running
+from streamkit._doctor_report import Report, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from streamkit._doctor_report import Report
+    from streamkit.protocols import Finding
 
     Progress = Callable[[str, int, int], object]
 
@@ -35,10 +36,6 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
 
     First the driver, then what is installed, then what is loaded: the order of the findings.
     """
-    # only now, for ``import streamkit`` must stay quick
-    from streamkit import _doctor_driver, _doctor_installed, _doctor_running  # noqa: PLC0415 - so
-    from streamkit._doctor_report import Report  # noqa: PLC0415 - the same
-
     installed = _doctor_installed.look()
     findings: list[Finding] = []
     driver = _doctor_driver.look(findings)
@@ -59,22 +56,3 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
         environment=installed.environment,
         findings=list(dict.fromkeys(findings)),
     )
-
-
-def tell(
-    what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
-) -> list[Finding]:
-    """Return what a check finds; that it failed, if it does."""
-    found: list[Finding] = []
-    try:
-        found.extend(look())
-    except Exception as error:  # noqa: BLE001 - what is broken must not stop the other checks
-        found.append(
-            Finding(
-                "cannot-be-asked",
-                f"{what} cannot be examined: {type(error).__name__}: {error}",
-                "Mend the other findings first, and look at the last error of earlier GPU work.",
-                library,
-            )
-        )
-    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import _registry
+from streamkit._doctor_builds import CPU, Package, check_builds, install_line, newest
 from streamkit._doctor_report import Driver, Library, Standing
 from streamkit._doctor_switches import LEGACY, SWITCHES, check_switches, default_streams
 from streamkit._refusals import DISTRIBUTION
@@ -40,17 +41,6 @@ KNOWN = {
 }
 _OTHERS_NAME = "streamkit"  # another project, whose package has our name too
 _READ = (*SWITCHES, "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
-CPU = "cpu"
-_OLDEST_CUDA = 12
-
-
-class Package(NamedTuple):
-    """One installed distribution."""
-
-    name: str
-    version: str
-    cuda: str | None
-    module: str
 
 
 @dataclass(frozen=True)
@@ -172,12 +162,6 @@ def load(installed: Installed, progress: Progress) -> Iterator[Finding]:
 # -- what is wrong with it --------------------------------------------------------------------
 
 
-def install_line(library: str, major: int) -> str:
-    """Return the line that installs a library for that CUDA major."""
-    extra = {"cupy": f"cupy{major}", "cuda.core": f"cuda{major}", "cuda.bindings": f"cuda{major}"}
-    return f"pip install '{DISTRIBUTION}[{extra.get(library, library)}]'"
-
-
 def check(installed: Installed, driver: Driver | None) -> Iterator[Finding]:
     """Yield what is wrong with what is installed, on this driver."""
     if installed.names_clash:
@@ -200,11 +184,11 @@ def check(installed: Installed, driver: Driver | None) -> Iterator[Finding]:
         yield Finding(
             "no-cuda-python",
             "cuda.core, through which streams wait for each other, is not installed",
-            f"Install it: {install_line('cuda.core', min(_major(driver.cuda), 13))}",
+            f"Install it: {install_line('cuda.core', newest(driver))}",
             "cuda.core",
         )
     yield from _too_old(installed)
-    yield from _other_cuda(installed, driver)
+    yield from check_builds(installed.packages, driver)
     yield from check_switches(installed.packages, installed.environment)
     if installed.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield Finding(
@@ -227,50 +211,3 @@ def _too_old(installed: Installed) -> Iterator[Finding]:
                 f"pip install --upgrade '{package.name}>={wanted}'",
                 name,
             )
-
-
-def _major(cuda: str) -> int:
-    return int(cuda.partition(".")[0])
-
-
-def _other_cuda(installed: Installed, driver: Driver | None) -> Iterator[Finding]:
-    packages = installed.packages
-    torch = packages.get("torch")
-    if torch is not None and torch.cuda == CPU:
-        yield Finding(
-            "torch-cpu",
-            f"torch {torch.version} is built without CUDA, and has no streams to share",
-            f"pip uninstall torch, then {install_line('torch', 13)} from an index of CUDA builds.",
-            "torch",
-        )
-    majors = {
-        name: _major(package.cuda)
-        for name, package in packages.items()
-        if package.cuda is not None and package.cuda != CPU
-    }
-    if driver is not None:
-        served = _major(driver.cuda)
-        instead = f", or install a build for CUDA {served}" if served >= _OLDEST_CUDA else ""
-        for name, major in majors.items():
-            if major > served:
-                yield Finding(
-                    "driver-older-than-runtime",
-                    f"{name} {packages[name].version} is built for CUDA {packages[name].cuda}, and "
-                    f"the driver serves CUDA {driver.cuda}",
-                    f"Update the NVIDIA driver{instead}.",
-                    name,
-                )
-    if len(set(majors.values())) > 1:
-        wanted = majors.get("torch", majors.get("cuda.bindings", max(majors.values())))
-        others = [name for name, major in majors.items() if major != wanted]
-        built = ", ".join(f"{name} for {packages[name].cuda}" for name in majors)
-        lines = "; ".join(
-            f"pip uninstall {packages[name].name}, then {install_line(name, wanted)}"
-            for name in others
-        )
-        yield Finding(
-            "cuda-majors",
-            f"the libraries are built for different majors of CUDA ({built}), and each needs its "
-            "own copies of CUDA's libraries",
-            f"Install builds of one major: {lines}.",
-        )

@@ -1,12 +1,14 @@
-"""What the doctor reports, as data."""
+"""What the doctor reports, as data, and how a check comes to be a part of it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamkit.protocols import Finding
+
 if TYPE_CHECKING:
-    from streamkit.protocols import Finding
+    from collections.abc import Callable, Iterable
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,22 @@ def as_data(report: Report) -> dict[str, Any]:
     data["findings"] = [finding._asdict() for finding in report.findings]
     data["ok"] = report.ok
     return data
+
+
+def tell(
+    what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
+) -> list[Finding]:
+    """Return what a check finds; that it failed, if it does."""
+    found: list[Finding] = []
+    try:
+        found.extend(look())
+    except Exception as error:  # noqa: BLE001 - what is broken must not stop the other checks
+        found.append(
+            Finding(
+                "cannot-be-asked",
+                f"{what} cannot be examined: {type(error).__name__}: {error}",
+                "Mend the other findings first, and look at the last error of earlier GPU work.",
+                library,
+            )
+        )
+    return found

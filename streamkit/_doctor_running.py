@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import _driver, _identity, _open_scopes, _order, _registry
 from streamkit._adapter import traits_of
-from streamkit._doctor import tell
-from streamkit._doctor_installed import CPU, install_line
-from streamkit._doctor_report import Standing
+from streamkit._doctor_builds import CPU, newest, replacement
+from streamkit._doctor_report import Standing, tell
 from streamkit._queue import LEGACY, PER_THREAD
 from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
@@ -19,6 +18,7 @@ from streamkit.protocols import CurrentStream, Diagnoses, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from streamkit._doctor_builds import Package
     from streamkit._doctor_installed import Installed
     from streamkit._doctor_report import Driver
     from streamkit.protocols import Adapter
@@ -88,7 +88,7 @@ class _OnDevice:
             except NoDeviceError as error:
                 package = installed.packages.get(name)
                 if package is None or package.cuda != CPU:  # else that is a finding already
-                    yield _no_cuda(name, error, driver)
+                    yield _no_cuda(name, error, package, driver)
         if isinstance(adapter, Diagnoses):
             yield from adapter.diagnose()
 
@@ -206,13 +206,13 @@ def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
     return None
 
 
-def _no_cuda(name: str, error: NoDeviceError, driver: Driver) -> Finding:
+def _no_cuda(name: str, error: NoDeviceError, package: Package | None, driver: Driver) -> Finding:
     reason = f": {error.__cause__}" if error.__cause__ else ""
-    major = int(driver.cuda.partition(".")[0])
+    instead = replacement(package, name, newest(driver))
     return Finding(
         "no-cuda",
         f"{name} cannot use CUDA, and the driver has {len(driver.devices)} device(s){reason}",
-        f"Install a build for this driver: {install_line(name, min(major, 13))}. If it was set "
-        "after Python had started, CUDA_VISIBLE_DEVICES can be the reason.",
+        f"Have a build for this driver: {instead}. If it was set after Python had started, "
+        "CUDA_VISIBLE_DEVICES can be the reason.",
         name,
     )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.table import Table
+
     from streamkit._doctor_report import Driver, Report, Standing
 
 
 def show(report: Report) -> None:
     """Print the driver, the libraries, where they stand, the findings, and the verdict."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)  # not soft_wrap: the tables must fit
@@ -26,23 +26,7 @@ def show(report: Report) -> None:
     line(_driver(report.driver))
     for name, value in report.environment.items():
         line(f"{name}={value}")
-    if report.libraries:
-        table = Table("library", "version", "CUDA", "loaded", "handle 0", box=box.SIMPLE_HEAD)
-        for library in report.libraries:
-            loaded = "yes" if library.loaded else "no"
-            table.add_row(
-                *(Text(cell or "?") for cell in (library.name, library.version)),
-                library.cuda or "",
-                loaded,
-                library.handle_0,
-            )
-        console.print(table)
-    standing = [(one.name, one.current) for one in report.libraries if one.current is not None]
-    if standing:
-        table = Table("current stream", "device", "id", "handle", "kind", "context")
-        table.box = box.SIMPLE_HEAD
-        for name, current in standing:
-            table.add_row(Text(name), *_cells(current))
+    for table in _tables(report):
         console.print(table)
     if report.missing:
         line(f"Not installed: {', '.join(report.missing)}")
@@ -55,6 +39,39 @@ def show(report: Report) -> None:
     else:
         verdict = Text.assemble("\n", ("OK", "green"), ": nothing wrong was found")
     line(verdict)
+
+
+def _tables(report: Report) -> Iterator[Table]:
+    """Yield the libraries, and where those stand that have a current stream."""
+    from rich.text import Text
+
+    if report.libraries:
+        table = _table("library", "version", "CUDA", "loaded", "handle 0")
+        for library in report.libraries:
+            loaded = "yes" if library.loaded else "no"
+            table.add_row(
+                *(Text(cell or "?") for cell in (library.name, library.version)),
+                library.cuda or "",
+                loaded,
+                library.handle_0,
+            )
+        yield table
+    standing = [(one.name, one.current) for one in report.libraries if one.current is not None]
+    if standing:
+        table = _table("current stream", "device", "id", "handle", "kind", "context")
+        for name, current in standing:
+            table.add_row(Text(name), *_cells(current))
+        yield table
+
+
+def _table(*headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings:  # in a narrow terminal words go to the next line, but no number does
+        table.add_column(heading, no_wrap=heading in {"device", "id", "handle", "context"})
+    return table
 
 
 def _driver(driver: Driver | None) -> str:

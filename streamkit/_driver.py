@@ -156,6 +156,15 @@ def primary_is_active(device: int) -> bool:
     return bool(_ask("cuDevicePrimaryCtxGetState", device)[1])
 
 
+def default_context() -> int:
+    """Return what is to be current in a thread that had no context: among devices, device 0's.
+
+    With none, a runtime that has been on another device says that it still is, and launches on
+    device 0. But none, 0, while nobody uses device 0, whose context costs memory.
+    """
+    return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
+
+
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
     with in_context(context):

@@ -17,7 +17,8 @@ from streamkit import (
     errors,
 )
 from streamkit._queue import LEGACY
-from streamkit.protocols import Concrete, Event, Events, Stream
+from streamkit._static_protocol import Concrete
+from streamkit.protocols import Event, Events, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

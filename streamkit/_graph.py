@@ -21,9 +21,10 @@ from streamkit import (
     _retired,
 )
 from streamkit._host import HostStream
+from streamkit._static_protocol import Concrete
 from streamkit._stream import CudaStream
 from streamkit._wrap import wrap
-from streamkit.protocols import Concrete, Graph
+from streamkit.protocols import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

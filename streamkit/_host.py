@@ -16,7 +16,8 @@ from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
 from streamkit._host_queue import Mark, Turn, Wait, WorkQueue
 from streamkit._host_waits import HostWaits
-from streamkit.protocols import Concrete, Stream
+from streamkit._static_protocol import Concrete
+from streamkit.protocols import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

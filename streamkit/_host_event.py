@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import _host_waits, _host_watch, _refusals, _registry, errors
-from streamkit.protocols import Concrete, Event, Stream
+from streamkit._static_protocol import Concrete
+from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkit import _refusals
 from streamkit._host import HostStream
 from streamkit._stream import CudaStream
+from streamkit._timeline_words import counted, in_one_line
 from streamkit._wrap import wrap
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class AuditedQueue:
     """Whose queue for the recorder: CUPTI's ids of context and stream."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.device})"
+        return f"{in_one_line(self.name)} ({self.device})"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Operation:
         return self.kind in WORK
 
     def __str__(self) -> str:
-        name = self.name if len(self.name) <= _LINE else f"{self.name[: _LINE - 3]}..."
+        name = in_one_line(self.name)
+        name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
         return f"{name}{whose} on {self.queue or 'a whole device'}"
 
@@ -87,7 +90,7 @@ class Report:
         key_of: Callable[[Any], tuple[int, int]] | None = None,
     ) -> None:
         """Fill the report in; ``key_of`` finds the queue of a CUDA stream."""
-        self._operations = tuple(sorted(operations, key=lambda one: one.start_ns))
+        self._operations = tuple(_told_apart(sorted(operations, key=lambda one: one.start_ns)))
         self.unfinished = unfinished
         self._key_of = key_of
 
@@ -207,13 +210,31 @@ class Report:
     def __repr__(self) -> str:
         if self._operations is None:
             return "<streamkit audit report, not over>"
-        return f"<streamkit audit report: {len(self.work)} operations, {len(self.queues)} queues>"
+        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
+        return f"<streamkit audit report: {work}, {queues}>"
 
 
 def _known(stream: object) -> Any:
     """Return a stream of ours, closed ones included, or a queue of a report."""
     is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
     return stream if is_ours else wrap(stream)
+
+
+def _told_apart(operations: list[Operation]) -> list[Operation]:
+    """Add its id to the name of each queue that has the name of another."""
+    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
+    count = Counter(map(str, queues))
+    names: dict[AuditedQueue | None, AuditedQueue] = {
+        queue: replace(queue, name=f"{queue.name} id={queue.id}")
+        for queue in queues
+        if count[str(queue)] > 1 and queue.id is not None
+    }
+    if not names:
+        return operations
+    return [
+        replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
+        for one in operations
+    ]
 
 
 def _queue_of(data: dict[str, Any]) -> AuditedQueue:

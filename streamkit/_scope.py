@@ -134,7 +134,7 @@ class CudaScope:
             interrupt = self._leave_rest(lost) or interrupt
         if self.previous != plan.context or not plan.keeps_device:
             try:
-                _driver.set_context(self.previous)
+                _driver.set_context(self.previous or _driver.default_context())
             except errors.StreamKitError as error:
                 lost.append(f"the device before {self.stream!r} ({error})")
         if interrupt is not None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from streamkit import _edges, _event, _identity, _keep, _library, _order, _refusals, _registry
 from streamkit._event import CudaEvent
 from streamkit._lifetime import OwnedEvent
+from streamkit._static_protocol import Concrete
 from streamkit._stream_facts import NativeT
 from streamkit._stream_waits import StreamWaits
-from streamkit.protocols import Concrete, Event, Stream
+from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamkit._timeline_words import counted, in_one_line
+
 if TYPE_CHECKING:
     from streamkit._report import AuditedQueue, Operation, Report
 
@@ -52,18 +54,13 @@ def library_of(operation: Operation) -> str:
 
 def short(name: str) -> str:
     """Return a kernel's name without the namespaces of C++."""
-    return re.sub(r"\(anonymous namespace\)::|\b\w+::", "", name)
-
-
-def times(count: int) -> str:
-    """Return how often, in words."""
-    return "once" if count == 1 else f"{count} times"
+    return re.sub(r"\(anonymous namespace\)::|\b\w+::", "", in_one_line(name))
 
 
 def title(report: Report) -> str:
     """Return how much ran, and where."""
-    queues = len(report.queues)
-    return f"{len(report.work)} operations on {queues} {'queue' if queues == 1 else 'queues'}"
+    work, queues = counted(len(report.work), "operation"), counted(len(report.queues), "queue")
+    return f"{work} on {queues}"
 
 
 def span_ns(report: Report) -> tuple[int, int]:

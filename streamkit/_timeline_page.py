@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _refusals
-from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, short, times, title
+from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, short, title
+from streamkit._timeline_words import times
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -52,8 +53,8 @@ def write(report: Report, path: str | PathLike[str]) -> None:
         raise _refusals.not_installed("plotly", ("audit",), error) from error
     waited = times(len(report.synchronisations))
     draw = resources.files("streamkit").joinpath("data", "timeline.js").read_text(encoding="utf-8")
-    # no "</script>" of a kernel's name may end the element
-    data = json.dumps(page_data(report), separators=(",", ":")).replace("</", "<\\/")
+    # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
+    data = json.dumps(page_data(report), separators=(",", ":")).replace("<", "\\u003c")
     page = _PAGE.format(
         title=html.escape(title(report)),
         summary=html.escape(

@@ -13,9 +13,9 @@ from streamkit._timeline import (
     library_of,
     short,
     span_ns,
-    times,
     title,
 )
+from streamkit._timeline_words import counted, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,12 +38,14 @@ def show(report: Report, console: Console | None = None) -> None:
         raise _refusals.not_installed("rich", ("audit", "cli"), error) from error
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
-    console.print(f"{title(report)} in {_time(end - start)}")
+    console.print(f"{title(report)} in {_time(end - start)}", soft_wrap=True)
+    nothing = "·" if _writable("·", console) == "·" else "."
     for lane in lanes_of(report):
-        console.print(Text(f"\n{lane.label}"), soft_wrap=True)
-        console.print(_drawn(lane.operations, start, end, console.width))
+        console.print(Text(f"\n{_writable(lane.label, console)}"), soft_wrap=True)
+        console.print(_drawn(lane.operations, start, end, console.width, nothing))
         for line in _names(lane):
-            console.print(Text(f"  {line}"), no_wrap=True, overflow="ellipsis")
+            text = Text(f"  {_writable(line, console)}")
+            console.print(text, no_wrap=True, overflow="ellipsis")
     seen = {library_of(one) for one in report.work}
     legend = Text()
     for library in (library for library in LETTERS if library in seen):
@@ -52,14 +54,20 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print()
     if seen:
         console.print(legend)
+    on_legacy = counted(len(report.legacy_work), "operation")
     console.print(
         f"The host waited {times(len(report.synchronisations))}; queues waited "
-        f"{times(len(report.waits))}; {len(report.legacy_work)} operations on the legacy stream",
+        f"{times(len(report.waits))}; {on_legacy} on the legacy stream",
         soft_wrap=True,
     )
 
 
-def _drawn(operations: list[Operation], start: int, end: int, width: int) -> Text:
+def _writable(text: str, console: Console) -> str:
+    """Return the text with what the console's encoding lacks written out."""
+    return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+
+
+def _drawn(operations: list[Operation], start: int, end: int, width: int, nothing: str) -> Text:
     """Return a line that shows in each cell whose work is most of it."""
     from rich.text import Text
 
@@ -77,7 +85,7 @@ def _drawn(operations: list[Operation], start: int, end: int, width: int) -> Tex
     line = Text(no_wrap=True)
     for found in shown:
         if found is None:
-            line.append("·", style="dim")
+            line.append(nothing, style="dim")
         elif found.is_work:
             library = library_of(found)
             line.append(LETTERS[library], style=f"bold white on {COLOURS[library]}")

@@ -7,7 +7,6 @@ This file knows no library and calls no driver.
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -31,14 +30,12 @@ from streamkit._adapter import (
     unbound,
 )
 from streamkit._queue import Queue
+from streamkit._static_protocol import StaticProtocol
 
 if TYPE_CHECKING:
-    from abc import ABCMeta as ProtocolMeta
     from collections.abc import Generator
     from contextlib import AbstractContextManager
     from typing import Self
-else:
-    ProtocolMeta = type(Protocol)
 
 __all__ = [
     "API", "Adapter", "Arrays", "BeginsCapture", "Binding", "BindsCurrent", "CapturePart",
@@ -47,36 +44,9 @@ __all__ = [
     "SupportsCudaStream", "Traits", "unbound",
 ]  # fmt: skip
 
-_ABSENT = object()
-
-
-class _StaticProtocol(ProtocolMeta):
-    """A protocol whose ``isinstance`` evaluates no property.
-
-    The one of Python 3.11 reads every member, which would ask a closed stream for its handle and
-    the driver for its state.
-    """
-
-    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - the instance is a class
-        if type.__instancecheck__(cls, instance):
-            return True
-        if isinstance(instance, type):
-            return False
-        members = cls.__dict__.get("_members", ())
-        return bool(members) and all(
-            inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members
-        )
-
-
-class Concrete(_StaticProtocol):
-    """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
-
-    if not TYPE_CHECKING:  # the same signature, but no type checker knows that of an assignment
-        __instancecheck__ = type.__instancecheck__  # the C function
-
 
 @runtime_checkable
-class Stream(Protocol, metaclass=_StaticProtocol):
+class Stream(Protocol, metaclass=StaticProtocol):
     """An ordered queue of GPU (or host) work: work submitted to it runs in order.
 
     Methods may be called from any thread, except on a per-thread default stream, which raises
@@ -185,7 +155,7 @@ class Stream(Protocol, metaclass=_StaticProtocol):
 
 
 @runtime_checkable
-class Event(Protocol, metaclass=_StaticProtocol):
+class Event(Protocol, metaclass=StaticProtocol):
     """A point of a queue: done when everything submitted before it has run.
 
     Methods may be called from any thread; errors of the CUDA driver are DriverError.
@@ -239,7 +209,7 @@ class Event(Protocol, metaclass=_StaticProtocol):
 
 
 @runtime_checkable
-class Graph(Protocol, metaclass=_StaticProtocol):
+class Graph(Protocol, metaclass=StaticProtocol):
     """What ``streamkit.capture`` gives: the work of its block, to be launched again and again.
 
     Methods may be called from any thread, but ``section``, which is for inside the block.

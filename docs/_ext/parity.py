@@ -1,7 +1,7 @@
 """What each stream class of other libraries is in StreamKit: the tables of ``docs/parity``.
 
 A row says what one member of another library's class is in StreamKit, or why it is not offered, and
-names the test that shows it. The tests compare the rows with the real classes.
+names the tests that show it. A test compares the rows with the real classes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FOLDER = Path(__file__).parents[1] / "parity"
 ABSENT = "unit/test_parity.py::test_what_is_not_offered_is_not_there"
@@ -22,7 +26,7 @@ class Row:
     written: str  # as one would write it in a program
     here: str | None  # what it is in StreamKit
     because: str | None  # or why it is not offered
-    test: str
+    tests: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ def read(name: str) -> Parity:
         here, because = row.pop("here", None), row.pop("not_offered", None)
         if (here is None) == (because is None):
             raise KeyError(f"{name}: {row} needs either `here` or `not_offered`")
-        test = row.pop("test", ABSENT) if because else row.pop("test")
-        rows.append(Row(tuple(row.pop("members")), row.pop("written"), here, because, test))
+        tests = row.pop("tests", [ABSENT]) if because else row.pop("tests")
+        rows.append(Row(tuple(row.pop("members")), row.pop("written"), here, because, tuple(tests)))
         if row:
             raise KeyError(f"{name}: a row has no {', '.join(row)}")
     return Parity(data["class"], data.get("inherits"), tuple(rows))
@@ -54,10 +58,9 @@ def classes() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "consumers")
 
 
-def shown_by(test: str) -> str:
-    """Return a test's name with a place where it may be broken."""
-    path, _, name = test.partition("::")
-    return f"`{path}` `{name}`"
+def shown_by(tests: Iterable[str]) -> str:
+    """Return the tests' names, each with a place where it may be broken."""
+    return ", ".join("`{}` `{}`".format(*test.split("::")) for test in tests)
 
 
 def as_table(parity: Parity) -> str:
@@ -65,17 +68,17 @@ def as_table(parity: Parity) -> str:
     lines = [f"| `{parity.of}` | in StreamKit | shown by |", "|---|---|---|"]
     for row in parity.rows:
         what = row.here or f"not offered: {row.because}"
-        lines.append(f"| `{row.written}` | {what} | {shown_by(row.test)} |")
+        lines.append(f"| `{row.written}` | {what} | {shown_by(row.tests)} |")
     return "\n".join(lines)
 
 
 # -- what others accept -----------------------------------------------------------------------
 
 
-def consumers() -> list[dict[str, str]]:
+def consumers() -> list[dict[str, Any]]:
     """Return the rows of ``consumers.toml``: who, what they accept, what to hand them, evidence."""
     data = tomllib.loads((FOLDER / "consumers.toml").read_text(encoding="utf-8"))
-    rows: list[dict[str, str]] = data["consumer"]
+    rows: list[dict[str, Any]] = data["consumer"]
     return rows
 
 
@@ -83,6 +86,7 @@ def consumers_table() -> str:
     """Return them in Markdown."""
     lines = ["| library | accepts as a stream | hand it | shown by |", "|---|---|---|---|"]
     for row in consumers():
-        shown = shown_by(row["test"]) if "test" in row else f"read in {row['read']}; not run here"
+        tests = row.get("tests")
+        shown = shown_by(tests) if tests else f"read in {row['read']}; not run here"
         lines.append(f"| {row['name']} | {row['accepts']} | {row['give']} | {shown} |")
     return "\n".join(lines)

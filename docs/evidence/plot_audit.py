@@ -25,7 +25,7 @@ TITLES = {
 }
 MICROSECOND = 1000
 LEAST = 0.006  # of the width: a kernel of a microsecond has to be seen
-PAUSE = 1_000_000  # ns: as long as torch takes to load a kernel at its first use
+PAUSE = 1_000_000  # ns: an audit that is not inside another has one after its first kernel
 
 
 def draw(data: dict[str, Any]) -> Figure:
@@ -38,7 +38,7 @@ def draw(data: dict[str, Any]) -> Figure:
     for axes, (name, report) in zip(rows, reports.items(), strict=True):
         lanes(axes, report, longest / MICROSECOND)
         axes.set_title(TITLES[name], loc="left", fontsize=10)
-    rows[-1].set_xlabel("microseconds since the last pause, in which torch loads a kernel")
+    rows[-1].set_xlabel("microseconds")
     seen = {library_of(one) for report in reports.values() for one in report.work}
     handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
@@ -46,7 +46,7 @@ def draw(data: dict[str, Any]) -> Figure:
 
 
 def begin_ns(report: Report) -> int:
-    """Return when the work goes on after the last pause."""
+    """Return when the work goes on after the last pause, if it has one."""
     work = sorted(report.work, key=lambda one: one.start_ns)
     begin = end = work[0].start_ns
     for one in work:

@@ -43,7 +43,8 @@ const label = {
   showarrow: false, xanchor: "left", xref: "paper", yref: "y", x: 0, borderpad: 1,
   font: {size: 12, color: "#444"}, bgcolor: "rgba(255,255,255,0.8)",
 };
-const laneLabels = DATA.lanes.map((text, lane) => ({...label, text, y: lane - 0.36}));
+const laneLabels = DATA.lanes.map((text, lane) => (
+  {...label, text: escaped(text), y: lane - 0.36}));
 
 function layout() {
   return {

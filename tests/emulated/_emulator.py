@@ -69,3 +69,8 @@ def recycle(on):
 def dead_handles_used():
     """How many calls were given a handle that is not alive, since this was last asked."""
     return _library().emulated_dead_handles_used()
+
+
+def end_captures():
+    """End every capture that goes on; return how many there were."""
+    return _library().emulated_end_captures()

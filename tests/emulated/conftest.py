@@ -96,6 +96,13 @@ def no_fault_left():
     assert _emulator.clear_faults() == 0, "a fault that was set never came"
 
 
+@pytest.fixture(autouse=True)
+def no_capture_left():
+    """End with no stream that captures: each call that a capture forbids would fail from then."""
+    yield
+    assert _emulator.end_captures() == 0, "a stream was left capturing"
+
+
 @pytest.fixture(params=["recycled", "fresh"])
 def handles(request):
     """Handles that come back at once break what is kept by handle; fresh ones tell dead ones."""

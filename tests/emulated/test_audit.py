@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -169,6 +170,42 @@ def test_an_error_in_a_capture_leaves_the_capture_whole(cupti):
         raise KeyError
     assert int(check(driver.cuStreamIsCapturing(raw))) == 1
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
+CALLS = ("activity_enable", "activity_disable", "activity_flush_all", "get_timestamp",
+         "get_context_id", "get_stream_id_ex", "activity_register_callbacks")  # fmt: skip
+
+
+def is_left(audit, error):
+    """Whether the end of an audit says that this is a forked child, or passes the block's error."""
+    try:
+        swallowed = audit.__exit__(error and type(error), error, None)
+    except sk.ForkedProcessError:
+        return error is None
+    return error is not None and not swallowed
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("error", [None, ValueError("of the block")])
+def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
+    stream, host, called = sk.new_stream(), sk.new_stream("cpu"), []
+    audit = sk.audit()
+    audit.__enter__()
+    stream.record()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for name in CALLS:
+                setattr(cupti, name, lambda *_, name=name: called.append(name))
+            told = is_left(audit, error)
+            with sk.audit() as report:  # of host streams, which a child can use
+                host.submit(int)
+            status = not (told and len(report.work) == 1 and not called)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    audit.__exit__(None, None, None)
 
 
 def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):

@@ -195,3 +195,16 @@ def test_what_is_unordered_comes_in_more_than_one_order():
     assert len({tuple(round_) for round_ in order}) > 1
     for raw in streams:
         destroy_stream(raw)
+
+
+def test_captures_left_open_can_be_ended():
+    stream, graphs = make_stream(), _emulator.live("graphs")
+    check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(0)))
+    assert (
+        driver.cuStreamSynchronize(stream)[0]
+        == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    )
+    assert _emulator.end_captures() == 1
+    check(driver.cuStreamSynchronize(stream))
+    assert _emulator.live("graphs") == graphs
+    destroy_stream(stream)

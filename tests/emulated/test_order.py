@@ -7,10 +7,11 @@ import threading
 
 import _emulator
 import pytest
-from _raw import check, current_context, destroy_stream, driver, make_stream
+from _raw import busy, check, current_context, destroy_stream, driver, make_stream
 from test_emulator import run
 
 import streamkit as sk
+from _libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -106,6 +107,26 @@ def test_a_cuda_stream_does_not_wait_for_the_host():
     for other in (host, host.record()):
         with pytest.raises(sk.DeviceMismatchError, match="Sync the host stream"):
             stream.wait(other)
+
+
+EVENTS = {
+    "cuda": lambda _: sk.new_stream().to("cuda.core").record(),
+    "warp": lambda warp: warp.Event("cuda:0"),
+    "numba": lambda numba: numba.event(timing=False),
+}
+
+
+@pytest.mark.parametrize("library", EVENTS)
+def test_the_event_of_any_library_is_recorded(gate, library):
+    native = EVENTS[library](need(library))
+    source, waiting, control = (sk.new_stream(nonblocking=True) for _ in range(3))
+    gate.hold(source.handle)
+    source.record(native)
+    waiting.wait(native)
+    assert busy(waiting.handle)
+    assert not busy(control.handle)
+    gate.open()
+    waiting.sync()
 
 
 def test_the_sync_of_an_event_waits(gate):

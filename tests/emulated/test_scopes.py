@@ -52,7 +52,7 @@ for scope in (stream, sk.use(stream)):
     else:
         raise AssertionError("it was entered")
     assert stands(toya, toyb) == [0, 0]
-    assert int(driver.cuCtxGetCurrent()[1]) == 0
+    assert int(driver.cuCtxGetDevice()[1]) == 0
 with sk.use(stream, libraries=["toya"]):
     assert stands(toya, toyb) == [stream.handle, 0]
 """,
@@ -75,7 +75,7 @@ except sk.ScopeError as error:
 else:
     raise AssertionError("nobody was told")
 assert stands(toya, toyb) == [0, stream.handle]
-assert int(driver.cuCtxGetCurrent()[1]) == 0
+assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         toya="",
         toyb=FORGETS,
@@ -95,7 +95,7 @@ except KeyboardInterrupt:
 else:
     raise AssertionError("the interrupt was swallowed")
 assert stands(toya, toyb) == [0, 0]
-assert int(driver.cuCtxGetCurrent()[1]) == 0
+assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         toya="",
         toyb=INTERRUPTED,
@@ -109,7 +109,41 @@ with zero:
     with one:
         assert int(driver.cuCtxGetCurrent()[1]) == one.context != zero.context
     assert int(driver.cuCtxGetCurrent()[1]) == zero.context
+driver.cuCtxSetCurrent(one.context)
+with zero:
+    pass
+assert int(driver.cuCtxGetCurrent()[1]) == one.context
+""")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("way", ["one", "nested", "set"])
+def test_a_thread_without_a_context_is_on_device_0_again(program, monkeypatch, devices, way):
+    # With none the runtime, whose own device nobody here can ask, would say that it is on device 1
+    # still, and launch on device 0. With a single device there is no other to be on.
+    monkeypatch.setenv("EMULATED_DEVICES", str(devices))
+    program(f"""
+zero, one = sk.new_stream(0), sk.new_stream({devices} - 1)
+for scope in (one if "{way}" == "one" else zero, sk.use(zero, ordered=True)):
+    assert int(driver.cuCtxGetCurrent()[1]) == 0
+    with scope:
+        if "{way}" == "nested":
+            with one:
+                pass
+        if "{way}" == "set":
+            driver.cuCtxSetCurrent(one.context)
+    assert int(driver.cuCtxGetCurrent()[1]) == (zero.context if {devices} > 1 else 0)
+    driver.cuCtxSetCurrent(0)
+""")
+
+
+def test_a_device_that_nobody_uses_is_not_given_a_context(program):
+    program("""
+stream = sk.new_stream(1)
+with stream:
+    pass
 assert int(driver.cuCtxGetCurrent()[1]) == 0
+assert driver.cuDevicePrimaryCtxGetState(0)[2] == 0
 """)
 
 
@@ -206,7 +240,7 @@ with one:
     with zero:
         assert int(driver.cuCtxGetCurrent()[1]) == zero.context
     assert int(driver.cuCtxGetCurrent()[1]) == one.context
-assert int(driver.cuCtxGetCurrent()[1]) == 0
+assert int(driver.cuCtxGetDevice()[1]) == 0
 import streamkit_toyb
 assert len(streamkit_toyb.asked) == 4
 """,
@@ -260,7 +294,7 @@ for stream in (zero, one):
     except sk.ScopeError as error:
         assert "does not know" in str(error)
     assert stands(toya) == [0]
-    assert int(driver.cuCtxGetCurrent()[1]) == 0
+    assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         toya=CANNOT_TELL,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from _raw import check, current_context, driver, held, sync
 
@@ -93,3 +95,20 @@ def test_torch_streams_of_the_other_device(players, gate):
     gate.open()
     sync(native.cuda_stream)
     assert int(check(driver.cuCtxGetDevice())) == 0
+
+
+def test_a_thread_without_a_context_is_on_device_0_again(players):
+    torch = players("torch").torch
+    there, y = sk.new_stream(1), torch.zeros(1000, device="cuda:1")
+
+    def work():
+        assert current_context() == 0  # nobody has used CUDA in this thread
+        x = torch.ones(1000, device="cuda:0")
+        check(driver.cuCtxSetCurrent(0))
+        with sk.use(there, ordered=True):
+            y.copy_(x, non_blocking=True)  # torch goes to device 0, and back to device 1
+        assert torch.cuda.current_device() == 0
+        return int(y.sum())  # a kernel of device 1, not launched on device 0
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == 1000

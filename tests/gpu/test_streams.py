@@ -19,6 +19,7 @@ from _raw import (
 )
 
 import streamkit as sk
+from _libraries import cuda_devices
 
 
 def test_a_new_stream_is_what_the_driver_says():
@@ -67,6 +68,7 @@ def test_a_borrowed_handle_is_never_destroyed():
     for _ in range(3):
         stream = sk.from_handle(raw)
         stream.to("cuda.core"), stream.record()
+        assert not stream.owned
         stream.close()
         assert not stream.closed
         del stream
@@ -133,6 +135,26 @@ def test_a_recorded_event_can_be_recorded_again(gate):
     assert held(third.handle)
     gate.open()
     third.sync()
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
+def test_the_event_of_any_library_is_recorded(players, gate, library):
+    player = players(library)
+    native = player.new_event(player.new_stream())
+    source, waiting, control = (sk.new_stream(nonblocking=True) for _ in range(3))
+    gate.hold(source.handle)
+    source.record(native)
+    waiting.wait(native)
+    assert held(waiting.handle)
+    assert not held(control.handle)
+    gate.open()
+    waiting.sync()
+
+
+def test_the_device_of_a_stream_is_asked_where_cupy_does_not_know_it(players):
+    native = players("cupy").cupy.cuda.Stream.from_external(sk.new_stream())
+    assert native.device_id == -1
+    assert sk.wrap(native).device_id == 0
 
 
 def test_a_torch_event_is_created_by_its_first_record(players):
@@ -205,6 +227,7 @@ def test_sync_waits_and_its_timeout_does_not_stop_the_work(gate):
     gate.hold(stream.handle)
     with pytest.raises(TimeoutError, match="slow"):
         stream.sync(timeout=0.02)
+    assert not stream.done
     threading.Timer(0.05, gate.open).start()
     stream.sync()
     assert stream.done
@@ -414,9 +437,10 @@ def test_no_call_outside_use_changes_the_current_context(players):
         stream.sync()
         stream.close()
         assert current_context() == context
-        with sk.use(sk.new_stream()):
+        with sk.use(stream := sk.new_stream()):
             pass
-        assert current_context() == context
+        # in a thread that had none, where there is a device to be on by mistake: device 0's
+        assert current_context() == (context or (stream.context if cuda_devices() > 1 else 0))
 
 
 def test_streams_of_another_context_order_but_do_not_convert(players):

@@ -195,6 +195,16 @@ def test_a_closed_stream_can_still_be_asked_for(stream):
     assert report.off_queue(stream) == []
 
 
+def test_queues_of_one_name_are_told_apart():
+    queues = [sk.new_stream("cpu", name="worker") for _ in range(2)]
+    with sk.audit() as report:
+        for queue in queues:
+            queue.submit(first)
+    assert {one.name for one in report.queues} == {f"worker id={queue.id}" for queue in queues}
+    assert len(report.off_queue(queues[0])) == len(report.off_queue(report.queues[0])) == 1
+    assert Report.from_data(report.as_data()).operations == report.operations
+
+
 def test_the_data_gives_the_report_back(stream, other):
     with sk.audit() as report:
         stream.submit(first)

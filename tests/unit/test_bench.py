@@ -11,6 +11,7 @@ import pytest
 
 from streamkit import (
     _bench,
+    _bench_count,
     _bench_rows,
     _bench_timing,
     _bench_waits,
@@ -19,7 +20,8 @@ from streamkit import (
     _refusals,
     errors,
 )
-from streamkit._bench import Count, Import, Report
+from streamkit._bench import Import, Report
+from streamkit._bench_count import Count
 from streamkit._bench_timing import Arms, Plan, Row
 from streamkit._bench_waits import WakeUp
 
@@ -252,8 +254,8 @@ def driver(monkeypatch):
 def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
     a, b = Waiter(), Waiter(*extra)
     cores = a._queue.core, b._queue.core
-    monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
-    count = _bench.count_calls(a, b, waits=4)
+    monkeypatch.setattr(_bench_count.sk, "from_handle", lambda _: b)
+    count = _bench_count.count_calls(a, b, waits=4)
     assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
@@ -261,8 +263,8 @@ def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
 
 def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):
     b = Waiter("cuMissing")
-    monkeypatch.setattr(_bench.sk, "from_handle", lambda _: b)
-    with pytest.raises(AttributeError), _bench._counting(b):
+    monkeypatch.setattr(_bench_count.sk, "from_handle", lambda _: b)
+    with pytest.raises(AttributeError), _bench_count._counting(b):
         b.wait(Waiter())
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import streamkit
 from _programs import BLOCKER
-from streamkit._bench import Count, Import, Report
+from streamkit._bench import Import, Report
+from streamkit._bench_count import Count
 from streamkit._bench_timing import Row
 from streamkit._bench_waits import WakeUp
 
@@ -139,10 +140,10 @@ def bench(monkeypatch, capsys):
     """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
     from streamkit import _bench, _cli
 
-    def bench(report, *arguments):
+    def bench(report, *arguments, columns=120):
         monkeypatch.setattr(_bench, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["streamkit", "bench", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
             _cli.main()
         return exited.value.code, *capsys.readouterr()
@@ -166,6 +167,17 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
     assert "import streamkit: 12.0 ms (11.0 to 13.0), aim 25" in output
     assert "a library talks" not in output
     assert "\x1b" not in output
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, "0.25 (0.20-0.30)"), (60, " 0.25 ")])
+def test_bench_shows_each_rows_name_and_verdict_in_a_narrow_terminal(bench, columns, shown):
+    _, output, _ = bench(REPORT, columns=columns)
+    table = output.partition("wait: record")[0].splitlines()[1:]
+    assert max(map(len, table)) <= columns
+    verdicts = {line.partition("  ")[0].strip(): line.split()[-1] for line in table if line.strip()}
+    assert {"fast [x]": "aim", "fair": "yes", "slow": "no"}.items() <= verdicts.items()
+    assert shown in output
+    assert "…" not in output
 
 
 def test_bench_as_json_and_to_a_file(bench, tmp_path):

@@ -13,6 +13,7 @@ import streamkit as sk
 from _programs import python
 from streamkit import (
     _doctor,
+    _doctor_builds,
     _doctor_driver,
     _doctor_installed,
     _doctor_report,
@@ -167,6 +168,41 @@ def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
     assert "pip install 'streamkit-cuda[cupy13]'" in two.remedy
     assert "pip uninstall cupy-cuda12x, then" in majors.remedy
     assert "pip install 'streamkit-cuda[cupy13]'" in majors.remedy
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ("13.0", ["pip uninstall cupy-cuda12x, then pip install 'streamkit-cuda[cupy13]'"]),
+        (
+            "12.8",  # not what the driver would refuse, though more has to be installed again
+            [
+                (
+                    "pip uninstall torch, then pip install 'streamkit-cuda[torch]' from an index "
+                    "of CUDA 12 builds"
+                ),
+                "pip uninstall cuda-bindings, then pip install 'streamkit-cuda[cuda12]'",
+            ],
+        ),
+    ],
+)
+def test_the_one_cuda_to_have_is_one_that_the_driver_serves(installed, served, expected):
+    mixed = {**CLEAN, "cupy-cuda12x": "14.2.0"}
+    del mixed["cupy-cuda13x"]
+    found = _doctor_installed.check(installed(mixed), Driver(served, None, A_GPU))
+    (majors,) = [finding for finding in found if finding.code == "cuda-majors"]
+    assert majors.remedy == f"Install builds of one major: {'; '.join(expected)}."
+
+
+def test_a_build_that_is_here_goes_before_another_comes(installed):
+    """pip would leave the same version, and CuPy's two distributions share one folder."""
+    packages, tell = installed(CLEAN).packages, _doctor_builds.replacement
+    assert tell(packages["cupy"], "cupy", 12) == (
+        "pip uninstall cupy-cuda13x, then pip install 'streamkit-cuda[cupy12]'"
+    )
+    assert tell(packages["warp"], "warp", 12).startswith("pip uninstall warp-lang, then ")
+    assert tell(None, "warp", 12) == "pip install 'streamkit-cuda[warp]'"
+    assert tell(None, "a plugin", 12) == "install a build of a plugin for CUDA 12"
 
 
 def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path):
@@ -366,7 +402,7 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
         yield FOUND[0]
         raise ValueError("broken")
 
-    found = _doctor.tell("the toys", check, "toylib")
+    found = _doctor_report.tell("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
 
@@ -404,7 +440,7 @@ def command(monkeypatch, capsys):
     return command
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_command_shows_all_and_exits_1(command, columns):
     status, output, complaints = command(report_of(), columns=columns)
     assert (status, complaints) == (1, "")

@@ -53,6 +53,13 @@ def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
     assert int(ran.split()[-1]) == sum(block.runs(0) for block in BLOCKS[name])
 
 
+@pytest.mark.parametrize("name", [*NAMES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_files_that_a_page_names_are_there(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:tests|examples|docs/evidence)/[\w./]+?)/?`", text))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_the_code_of_a_page_for_a_gpu_compiles(name):
     compile(_documents.source_of([b for b in BLOCKS[name] if b.runs(99)]), name, "exec")

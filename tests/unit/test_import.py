@@ -102,6 +102,14 @@ def test_all_lists_exactly_the_public_names():
     assert sk.__all__ == sorted(sk.__all__)
 
 
+def test_what_is_loaded_at_first_use_is_listed_before():
+    python("""
+import streamkit
+assert set(streamkit.__all__) <= set(dir(streamkit))
+assert "audit" not in vars(streamkit)
+""")
+
+
 def test_every_public_name_exists():
     for name in sk.__all__:
         assert hasattr(sk, name)

@@ -24,6 +24,7 @@ LAYERS = (
         "_queue",
         "_weak_table",
         "_adapter",
+        "_static_protocol",
         "protocols",
         "_awaitable",
         "_semaphore",

@@ -176,6 +176,17 @@ def test_the_grid_of_all_libraries_fits_a_terminal_of_80_columns(matrix):
     )
 
 
+def test_a_narrow_terminal_has_numbers_in_the_place_of_names_and_cuts_nothing(matrix):
+    pairs = [pair(*names) for names in itertools.permutations(LABELS, 2)]
+    report = Report("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
+    _, output, _ = matrix(report, columns=60)
+    lines = [line.rstrip() for line in output.splitlines()]
+    assert lines[2].split() == ["from", "\\", "to", *"1234567"]
+    for number, label in enumerate(LABELS.values(), 1):
+        assert [line for line in lines if line.startswith(f" {number} {label} ")]
+    assert "…" not in output
+
+
 @pytest.mark.parametrize(("problems", "expected"), [((), 0), (LOST, 1)])
 def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
     path = tmp_path / "matrix.json"

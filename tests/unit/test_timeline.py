@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from _programs import python
 from _recorded import LEGACY, TORCH, WARP, report
 from streamkit import _timeline_trace
 from streamkit._report import AuditedQueue, Operation, Report
+from streamkit.errors import OneQueueError
 
 
 def small(*operations):
@@ -53,13 +55,45 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     assert "  cupy_multiply__float32_float_float32 [CuPy]\n" in output
     assert "  add_one_b5b6dbb2_cuda_kernel_forward [Warp]\n" in output
     assert "t torch  c CuPy  w Warp" in output
-    assert "The host waited 0 times; queues waited 0 times; 1 operations on the legacy" in output
+    assert "The host waited 0 times; queues waited 0 times; 1 operation on the legacy" in output
     assert max(map(len, output.splitlines())) <= 90
 
 
 def test_of_a_long_lane_the_first_names_are_shown_and_the_rest_counted(capsys):
     work = [Operation("kernel", f"k{n}", TORCH, n, n + 1, None) for n in range(10)]
     assert "  k5\n  and 4 more\n" in show(small(*work), capsys)
+
+
+def test_a_name_of_several_lines_or_with_orders_to_the_terminal_is_written_out(capsys):
+    queue = AuditedQueue("cpu", "[red]one\n\x1b[2Jtwo é", 1)
+    made = small(Operation("function", "f\x1b[2J\n", queue, 0, 10))
+    output = show(made, capsys)
+    assert output.startswith("1 operation on 1 queue in ")
+    assert "\n[red]one\\n\\x1b[2Jtwo é (cpu)\n" in output
+    assert "\n  f\\x1b[2J\\n\n" in output
+    with pytest.raises(OneQueueError) as caught:
+        made.assert_one_queue(TORCH)
+    assert "  f\\x1b[2J\\n on [red]one\\n\\x1b[2Jtwo é (cpu)\n" in str(caught.value)
+    assert repr(made) == "<streamkit audit report: 1 operation, 1 queue>"
+
+
+def test_a_terminal_that_has_no_such_letters_is_shown_their_numbers():
+    pytest.importorskip("rich")
+    done = python(
+        """
+import sys
+import streamkit as sk
+sys.stdout.reconfigure(encoding="ascii")
+queue, other = sk.new_stream("cpu", name="é"), sk.new_stream("cpu")
+with sk.audit() as report:
+    queue.submit(int)
+    queue.sync()
+    other.submit(int)
+report.show()
+"""
+    )
+    assert "\n\\xe9 (cpu)\n" in done
+    assert re.search(r"\n#+[.]+\n", done)
 
 
 def test_an_empty_report_is_shown(capsys):

@@ -12,7 +12,7 @@ import pytest
 
 from _libraries import lane
 from _recorded import LEGACY, TORCH, WARP, report
-from streamkit._report import Operation, Report
+from streamkit._report import AuditedQueue, Operation, Report
 from streamkit._timeline_page import page_data
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -146,10 +146,15 @@ def test_in_a_narrow_window_the_chart_is_not_wider_than_the_page(opened):
 
 def test_names_are_text_and_not_markup(opened):
     made = Report()
-    name = "</script><img src=x onerror=problems.push(1)>&amp;"
-    made.complete([Operation("kernel", name, TORCH, 0, 10**6, None)])
-    answer = opened(made, "return [DATA.names[0], document.querySelectorAll('#chart img').length];")
-    assert answer == [name, 0]
+    name = "</script><!--<script><img src=x onerror=problems.push(1)><b>&amp;"
+    queue = AuditedQueue("cuda:0", name, 1)
+    made.complete([Operation("kernel", name, queue, 0, 10**6, None)])
+    answer = opened(
+        made,
+        """return [DATA.names[0], document.querySelectorAll("#chart img, #chart b").length,
+                   document.querySelector(".annotation-text").textContent];""",
+    )
+    assert answer == [name, 0, str(queue)]
 
 
 def test_an_empty_report_is_drawn(opened):

@@ -156,6 +156,18 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
     return found;
 }
 
+/* End every capture, so that what one test left open fails no other; how many there were. */
+EXPORT int emulated_end_captures(void) {
+    pthread_mutex_lock(&lock);
+    int ended = 0;
+    for (; captures.count; ended++) {
+        free_graph(captures.items[0]->graph);
+        end_capture(captures.items[0]);
+    }
+    pthread_mutex_unlock(&lock);
+    return ended;
+}
+
 /* -- asked ---------------------------------------------------------------------------------- */
 
 static CUstreamCaptureStatus status_of(const struct stream *stream) {
