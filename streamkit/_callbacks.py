@@ -6,6 +6,7 @@ The same for CUDA and host streams, which say when a function's turn has come.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -13,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -39,6 +40,8 @@ _is_over = False
 class Call:
     """One function to call, and the future of its outcome."""
 
+    _thread: int = 0  # that runs it
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -55,8 +58,23 @@ class Call:
         """Be forgotten without being called."""
         _unsettled.discard(self)
 
+    def refuse(self) -> None:
+        """Say in a forked child, to whoever asks the future, that the parent calls the function.
+
+        Those whom the future would tell on its own are the parent's.
+        """
+        if self._thread == threading.get_ident():  # it forked, and goes on here too
+            return
+        future: Any = self.future
+        future._condition._at_fork_reinit()  # noqa: SLF001 - a thread of the parent's may hold it
+        future._done_callbacks.clear()  # noqa: SLF001 - see above
+        future._waiters.clear()  # noqa: SLF001 - the same
+        with contextlib.suppress(InvalidStateError):  # cancelled
+            future.set_exception(_refusals.future_of_the_parent())
+
     def run(self, failed: Exception | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
+        self._thread = threading.get_ident()
         try:
             self._settle(failed)
         except BaseException:  # noqa: BLE001 - of what the future calls when it is done
@@ -101,7 +119,7 @@ class Line:
             if self._is_busy:
                 return
             self._is_busy = True
-        _lines.put(self)
+            _lines.put(self)
 
     def run_next(self) -> None:
         """Run one call; the others wait behind those of other lines."""
@@ -157,6 +175,8 @@ def _forget() -> None:
     """Begin anew in a forked child, which has none of the threads."""
     global _lines  # noqa: PLW0603 - the process's
     _threads.clear()
+    for call in list(_unsettled):
+        call.refuse()
     _unsettled.clear()
     _lines = queue.SimpleQueue()
     for line in list(_all):

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from streamkit import _driver, errors
-from streamkit._lanes import Lanes
+from streamkit._lanes import FOR_STREAMS, Lanes
 from streamkit._locks import new_lock
 from streamkit._semaphore import Semaphore
 
@@ -35,7 +35,7 @@ class Point:
     """An event on which somebody waits. ``tell`` is called once, with the error if there is one.
 
     It is called in the dispatcher's thread, must not block, and runs no code of the user. Points
-    of one ``queue`` are reached in the order in which they are watched.
+    of one ``queue`` are reached in the order in which they are watched; None if it is not known.
     """
 
     __slots__ = ("device", "event", "keeps", "queue", "since", "tell")
@@ -57,7 +57,7 @@ class Point:
 
 
 class _Track:
-    """The points of one queue: the first one is asked for, and has a lane if there is one."""
+    """The points of one queue, or one of an unknown queue: the first has a lane if there is one."""
 
     __slots__ = ("lane", "limit", "points")
 
@@ -101,7 +101,8 @@ class _Dispatcher:
     def _take(self) -> None:
         while self._new:
             point = self._new.popleft()
-            self._tracks.setdefault(point.queue, _Track()).points.append(point)
+            key = point if point.queue is None else point.queue
+            self._tracks.setdefault(key, _Track()).points.append(point)
 
     def _look(self) -> float | None:
         """Settle every point that is reached, arm the next ones; return how long to wait then."""
@@ -109,6 +110,7 @@ class _Dispatcher:
             return None
         youngest: float | None = None
         with _driver.beside_captures():
+            self._lanes.recover()
             for queue, track in list(self._tracks.items()):
                 self._advance(track)
                 if not track.points:
@@ -116,12 +118,13 @@ class _Dispatcher:
                     continue
                 point = track.points[0]
                 if not track.lane:
-                    track.lane = self._lanes.arm(point.event, point.device)
+                    spare = FOR_STREAMS if point.queue is None else 0
+                    track.lane = self._lanes.arm(point.event, point.device, spare)
                 if not track.lane:
                     youngest = max(youngest or 0, point.since)
-        if not self._tracks:
-            self._lanes.make()
-            return None
+            if not self._tracks:
+                self._lanes.make()
+                return None
         if youngest is None:
             return _SELDOM
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
@@ -138,7 +141,8 @@ class _Dispatcher:
                     error = failed.with_traceback(None)  # which would hold this frame
             points.popleft()
             if track.lane:
-                self._lanes.release(track.lane, point.device)
+                give_back = self._lanes.release if error is None else self._lanes.put_aside
+                give_back(track.lane, point.device)
                 track.lane = 0
             point.settle(error)
         if len(points) > track.limit:  # not to collect what timed out
@@ -150,7 +154,7 @@ class _Dispatcher:
         tracks, self._tracks = self._tracks, {}
         for track in tracks.values():
             if track.lane:
-                self._lanes.release(track.lane, track.points[0].device)
+                self._lanes.put_aside(track.lane, track.points[0].device)
             for point in track.points:
                 point.settle(error)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from streamkit import _host_watch, _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
-from streamkit._host_queue import Mark, Wait, WorkQueue
+from streamkit._host_queue import Mark, Turn, Wait, WorkQueue
 from streamkit._host_waits import HostWaits
 from streamkit._static_protocol import Concrete
 from streamkit.protocols import Stream
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, Self
 
-    from streamkit._host_queue import Turn
     from streamkit._host_watch import Step
 
     P = ParamSpec("P")
@@ -161,7 +160,10 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
                         fn(*args, **kwargs)
                 finally:
                     _open_scopes.leave(key)
-            except BaseException as error:  # noqa: BLE001 - raised where the user waits
+            except BaseException as error:  # raised where the user waits
+                here = threading.current_thread()
+                if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+                    raise  # a Ctrl-C, which comes there only
                 if self._queue.error is None:
                     self._queue.error = error
 
@@ -237,14 +239,18 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    __slots__ = ("_step", "_turn", "key", "stream")
     plan = None
+    _turn: Turn | None = None  # here, because an interrupt can leave it half made
+    _step: Step | None = None  # what an audit is told of it
 
-    def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
-        self.stream, self.key, self._turn = stream, key, turn
-        self._step: Step | None = None  # what an audit is told of it
-        if turn is not None:
-            self._step = _host_watch.begin(stream, "scope", "with")
+    def __init__(self, stream: HostStream, key: object) -> None:
+        self.stream, self.key = stream, key
+
+    def begin(self) -> None:
+        """Wait for the queue's turn."""
+        self._turn = Turn(self.stream._queue)  # noqa: SLF001 - one module's business
+        self._turn.begin()
+        self._step = _host_watch.begin(self.stream, "scope", "with")
 
     def leave(self) -> list[str]:
         if self._turn is not None:
@@ -260,8 +266,14 @@ class _HostScope:
 def enter(stream: HostStream, key: object) -> None:
     """Open a scope of this thread under ``key``, which must leave it."""
     stream._check_open()  # noqa: SLF001 - one module's business
-    turn = None if _open_scopes.holds(stream) else stream._queue.turn()  # noqa: SLF001 - the same
-    _open_scopes.push(_HostScope(stream, key, turn))
+    scope = _HostScope(stream, key)
+    try:
+        if not _open_scopes.holds(stream):
+            scope.begin()
+        _open_scopes.push(scope)
+    except BaseException:  # an interrupt must not leave the queue held for ever
+        scope.leave()
+        raise
 
 
 # -- the default queues -----------------------------------------------------------------------

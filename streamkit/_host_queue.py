@@ -6,7 +6,6 @@ In a forked child all queues begin empty: what they had runs in the parent, whic
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
@@ -74,7 +73,12 @@ def drain() -> None:
         mark.wait()
 
 
+_LONGEST = threading.TIMEOUT_MAX / 2  # seconds that a lock can wait, and some to spare
+
+
 def _wait(event: threading.Event, timeout: float | None = None) -> bool:
+    if timeout is not None:
+        timeout = min(timeout, _LONGEST)
     return event.wait(timeout) if _engine is None else _engine.wait(event, timeout)
 
 
@@ -152,10 +156,16 @@ class Wait:
 class Turn:
     """An item that another thread runs: it begins when the queue gets there, and is ended."""
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, queue: WorkQueue) -> None:
         self.thread = threading.get_ident()
         self.over = False
-        self.begun, self._release, self._ended = threading.Event(), threading.Event(), ended
+        self.begun, self._release = threading.Event(), threading.Event()
+        self._queue, self._forks = queue, _forks
+
+    def begin(self) -> None:
+        """Join the queue, and wait until it gets here."""
+        self._queue.put(self)
+        _wait(self.begun)
 
     def __call__(self) -> None:
         """Let the other thread run, until it ends the turn."""
@@ -163,10 +173,10 @@ class Turn:
         self._release.wait()
 
     def end(self) -> None:
-        """Let the queue go on; nothing the second time."""
-        if not self.over:
+        """Let the queue go on; a second time does what is left."""
+        if not self._release.is_set():
             self.over = True
-            self._ended()
+            self._queue.end_item(self, self._forks)
             self._release.set()
 
 
@@ -182,9 +192,9 @@ class WorkQueue:
     def begin(self) -> None:
         """Be empty, as at first."""
         self._items: deque[Item] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a destructor may run inside it, and submit
         self._working = False  # whether there is a worker
-        self._pending = 0  # items that have not ended
+        self._pending: set[Item] = set()  # items that have not ended
 
     @property
     def idle(self) -> bool:
@@ -200,40 +210,36 @@ class WorkQueue:
     def put(self, item: Item) -> None:
         """Queue an item; RuntimeError if no thread can be started."""
         engine = _engine
-        with self._lock:
-            self._pending += 1
-            start = engine is None and not self._working
-            if engine is None:
-                self._items.append(item)
-            if start:
-                self._working = True
-                _working.add(self)
         if engine is not None:
+            self._pending.add(item)
             engine.put(self, item)
-        elif start:
-            self._start(item)
+            return
+        try:
+            with self._lock:
+                _working.add(self)
+                self._items.append(item)
+                self._pending.add(item)
+            self._have_worker(item)
+        except BaseException:  # an interrupt: what is queued runs all the same
+            if self._items:
+                self._have_worker(item)
+            raise
 
-    def _start(self, item: Item) -> None:
+    def _have_worker(self, item: Item) -> None:
+        """Start one unless there is one; of two that are started at once, one works."""
+        if self._working:
+            return
         try:
             threading.Thread(target=self._work, name=self.name, daemon=True).start()
         except RuntimeError:  # take the item back, or it would never run
             with self._lock:
-                self._working = False
-                self._pending -= 1
+                if self._working or item not in self._items:  # another thread has started one
+                    return
                 self._items.remove(item)
-                _working.discard(self)
+                self._pending.discard(item)
+                if not self._items:
+                    _working.discard(self)
             raise
-
-    def turn(self) -> Turn:
-        """Queue a turn of the calling thread, and wait for it to begin."""
-        turn = Turn(functools.partial(self.end_item, _forks))
-        self.put(turn)
-        try:
-            _wait(turn.begun)
-        except BaseException:  # an interrupted wait must not leave the queue held for ever
-            turn.end()
-            raise
-        return turn
 
     def raise_error(self) -> None:
         """Raise the first error of an item, once."""
@@ -243,6 +249,10 @@ class WorkQueue:
 
     def _work(self) -> None:
         forks = _forks
+        with self._lock:
+            if self._working:
+                return
+            self._working = True
         while forks == _forks:  # an item may fork, and this be its child
             with self._lock:
                 if not self._items:
@@ -253,18 +263,17 @@ class WorkQueue:
             if isinstance(item, Turn):  # it ends its item itself, before its thread goes on
                 item()
             elif isinstance(item, Mark):  # before anybody can see that it is reached
-                self.end_item()
+                self.end_item(item, forks)
                 item()
             else:
                 item()
-                self.end_item(forks)
+                self.end_item(item, forks)
 
-    def end_item(self, forks: int | None = None) -> None:
-        """Note that one item has ended; nothing in a later child than that which queued it."""
+    def end_item(self, item: Item, forks: int | None = None) -> None:
+        """Note that an item has ended; nothing in a later child than that which queued it."""
         if forks not in (None, _forks):
             return
-        with self._lock:
-            self._pending -= 1
+        self._pending.discard(item)
         if _engine is not None:
             _engine.ended(self)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from streamkit._semaphore import Semaphore
 
 PER_DEVICE = 8
+FOR_STREAMS = PER_DEVICE // 2
+"""Those that the waits for events leave alone: any number of these can be for one stuck queue."""
 
 
 class Lanes:
@@ -25,25 +27,26 @@ class Lanes:
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
         self._free: dict[int, list[int]] = {}  # device -> those that serve nothing
+        self._aside: list[tuple[int, int]] = []  # those that may still wait, with their devices
         self._wanted: set[int] = set()  # devices that have none yet
 
-    def arm(self, event: int, device: int) -> int:
+    def arm(self, event: int, device: int, spare: int = 0) -> int:
         """Have the semaphore posted when the event is reached; return the lane, 0 without one.
 
-        There is none while all are taken, before they are made, nor where the driver refuses: an
-        error that matters is told by a question about the event.
+        There is none while all but ``spare`` are taken, before they are made, nor where the driver
+        refuses: an error that matters is told by a question about the event.
         """
         free = self._free.get(device)
         if free is None:
             self._wanted.add(device)
-        if not free:
+        if not free or len(free) <= spare:
             return 0
         lane = free.pop()
         try:
             _driver.wait_event(lane, event)
             _driver.call_host(lane, self._semaphore.function, self._semaphore.address)
         except errors.StreamKitError:
-            free.append(lane)
+            self.put_aside(lane, device)
             return 0
         return lane
 
@@ -63,3 +66,15 @@ class Lanes:
     def release(self, lane: int, device: int) -> None:
         """Take a lane back whose event was reached."""
         self._free[device].append(lane)
+
+    def put_aside(self, lane: int, device: int) -> None:
+        """Take a lane back that may still wait, and would wake the next one it served too late."""
+        self._aside.append((lane, device))
+
+    def recover(self) -> None:
+        """Let those put aside serve again that have nothing to wait for any more."""
+        for lane, device in self._aside.copy():
+            with contextlib.suppress(errors.StreamKitError):  # as long as the driver refuses
+                if _driver.stream_done(lane):
+                    self._aside.remove((lane, device))
+                    self._free[device].append(lane)

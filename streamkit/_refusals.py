@@ -204,6 +204,15 @@ def forked() -> ForkedProcessError:
     )
 
 
+def future_of_the_parent() -> ForkedProcessError:
+    """Word the outcome, in a forked child, of a function that the parent calls."""
+    return ForkedProcessError(
+        "this future was pending when the process was forked: its function is called in the "
+        "parent, and its outcome is known there only. Ask for it before the fork, or start workers "
+        "with multiprocessing's 'spawn' or 'forkserver' method."
+    )
+
+
 # -- wrong moment, wrong place ----------------------------------------------------------------
 
 

@@ -44,10 +44,10 @@ def watch_queue(queue: Queue, check: Callable[[], object], tell: Tell) -> Drop |
 
 def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | None:
     """Have ``tell`` called when the event's last record is reached; return as ``watch_queue``."""
-    return _watch(event, keeps, object(), device, tell)
+    return _watch(event, keeps, None, device, tell)
 
 
-def _watch(event: int, keeps: object, queue: object, device: int, tell: Tell) -> Drop | None:
+def _watch(event: int, keeps: object, queue: Queue | None, device: int, tell: Tell) -> Drop | None:
     from streamkit import _dispatch  # noqa: PLC0415 - few programs come here
 
     point = _dispatch.Point(event, keeps, queue, device, tell)

@@ -85,4 +85,7 @@ class CaptureError(StreamKitError, RuntimeError):
 
 
 class ForkedProcessError(StreamKitError, RuntimeError):
-    """CUDA does not survive a fork; this process was forked after CUDA was initialised."""
+    """CUDA does not survive a fork, and this process was forked after CUDA was initialised.
+
+    Also the outcome, in a forked child, of a future of ``then`` that was pending at the fork.
+    """

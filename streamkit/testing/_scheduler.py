@@ -193,7 +193,7 @@ class _Scheduler(Engine):
                     if isinstance(item, Turn):  # its thread gave it up, and has ended it
                         self.ended(queue)
                         continue
-                    queue.end_item()  # before anybody can see that the mark is reached
+                    queue.end_item(item)  # before anybody can see that the mark is reached
                     if isinstance(item, Mark):
                         item()
 
@@ -229,7 +229,7 @@ class _Scheduler(Engine):
         finally:
             with self._changed:
                 self._lanes[queue].running = None
-                queue.end_item()
+                queue.end_item(item)
 
     def _rest(self, deadline: float | None) -> bool:
         """Wait for another thread to change something; False when the time is over."""

@@ -65,6 +65,7 @@ CASES = {
     ),
     "test_waiting": (
         "test_await_ends_when_the_queue_has_run_and_not_before",
+        "test_no_python_runs_in_the_drivers_thread",
         "test_a_long_sync_leaves_the_processor_to_others",
         "test_waiting_disturbs_nobodys_capture",
         "test_awaits_that_time_out_over_and_over_leave_little",

@@ -17,9 +17,10 @@ from _raw import check, destroy_stream, driver, make_stream
 
 import streamkit as sk
 from _libraries import need
-from _queues import LONG, within
+from _queues import LONG, eventually, within
 
 HERE = str(Path(sk.__file__).parent)
+PATIENCE = 2.0  # seconds
 LOOKS = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "RESUME"))}
 
 _raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -88,7 +89,7 @@ def held(found):
     """Which locks a thread that has ended still holds; they are free then."""
     names = []
     for name, lock in found.items():
-        if lock.acquire(blocking=False):
+        if lock.acquire(timeout=PATIENCE):  # another thread of StreamKit's may just have it
             lock.release()
         else:
             names.append(name)
@@ -118,6 +119,12 @@ def test_control_the_interrupt_comes_between_acquire_and_try(take, is_safe):
     left = [held({nth: lock}) for nth in interrupt_everywhere(lambda: take(lock), __file__)]
     assert left
     assert (not any(left)) is is_safe
+
+
+# what interrupts the end of an object is printed, for nobody can be told
+unraisable = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
+)
 
 
 # -- the operations ---------------------------------------------------------------------------
@@ -155,8 +162,59 @@ def a_function_to_call(streams):
     streams[0].then(int)
 
 
-# what interrupts the end of an object is printed, for nobody can be told
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def a_body(stream):
+    with stream:
+        pass
+
+
+def bodies(stream):
+    with stream, stream:
+        pass
+
+
+def a_submit(stream):
+    stream.submit(int)
+
+
+def a_host_sync(stream):
+    stream.submit(int)
+    stream.sync()
+
+
+def a_recorded_event(stream):
+    stream.record().sync()
+
+
+def a_host_wait(stream):
+    other = sk.new_stream("cpu")
+    other.submit(int)
+    stream.wait(other)
+
+
+def a_function_after_it(stream):
+    stream.then(int).result(LONG)
+
+
+@unraisable
+@pytest.mark.parametrize(
+    "operation",
+    [a_body, bodies, a_submit, a_host_sync, a_recorded_event, a_host_wait, a_function_after_it],
+)
+def test_an_interrupt_leaves_a_host_stream_whole(operation):
+    """What was queued runs, what follows it too, and nothing holds the queue."""
+    stream = sk.new_stream("cpu")
+    within(lambda: operation(stream))
+    nth, seen = 0, []
+    for nth in interrupt_everywhere(lambda: operation(stream)):
+        assert eventually(lambda: stream._queue.idle), f"after an interrupt at the call {nth}"
+        stream.submit(seen.append, nth)
+        stream.sync(timeout=LONG)
+        assert stream.then(int).result(LONG) == 0, f"after an interrupt at the call {nth}"
+    assert nth > 4
+    assert seen == list(range(1, nth + 1))
+
+
+@unraisable
 @pytest.mark.parametrize(
     "operation",
     [

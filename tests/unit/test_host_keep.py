@@ -222,7 +222,7 @@ def test_threads_keep_and_let_go_together():
 
 def test_keep_returns_at_once(stream, hold):
     hold(stream)
-    within(lambda: stream.keep(Thing()), seconds=2)
+    within(lambda: stream.keep(Thing()))
 
 
 # -- the process ------------------------------------------------------------------------------

@@ -232,20 +232,19 @@ def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
 
 
 def test_at_most_four_threads_run_functions():
-    running, most, lock = set(), [], threading.Lock()
+    running, release = [], threading.Event()
 
     def work():
-        with lock:
-            running.add(threading.get_ident())
-            most.append(len(running))
-        time.sleep(0.01)
-        with lock:
-            running.discard(threading.get_ident())
+        running.append(threading.current_thread())
+        release.wait(LONG)
 
     futures = [sk.new_stream("cpu").then(work) for _ in range(20)]
+    assert eventually(lambda: len(running) == 4)
+    assert sum("streamkit-then" in thread.name for thread in threading.enumerate()) == 4
+    release.set()
     for future in futures:
         future.result(LONG)
-    assert max(most) == 4
+    assert len(set(running)) == 4
 
 
 def test_a_function_that_runs_keeps_its_thread_to_itself():
@@ -572,6 +571,78 @@ print(all(future.result(10) for future in before))
         options=("-W", "ignore"),
     )
     assert out == "6\n0\nTrue\n"
+
+
+def test_in_a_forked_child_a_pending_future_says_that_the_parent_calls_its_function():
+    """Also where a thread of the parent's, which the child has not, holds the future's own lock."""
+    out = python(
+        """
+import contextlib, os, threading
+import streamkit as sk
+
+release, locked, running = threading.Event(), threading.Event(), sk.new_stream("cpu")
+futures = [running.then(release.wait), running.then(int, 1)]
+held = sk.new_stream("cpu")
+held.submit(release.wait)
+futures.append(held.then(int, 1))
+cancelled = held.then(int, 1)
+cancelled.cancel()
+done = sk.new_stream("cpu").then(int, 2)
+done.result(10)
+while not futures[0].running():
+    pass
+called = []
+for future in futures:
+    future.add_done_callback(called.append)
+
+def hold():
+    with contextlib.ExitStack() as stack:
+        for future in futures:
+            stack.enter_context(future._condition)
+        locked.set()
+        release.wait()
+
+def child():
+    for future in futures:
+        for ask in (future.result, lambda: (_ for _ in ()).throw(future.exception())):
+            try:
+                ask()
+            except sk.ForkedProcessError as error:
+                assert "parent" in str(error)
+            else:
+                raise AssertionError
+    assert cancelled.cancelled()
+    assert done.result() == 2
+    assert not called
+
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def itself():
+    own, = forking
+    assert own.running()
+
+thread = threading.Thread(target=hold)
+thread.start()
+locked.wait()
+print(fork(child))
+forking, known = [], threading.Event()
+forking.append(sk.new_stream("cpu").then(lambda: known.wait() and fork(itself)))
+known.set()
+print(forking[0].result(10))
+release.set()
+print([future.result(10) for future in futures], len(called))
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "0\n0\n[True, 1, 1] 3\n"
 
 
 @pytest.mark.parametrize("where", ["beside", "in a scope", "in the worker", "in a function"])

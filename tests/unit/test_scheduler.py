@@ -579,7 +579,9 @@ def test_a_turn_that_another_thread_began_is_waited_for():
 
             def start(stream=stream, thread=thread):
                 thread.start()
-                assert eventually(lambda: stream._queue._pending == 3)  # this, the mark, its turn
+                assert eventually(
+                    lambda: len(stream._queue._pending) == 3
+                )  # this, the mark, its turn
 
             stream.submit(start)
             stream.sync()
