@@ -3,7 +3,8 @@
 It blocks in a semaphore that the driver posts when a queue gets to its first awaited point, and
 then asks all such points. It also asks by the clock: seldom, because after an error on a queue the
 driver posts nothing, and more often while there are more queues than lanes. The lanes of a device
-are made once its first points have been reached.
+are made while it moves: once its first points have been reached and none is pending, or many were
+reached and none is pending for long.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _SELDOM = 0.05  # seconds: how late an error may be told
 _OFTEN = 0.001
 _AGES = 8  # a point without a lane is asked for at every eighth of its age
 _MANY = 64
+_LATELY = 0.1  # seconds within which each queue was reached, or first waited for, if all move
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
 
@@ -59,11 +61,12 @@ class Point:
 class _Track:
     """The points of one queue, or one of an unknown queue: the first has a lane if there is one."""
 
-    __slots__ = ("lane", "limit", "points")
+    __slots__ = ("lane", "limit", "moved", "points")
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
         self.lane = 0
+        self.moved = 0.0  # when one was reached
         self.limit = _MANY  # of the points, until those are taken out that nobody waits for
 
 
@@ -74,6 +77,7 @@ class _Dispatcher:
         self._lanes = Lanes(self._semaphore)
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}
+        self._reached = 0  # points, of devices without lanes
 
     def add(self, point: Point) -> None:
         self._new.append(point)
@@ -122,12 +126,24 @@ class _Dispatcher:
                     track.lane = self._lanes.arm(point.event, point.device, spare)
                 if not track.lane:
                     youngest = max(youngest or 0, point.since)
-            if not self._tracks:
+            if self._lanes.wanted and self._all_move():
                 self._lanes.make()
+                self._reached = 0
+            if not self._tracks:
                 return None
         if youngest is None:
             return _SELDOM
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
+
+    def _all_move(self) -> bool:
+        """Whether nothing that is waited for is stuck, as far as can be told."""
+        if not self._tracks:
+            return True
+        late = time.monotonic() - _LATELY
+        tracks = self._tracks.values()
+        return self._reached >= _MANY and all(
+            max(track.moved, track.points[0].since) > late for track in tracks
+        )
 
     def _advance(self, track: _Track) -> None:
         points = track.points
@@ -139,6 +155,9 @@ class _Dispatcher:
                         break
                 except errors.DriverError as failed:
                     error = failed.with_traceback(None)  # which would hold this frame
+                else:
+                    track.moved = time.monotonic()
+                    self._reached += point.device in self._lanes.wanted
             points.popleft()
             if track.lane:
                 give_back = self._lanes.release if error is None else self._lanes.put_aside

@@ -3,7 +3,7 @@
 Nothing but the event stands in the user's queue, so a wake-up holds up no work. A lane serves one
 event at a time, or one queue would wait for another's wake-up. There are few: beside a busy device
 the driver takes some tens of host functions, and then blocks who adds one more. It also blocks who
-makes a stream beside many busy ones, and others' calls with it: lanes are made between waits.
+makes a stream beside many busy ones, and others' calls with it: lanes are made while queues move.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Lanes:
         self._semaphore = semaphore
         self._free: dict[int, list[int]] = {}  # device -> those that serve nothing
         self._aside: list[tuple[int, int]] = []  # those that may still wait, with their devices
-        self._wanted: set[int] = set()  # devices that have none yet
+        self.wanted: set[int] = set()
+        """Devices that have none yet."""
 
     def arm(self, event: int, device: int, spare: int = 0) -> int:
         """Have the semaphore posted when the event is reached; return the lane, 0 without one.
@@ -38,7 +39,7 @@ class Lanes:
         """
         free = self._free.get(device)
         if free is None:
-            self._wanted.add(device)
+            self.wanted.add(device)
         if not free or len(free) <= spare:
             return 0
         lane = free.pop()
@@ -51,9 +52,9 @@ class Lanes:
         return lane
 
     def make(self) -> None:
-        """Make those of the devices that were asked for. Only while nobody waits for a queue."""
-        while self._wanted:
-            device = self._wanted.pop()
+        """Make those of the devices that were asked for. Only while the queues waited for move."""
+        while self.wanted:
+            device = self.wanted.pop()
             free = self._free[device] = []
             with contextlib.suppress(errors.StreamKitError):  # points are asked for by the clock
                 _, highest = _driver.priority_range(device)

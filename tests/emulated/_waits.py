@@ -47,7 +47,7 @@ def is_idle():
     Until it sleeps it may still call the driver, and take a failure that is meant for later.
     """
     found = _dispatch._dispatcher
-    return sleeps(found) and not found._tracks and not found._lanes._wanted
+    return sleeps(found) and not found._tracks and not found._lanes.wanted
 
 
 def warm_up():
@@ -55,7 +55,7 @@ def warm_up():
     within(lambda: sk.new_stream().then(int).result(LONG))
     lanes = _dispatch._dispatcher._lanes
     if 0 not in lanes._free:  # what has run when it looks, as that may have, needs none
-        lanes._wanted.add(0)
+        lanes.wanted.add(0)
         within(lambda: sk.new_stream().then(int).result(LONG))
     assert eventually(is_idle)
 
@@ -69,7 +69,7 @@ def have_lanes():
     gate.hold(stream.handle)
     future = stream.then(int)
     lanes = _dispatch._dispatcher._lanes
-    assert eventually(lambda: 0 in lanes._wanted or 0 in lanes._free)
+    assert eventually(lambda: 0 in lanes.wanted or 0 in lanes._free)
     gate.open()
     assert future.result(LONG) == 0
     assert eventually(is_idle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 import time
 
@@ -360,7 +361,8 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
     monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
     _emulator.reset_calls()
     future = stream.then(int)
-    for _ in range(3):
+    assert eventually(lambda: time.monotonic() - _oldest() > _dispatch._LATELY)
+    for _ in range(2 * _dispatch._MANY):
         assert other.then(int).result(LONG) == 0
     with pytest.raises(TimeoutError):
         stream.sync(timeout=0.05)
@@ -374,6 +376,35 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
         assert eventually(is_armed)
     assert [future.result(LONG) for future in futures] == [0] * 3
     assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
+
+
+def _oldest():
+    """Since when the first point of all is waited for."""
+    tracks = list(_dispatch._dispatcher._tracks.values())
+    return min((track.points[0].since for track in tracks), default=time.monotonic())
+
+
+def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    streams = itertools.cycle([sk.new_stream(nonblocking=True) for _ in range(2)])
+    with contextlib.ExitStack() as closing:
+
+        def wait_for_another():
+            gate, stream = closing.enter_context(contextlib.closing(Later())), next(streams)
+            gate.hold(stream)
+            return gate, stream.then(int)
+
+        gate, future = wait_for_another()
+        found, end = _dispatch._dispatcher, time.monotonic() + LONG
+        while not found._lanes._free and time.monotonic() < end:
+            earlier, (gate, future) = (gate, future), wait_for_another()
+            assert eventually(lambda: len(found._tracks) == 2)
+            earlier[0].open()
+            assert earlier[1].result(LONG) == 0
+        assert found._lanes._free
+        assert not future.done()
+        gate.open()
+        assert future.result(LONG) == 0
 
 
 def test_lanes_are_made_beside_captures(monkeypatch):
