@@ -157,6 +157,16 @@ def test_it_is_another_array_of_the_class_on_the_same_memory(make):
     assert one == two
 
 
+def test_memory_of_the_host_too_is_refused_before_anything_happens(gate):
+    """Views of such an array are NumPy's, and hold no owner."""
+    source, target = streams()
+    array = need("numba").mapped_array(4)
+    gate.hold(source.handle)
+    with pytest.raises(TypeError, match=r"mapped.*s\.wait\(stream\).*s\.keep"):
+        sk.handoff(array, target, after=source)
+    target.sync()
+
+
 def itself(lent):
     return lent
 
@@ -188,6 +198,37 @@ def test_the_memory_outlives_what_is_submitted_while_anybody_holds_it(gate, make
     target.sync()
     gc.collect()
     assert memory.freed.is_set()
+
+
+@each
+def test_a_slice_whose_array_is_gone_brings_the_memory_along(gate, make):
+    source, target = streams()
+    memory = Memory()
+    lent = sk.handoff(make(memory)[1:], target, after=source)
+    gate.hold(target.handle)
+    del lent
+    gc.collect()
+    assert not memory.freed.is_set()
+    gate.open()
+    target.sync()
+    gc.collect()
+    assert memory.freed.is_set()
+
+
+def test_arrays_without_elements_and_of_records_are_arrays(warp):
+    source, target = streams()
+    cuda = need("numba")
+    record = np.dtype([("x", "f4"), ("y", "i4")])
+    for array in (
+        warp.empty((0, 3), dtype=float, device="cuda:0"),
+        warp.array(ptr=Memory().pointer, dtype=warp.mat33, shape=2, device="cuda:0"),
+        cuda.device_array((0, 3)),
+        cuda.device_array(4, dtype=record),
+        cuda.device_array(4, dtype=record)[0],
+    ):
+        lent = sk.handoff(array, target, after=source)
+        assert (type(lent), lent.dtype) == (type(array), array.dtype)
+        assert getattr(lent, "shape", None) == getattr(array, "shape", None)
 
 
 @each
