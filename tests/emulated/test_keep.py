@@ -19,7 +19,7 @@ import streamkit as sk
 from _kept import Thing, array, capsule, stays_until, thing
 from _libraries import need
 from _queues import LONG, together
-from streamkit import _driver, _keep, _waiting
+from streamkit import _driver, _keep, _order, _waiting
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -303,6 +303,29 @@ def test_a_capture_is_told_what_to_do_and_goes_on(capture):
     with pytest.raises(sk.CaptureError, match="as long as the graph"):
         sk.from_handle(capture).keep(kept)
     del kept
+    assert seen() is None
+
+
+def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_event(monkeypatch):
+    """To ask would break it, and what is kept after would stay for ever."""
+    stream, mark = sk.new_stream(nonblocking=True), _order.mark
+    stream.keep(1)
+    stream.sync()
+
+    def begun_first(event, queue):
+        monkeypatch.undo()
+        check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
+        mark(event, queue)
+
+    monkeypatch.setattr(_order, "mark", begun_first)
+    with pytest.raises(sk.CaptureError):
+        stream.keep(Thing())
+    gc.collect()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    kept, seen = thing()
+    stream.keep(kept)
+    del kept
+    stream.sync()
     assert seen() is None
 
 
