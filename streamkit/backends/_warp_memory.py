@@ -13,7 +13,6 @@ import functools
 import re
 import sys
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import warp
@@ -35,7 +34,7 @@ _REPLACES = re.compile(r"wp_\w*(sort|create|rebuild|update|reserve)\w*_device")
 _ALLOCATES = re.compile(r"wp_(?!alloc|free|memset|texture|surface|array_copy)\w+_device")
 
 _lock = new_lock()
-_unfreed: deque[Callable[[], Any]] = deque()  # frees that must wait for the next one
+_unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
 
 
 # -- lending ----------------------------------------------------------------------------------
@@ -119,26 +118,21 @@ def _install() -> bool:
 
 def _after_the_queues(native: Any) -> Callable[..., Any]:
     """Let a free wait for the queues; where that fails it is done with the next one."""
+    done = object()
 
     def free(*arguments: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Any:
         if is_finalizing() or not _driver.is_usable() or not (_warp_queues.watched or _unfreed):
             return native(*arguments)
-        due: list[Callable[[], Any]] = [functools.partial(native, *arguments)]
-        with contextlib.suppress(IndexError):
-            while True:
-                due.append(_unfreed.popleft())
-        waits = False
+        _unfreed[functools.partial(native, *arguments)] = None
+        due = _unfreed.copy()  # not those that another thread adds after the wait
         try:
             waits = _warp_queues.settle()
-        except errors.StreamKitError:
-            pass  # a destructor has nobody to tell
-        finally:
-            if not waits:
-                _unfreed.extend(due)
-        if not waits:
-            return None
-        results = [one() for one in due]
-        return results[0]
+        except errors.StreamKitError:  # a destructor has nobody to tell
+            waits = False
+        for one in due if waits else ():
+            if _unfreed.pop(one, done) is not done:  # by another thread, meanwhile
+                one()
+        return None
 
     return free
 

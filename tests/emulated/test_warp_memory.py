@@ -6,6 +6,7 @@ The legacy stream, on which Warp frees, is busy as long as a blocking stream is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import threading
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import _emulator
 import pytest
 from _raw import busy, check, destroy_stream, driver, make_stream
+from test_interrupts import Interrupted
 
 import streamkit as sk
 from _libraries import need
@@ -603,6 +605,42 @@ def test_a_free_that_cannot_wait_is_done_with_the_next_one(memory):
     assert not freed
     free("now")
     assert sorted(freed) == ["cuEventRecord", "cuStreamIsCapturing", "cuStreamWaitEvent", "now"]
+
+
+def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monkeypatch):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    stream.to("warp")
+    free, settle = memory._after_the_queues(freed.append), memory._warp_queues.settle
+    _emulator.fail("cuEventRecord", 1)
+    free("put off")
+
+    def other_first():
+        monkeypatch.undo()
+        thread = threading.Thread(target=free, args=["the other's"])
+        thread.start()
+        thread.join()
+        return settle()
+
+    monkeypatch.setattr(memory._warp_queues, "settle", other_first)
+    free("ours")
+    assert sorted(freed) == ["ours", "put off", "the other's"]
+
+
+def test_an_interrupt_loses_at_most_the_free_that_it_interrupts(memory):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    stream.to("warp")
+    free = memory._after_the_queues(freed.append)
+    nth, came = 0, True
+    while came:
+        nth += 1
+        for number in range(5):
+            _emulator.fail("cuEventRecord", 1)
+            free((nth, number))
+        came = Interrupted(functools.partial(free, (nth, "interrupted")), nth).came
+        free((nth, "later"))
+        made = [which for at, which in freed if at == nth]
+        assert len(made) == len(set(made)) >= 6, f"after an interrupt at the call {nth}"
+    assert nth > 5
 
 
 def test_a_wait_that_fails_is_made_again(array, gate):
