@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
+from _raw import busy, check, destroy_stream, driver, idle, make_stream
 from test_interrupts import Interrupted
 
 import streamkit as sk
@@ -88,7 +88,7 @@ def test_control_warp_alone_frees_while_the_queue_works(warp, array, gate):
         temporary = array()
         gate.hold(handle)
         del temporary
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     gate.open()
     del view
     destroy_stream(handle)
@@ -103,17 +103,17 @@ def test_a_dropped_array_is_freed_after_the_work_of_the_scope(array, gate, owned
     with stream:
         temporary = array()
         gate.hold(stream.handle)
-        assert not busy(LEGACY)
+        assert idle(LEGACY)
         if inside:
             del before, temporary
             assert busy(LEGACY)
     if not inside:
-        assert not busy(LEGACY)
+        assert idle(LEGACY)
         del before, temporary
         assert busy(LEGACY)
     gate.open()
     stream.sync()
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     del stream
     if handle:
         destroy_stream(handle)
@@ -126,7 +126,7 @@ def test_the_other_devices_queue_is_waited_for_there(array, gate):
         gate.hold(stream.handle)
         del temporary
         assert busy(LEGACY)
-    assert not busy(LEGACY), "the first device has nothing to wait for"
+    assert idle(LEGACY), "the first device has nothing to wait for"
 
 
 def test_a_queue_given_to_warp_without_a_scope_is_waited_for(array, gate):
@@ -280,7 +280,7 @@ def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, arr
     gc.collect()
     assert not memory._warp_queues._spare
     array()
-    assert not busy(LEGACY), "it is not freed"
+    assert idle(LEGACY), "it is not freed"
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     array()
     assert busy(LEGACY)
@@ -586,7 +586,7 @@ def test_the_end_of_a_view_frees_the_buffer_of_its_sorts_late_enough(warp, memor
     gate.hold(stream.handle)
     _emulator.fail("cuEventRecord", 1)
     unregister(0, 0)  # a destructor calls it: nothing is raised
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     unregister(0, 0)
     assert busy(LEGACY)
 
@@ -650,7 +650,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
         gate.hold(handle)
     _emulator.fail("cuStreamWaitEvent", 1)
     array()
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     array()
     assert busy(LEGACY)
     gate.open()
