@@ -191,7 +191,7 @@ def _standing() -> list[_warp_queues.Lent]:
     None of a device without pools. Whether Warp's arrays come from one, ``wp.set_mempool_enabled``,
     is another matter: its native functions ask only whether there are any.
     """
-    devices = [warp.get_cuda_device(device) for device in _warp_queues.companions]
+    devices = [warp.get_cuda_device(device) for device in [*_warp_queues.companions]]
     streams = [device.stream for device in devices if device.is_mempool_supported]
     found = [getattr(stream, "_streamkit_lent", None) for stream in streams]
     return [lent for lent in found if lent and _driver.capture_id(lent.handle) is None]

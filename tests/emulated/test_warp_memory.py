@@ -410,6 +410,24 @@ def test_warps_scan_is_such_a_function(warp, array):
         assert _emulator.calls("cuDeviceSetMemPool") == 2
 
 
+def test_another_thread_lends_the_first_queue_of_another_device_meanwhile(
+    warp, memory, monkeypatch
+):
+    get = warp.get_cuda_device
+    companions = memory._warp_queues.companions
+
+    def lent_first(device):
+        companions.setdefault("meanwhile", None)
+        return get(device)
+
+    with sk.new_stream(nonblocking=True):
+        monkeypatch.setattr(warp, "get_cuda_device", lent_first)
+        try:
+            assert memory._in_own_pools(lambda: 1)() == 1
+        finally:
+            companions.pop("meanwhile", None)
+
+
 def test_the_pool_comes_back_after_an_error(memory):
     found = current_pool()
     with sk.new_stream(nonblocking=True), pytest.raises(ZeroDivisionError):
