@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import weakref
 
 import _emulator
 import numpy as np
 import pytest
-from _raw import busy, check, destroy_stream, driver, idle, make_stream, sync
+from _raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
+from test_interrupts import Interrupted
 
 import streamkit as sk
 from _kept import stays_until
@@ -431,6 +433,36 @@ def test_what_the_driver_refuses_at_the_end_is_tried_again(make):
     sync(target.handle)
     gc.collect()
     assert memory.freed.is_set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_interrupt_frees_nothing_too_early_and_keeps_nothing(monkeypatch, ends):
+    """Of the handing over, or of what follows the end of what was handed over."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps the frames
+    source, target = streams()
+    sk.handoff(numba_array(Memory()), target, after=source)
+    nth, came = 0, True
+    while came:
+        nth += 1
+        gate, memory, lent = Gate(), Memory(), []
+        array = [numba_array(memory)]
+
+        def hand(array=array, lent=lent):
+            lent.append(sk.handoff(array[0], target, after=source))
+
+        came = Interrupted(hand, 0 if ends else nth).came
+        handed = bool(lent)
+        array.clear()
+        gate.hold(target.handle)
+        came = Interrupted(lent.clear, nth if ends else 0).came or came
+        assert not (handed and memory.freed.is_set()), f"at the call {nth}"
+        gate.open()
+        target.sync()
+        sk.new_stream()
+        target.sync()
+        assert memory.freed.is_set(), f"at the call {nth}"
+        gate.free()
+    assert nth > 20
 
 
 @each
