@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import _driver, _pools, errors
+from streamkit._lifetime import PointEvent
 from streamkit.backends import _warp_current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from streamkit.protocols import Queue
 
 _MOST = 8  # queues waited for at each free
@@ -34,9 +33,6 @@ class Lent:
     """One non-blocking queue on which Warp may work, and how to wait for what it was given."""
 
     pool: Any = None
-    event: int = 0
-    unseen: bool = False
-    """Whether the event was recorded since the companion last waited for it."""
     late: int | None = None
     """The capture that had begun when Warp was told, so that nobody waits for the work before."""
 
@@ -48,43 +44,55 @@ class Lent:
         # only while a scope of it is open: its owner may close it at any time after.
         self.stays = queue.permanent or queue.is_owned
         self.context = queue.context
-        self.event = _driver.create_event(self.context, timing=False)
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.event and not is_finalizing() and _driver.is_usable():
-            with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
-                _driver.destroy_event(self.event)
+        # Destructors come here, in several threads at once: no lock, and an event belongs to one
+        # thread as long as it can be recorded.
+        self._events = deque([PointEvent(self.context)])
+        self._marks: dict[PointEvent, bool] = {}  # recorded for later; whether it was waited for
 
     def stands(self) -> bool:
         """Whether a scope of it is open in some thread."""
         return _warp_current.is_level(self.view())
 
-    def mark(self) -> bool:
-        """Record the present end of the queue; False if it captures."""
+    def _record(self) -> PointEvent | None:
+        """Mark the present end of the queue by an event of nobody else; None if it captures."""
         if _driver.capture_id(self.handle) is not None:
-            return False
-        _driver.record_event(self.event, self.handle)
+            return None
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = PointEvent(self.context)
+        _driver.record_event(event.handle, self.handle)
         if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
-            # the event may be of the graph, and whoever waits for it would be captured
-            self.unseen = False
-            captured, self.event = self.event, _driver.create_event(self.context, timing=False)
-            _driver.destroy_event(captured)
-            return False
-        self.unseen = True
-        return True
+            return None  # the event may be of the graph, and whoever waits for it be captured
+        return event
+
+    def mark(self) -> None:
+        """Note the present end of the queue, unless it captures: soon it cannot be asked."""
+        older = self._marks.copy()
+        event = self._record()
+        if event is not None:
+            self._marks[event] = False
+            for mark in older:
+                self._marks.pop(mark, None)
 
     def settle(self) -> bool:
         """Let the companion wait for what the queue was given; False if it captures."""
-        if (self.stays or self.stands()) and not self.mark():
+        for mark, waited in self._marks.copy().items():
+            if not waited:
+                _driver.wait_event(companions[self.device], mark.handle)
+                self._marks[mark] = True
+        if not (self.stays or self.stands()):
+            return True
+        event = self._record()
+        if event is None:
             return False
-        if self.unseen:
-            self.unseen = False  # first: another thread may mark it meanwhile
-            try:
-                _driver.wait_event(companions[self.device], self.event)
-            except BaseException:
-                self.unseen = True
-                raise
+        _driver.wait_event(companions[self.device], event.handle)
+        self._events.append(event)
         return True
+
+    def has_passed(self) -> bool:
+        """Whether all has run for which the companion was made to wait."""
+        return all(_driver.event_done(event.handle) for event in [*self._events, *self._marks])
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of which only this queue has memory, in reach of whom ``common`` is.
@@ -93,7 +101,7 @@ class Lent:
         """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
-            if other.device == self.device and _driver.event_done(other.event):
+            if other.device == self.device and other.has_passed():
                 self.pool = other.pool
                 break
             _spare.append(other)

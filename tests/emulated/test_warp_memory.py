@@ -168,6 +168,7 @@ def test_a_stream_that_is_gone_was_waited_for(array, gate):
     stream = sk.new_stream(nonblocking=True)
     with stream:
         gate.hold(stream.handle)
+    _emulator.fail("cuEventRecord", 1)  # the first wait, for the buffer of its sorts
     del stream
     gc.collect()
     assert busy(LEGACY)
@@ -264,6 +265,32 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     free("third")
     assert sorted(freed) == ["first", "second", "third"]
+
+
+def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory, gate, monkeypatch):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
+    record, wait = _driver.record_event, _driver.wait_event
+    stream.to("warp")
+    gate.hold(stream.handle)
+
+    def begun_first(event, handle):
+        check(driver.cuStreamBeginCapture(handle, RELAXED))
+        record(event, handle)
+
+    def other_first(companion, event):
+        monkeypatch.undo()
+        monkeypatch.setattr(_driver, "record_event", begun_first)
+        thread = threading.Thread(target=memory._warp_queues.settle)
+        thread.start()
+        thread.join()
+        monkeypatch.undo()
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+        wait(companion, event)
+
+    monkeypatch.setattr(_driver, "wait_event", other_first)
+    free("ours")
+    assert freed == [("ours", True)]
 
 
 def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, array, gate):
