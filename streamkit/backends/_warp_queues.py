@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import _driver, _pools, errors
-from streamkit._lifetime import PointEvent
 from streamkit.backends import _warp_current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkit.protocols import Queue
 
 _MOST = 8  # queues waited for at each free
@@ -27,6 +28,20 @@ companions: dict[int, int] = {}
 watched: dict[Lent, None] = {}
 """The queues to wait for, the longest watched first."""
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
+
+
+class _Event:
+    """An event, destroyed when nobody waits by it any more."""
+
+    handle: int = 0  # until it has one: an interrupt can leave it half made
+
+    def __init__(self, context: int) -> None:
+        self.handle = _driver.create_event(context, timing=False)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.handle and not is_finalizing() and _driver.is_usable():
+            with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
+                _driver.destroy_event(self.handle)
 
 
 class Lent:
@@ -46,21 +61,21 @@ class Lent:
         self.context = queue.context
         # Destructors come here, in several threads at once: no lock, and an event belongs to one
         # thread as long as it can be recorded.
-        self._events = deque([PointEvent(self.context)])
-        self._marks: dict[PointEvent, bool] = {}  # recorded for later; whether it was waited for
+        self._events = deque([_Event(self.context)])
+        self._marks: dict[_Event, bool] = {}  # recorded for later; whether it was waited for
 
     def stands(self) -> bool:
         """Whether a scope of it is open in some thread."""
         return _warp_current.is_level(self.view())
 
-    def _record(self) -> PointEvent | None:
+    def _record(self) -> _Event | None:
         """Mark the present end of the queue by an event of nobody else; None if it captures."""
         if _driver.capture_id(self.handle) is not None:
             return None
         try:
             event = self._events.pop()
         except IndexError:
-            event = PointEvent(self.context)
+            event = _Event(self.context)
         _driver.record_event(event.handle, self.handle)
         if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
             return None  # the event may be of the graph, and whoever waits for it be captured
