@@ -163,20 +163,23 @@ def keep(queue: Queue, what: object, objects: tuple[object, ...]) -> None:
     """
     if queue.thread is not None:
         _order.check_thread(queue, what)
-    with _order.on(queue):
-        captures = _driver.capture_id(queue.handle) is not None
-    if captures:
-        raise _refusals.kept_in_capture(what)
+    _check_capture(queue, what)
     try:
         event = _spare[queue.context].pop()
     except IndexError:
         event = OwnedEvent(queue.context)
     _order.mark(event, queue)
+    _check_capture(queue, what)  # another thread's has the event, if it has begun meanwhile
     ledger: Ledger | None = queue.kept
     if ledger is None:
         ledger = queue.kept = Ledger()
     ledger.add(_KeptOnQueue(objects, event))
     let_go((ledger,))
+
+
+def _check_capture(queue: Queue, what: object) -> None:
+    if _order.capture_of(queue) is not None:
+        raise _refusals.kept_in_capture(what)
 
 
 # -- lent to a CUDA queue ---------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 from numba.cuda.cudadrv import devicearray, driver
 
 from streamkit import _refusals
@@ -19,6 +20,9 @@ def array_device(array: Any) -> int | None:
 
 def lend(array: Any, owner: object) -> Any:
     """Build an array whose memory belongs to ``owner``."""
+    if isinstance(array, np.ndarray):
+        why = "its memory is the host's too (mapped, managed), and NumPy's views hold no owner"
+        raise _refusals.cannot_lend(array, why)
     memory, lent = array.gpu_data, copy.copy(array)
     lent.gpu_data = driver.MemoryPointer(
         memory.context, memory.device_pointer, memory.size, owner=owner

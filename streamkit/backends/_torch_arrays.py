@@ -29,8 +29,9 @@ def record_stream(array: Any, stream: Any) -> bool:
 
     torch remembers the stream's handle only, so its owner must not go.
     """
-    if array.layout is not torch.strided:
-        raise _refusals.cannot_lend(array, f"it is {array.layout}, of several tensors")
+    if array.layout is not torch.strided or array.is_nested:
+        what = "nested" if array.is_nested else array.layout
+        raise _refusals.cannot_lend(array, f"it is {what}, of several tensors")
     storage = array.untyped_storage()
     if not torch._C._has_Standard_Deleter(storage._cdata):  # noqa: SLF001 - what torch itself asks
         return False
@@ -47,16 +48,16 @@ def _remember(queue: Any) -> None:
 
 def lend(array: Any, owner: object) -> Any:
     """Build a tensor on memory of somebody else; its storage holds the owner."""
-    if array.requires_grad or array.is_conj() or array.is_neg():
+    if array.requires_grad or array.is_conj() or array.is_neg() or array.is_quantized:
         raise _refusals.cannot_lend(
-            array, "its memory is not torch's, and it has a gradient or a lazy sign"
+            array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"
         )
     # as numbers of that size, for DLPack does not know every type
     bits = array.view(_BITS[array.element_size()])
     lent = torch.from_dlpack(torch.utils.dlpack.to_dlpack(bits)).view(array.dtype)
     # all views have this storage, whose Python object, once made, lives as long as it does
     lent.untyped_storage()._streamkit_loan = owner  # noqa: SLF001 - for lent_by
-    return lent
+    return lent if type(array) is torch.Tensor else lent.as_subclass(type(array))
 
 
 def lent_by(array: Any) -> Any:

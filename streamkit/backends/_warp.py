@@ -14,7 +14,7 @@ import warp
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
-from streamkit.backends import _warp_current, _warp_memory
+from streamkit.backends import _warp_current, _warp_memory, _warp_queues
 from streamkit.backends._warp_arrays import array_device, lend, lent_by
 from streamkit.backends._warp_diagnose import diagnose
 from streamkit.protocols import Binding, Queue, Traits, unbound
@@ -103,7 +103,7 @@ def current(device: int) -> Any:
 
 
 def bind(stream: Any) -> Binding:
-    """Prepare the stream, on which memory is freed late enough: see the two files beside."""
+    """Prepare the stream, on which memory is freed late enough: see the files beside."""
     return _warp_memory.guarded(stream, _warp_current.bind(stream))
 
 
@@ -115,7 +115,7 @@ enter, leave = unbound(bind)
 
 def prepare() -> None:
     """Order what Warp frees at the end of the capture, untold, after the queues lent to it."""
-    _warp_memory.settle()
+    _warp_queues.settle()
 
 
 def joins_capture(stream: Any, mode: str) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 
 import warp
 
+from streamkit.backends import _warp_queues
+
 
 class Part:
     """The part of Warp in a capture."""
@@ -22,6 +24,7 @@ class Part:
     def begin(self) -> None:
         """Join it."""
         warp.capture_begin(stream=self._stream, external=True, **self._options)
+        _warp_queues.prepared(self._stream)
 
     def end(self) -> Any:
         """End the part; what Warp returns keeps the kernels loaded."""

@@ -6,14 +6,17 @@ The legacy stream, on which Warp frees, is busy as long as a blocking stream is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
+from _raw import busy, check, destroy_stream, driver, idle, make_stream
+from test_interrupts import Interrupted
 
 import streamkit as sk
 from _libraries import need
@@ -21,6 +24,7 @@ from streamkit import _driver
 
 pytestmark = pytest.mark.usefixtures("handles", "own_state")
 LEGACY = 1
+RELAXED = driver.CUstreamCaptureMode(2)
 MOST = 8
 
 
@@ -30,7 +34,7 @@ def memory(warp):
     from streamkit.backends import _warp_memory
 
     gc.collect()
-    _warp_memory._watched.clear()
+    _warp_memory._warp_queues.watched.clear()
     yield _warp_memory
     gc.collect()
     assert not _warp_memory._unfreed
@@ -84,7 +88,7 @@ def test_control_warp_alone_frees_while_the_queue_works(warp, array, gate):
         temporary = array()
         gate.hold(handle)
         del temporary
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     gate.open()
     del view
     destroy_stream(handle)
@@ -99,17 +103,17 @@ def test_a_dropped_array_is_freed_after_the_work_of_the_scope(array, gate, owned
     with stream:
         temporary = array()
         gate.hold(stream.handle)
-        assert not busy(LEGACY)
+        assert idle(LEGACY)
         if inside:
             del before, temporary
             assert busy(LEGACY)
     if not inside:
-        assert not busy(LEGACY)
+        assert idle(LEGACY)
         del before, temporary
         assert busy(LEGACY)
     gate.open()
     stream.sync()
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     del stream
     if handle:
         destroy_stream(handle)
@@ -122,7 +126,7 @@ def test_the_other_devices_queue_is_waited_for_there(array, gate):
         gate.hold(stream.handle)
         del temporary
         assert busy(LEGACY)
-    assert not busy(LEGACY), "the first device has nothing to wait for"
+    assert idle(LEGACY), "the first device has nothing to wait for"
 
 
 def test_a_queue_given_to_warp_without_a_scope_is_waited_for(array, gate):
@@ -164,6 +168,7 @@ def test_a_stream_that_is_gone_was_waited_for(array, gate):
     stream = sk.new_stream(nonblocking=True)
     with stream:
         gate.hold(stream.handle)
+    _emulator.fail("cuEventRecord", 1)  # the first wait, for the buffer of its sorts
     del stream
     gc.collect()
     assert busy(LEGACY)
@@ -195,18 +200,18 @@ def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(mem
     for stream in streams:
         stream.to("warp")
     gate.hold(streams[1].handle)
-    assert len(memory._watched) == MOST
+    assert len(memory._warp_queues.watched) == MOST
     _emulator.reset_calls()
     array()
     assert _emulator.calls("cuEventRecord") == MOST
     assert busy(LEGACY)
     gate.open()
     with streams[0]:
-        assert len(memory._watched) == MOST
+        assert len(memory._warp_queues.watched) == MOST
         _emulator.reset_calls()
         array()
         assert _emulator.calls("cuEventRecord") == MOST
-    assert streams[0].to("warp")._streamkit_lent in memory._watched
+    assert streams[0].to("warp")._streamkit_lent in memory._warp_queues.watched
 
 
 # -- captures ---------------------------------------------------------------------------------
@@ -247,36 +252,62 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
 
     def begun_first(event, handle):
         monkeypatch.undo()
-        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+        check(driver.cuStreamBeginCapture(handle, RELAXED))
         record(event, handle)
 
     with stream:
         monkeypatch.setattr(_driver, "record_event", begun_first)
         free("first")
-        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
         free("second")
-        assert not int(check(driver.cuStreamIsCapturing(memory._companions[0])))
+        assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
         assert not freed
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     free("third")
     assert sorted(freed) == ["first", "second", "third"]
 
 
+def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory, gate, monkeypatch):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
+    record, wait = _driver.record_event, _driver.wait_event
+    stream.to("warp")
+    gate.hold(stream.handle)
+
+    def begun_first(event, handle):
+        check(driver.cuStreamBeginCapture(handle, RELAXED))
+        record(event, handle)
+
+    def other_first(companion, event):
+        monkeypatch.undo()
+        monkeypatch.setattr(_driver, "record_event", begun_first)
+        thread = threading.Thread(target=memory._warp_queues.settle)
+        thread.start()
+        thread.join()
+        monkeypatch.undo()
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+        wait(companion, event)
+
+    monkeypatch.setattr(_driver, "wait_event", other_first)
+    free("ours")
+    assert freed == [("ours", True)]
+
+
 def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, array, gate):
     """And its pool is another's then."""
-    memory._spare.clear()
+    memory._warp_queues._spare.clear()
     stream = sk.new_stream(nonblocking=True)
     handle = stream.handle
     call = memory._in_own_pools(current_pool)
     with stream:
         pool = call()
         gate.hold(handle)
-    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
+    check(driver.cuStreamBeginCapture(handle, RELAXED))
     del stream
     gc.collect()
-    assert not memory._spare
+    assert not memory._warp_queues._spare
     array()
-    assert not busy(LEGACY), "it is not freed"
+    assert idle(LEGACY), "it is not freed"
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     array()
     assert busy(LEGACY)
@@ -293,14 +324,13 @@ def test_while_warp_itself_captures_it_is_told_of_what_is_dropped(warp, memory):
     stream, other = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
     view = stream.to("warp")
     other.to("warp")
-    relaxed = driver.CUstreamCaptureMode(2)
-    check(driver.cuStreamBeginCapture(stream.handle, relaxed))
+    check(driver.cuStreamBeginCapture(stream.handle, RELAXED))
     number = int(check(driver.cuStreamGetCaptureInfo(stream.handle))[1])
     # Warp's native part begins no capture on this driver: what its capture_begin notes then
     graph = context.Graph(view.device, capture_id=number)
     context._register_capture(view.device, view, graph, number)
     free("while Warp captures")
-    check(driver.cuStreamBeginCapture(other.handle, relaxed))
+    check(driver.cuStreamBeginCapture(other.handle, RELAXED))
     free("while another captures too")
     context._unregister_capture(view.device, view, graph)
     free("untold")
@@ -309,6 +339,58 @@ def test_while_warp_itself_captures_it_is_told_of_what_is_dropped(warp, memory):
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(captured.handle))))
     free("now")
     assert len(freed) == 4
+
+
+def told(warp, memory, stream, external):
+    """Tell Warp of a capture, whose native part can begin none on this driver."""
+    context, view = warp._src.context, stream.to("warp")
+    handle = stream.handle
+
+    def begin(*_):
+        if not external:
+            check(driver.cuStreamBeginCapture(handle, RELAXED))
+
+    memory._told(begin)(view.device.context, handle, int(external), 1)
+    number = int(check(driver.cuStreamGetCaptureInfo(handle))[1])
+    graph = context.Graph(view.device, capture_id=number)
+    context._register_capture(view.device, view, graph, number)
+    return lambda: context._unregister_capture(view.device, view, graph)
+
+
+def test_what_warp_defers_while_it_captures_waits_for_the_work_before(warp, memory, gate):
+    """It frees that on the legacy stream when the capture has ended."""
+    stream, freed = sk.new_stream(nonblocking=True), []
+    stream.to("warp")
+    gate.hold(stream.handle)
+    end = told(warp, memory, stream, external=False)
+    assert busy(LEGACY)
+    memory._after_the_queues(freed.append)("put off by Warp")
+    assert freed
+    end()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_of_a_capture_told_when_it_had_begun_what_earlier_work_may_use_is_not_freed(
+    warp, memory, gate, prepared
+):
+    """As the user's own ``wp.capture_begin(external=True)``; ``capture`` has waited before."""
+    stream, freed = sk.new_stream(nonblocking=True), []
+    free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
+    view = stream.to("warp")
+    gate.hold(stream.handle)
+    if prepared:
+        memory._warp_queues.settle()
+    check(driver.cuStreamBeginCapture(stream.handle, RELAXED))
+    end = told(warp, memory, stream, external=True)
+    if prepared:
+        memory._warp_queues.prepared(view)
+    free("inside")
+    assert freed == ([("inside", True)] if prepared else [])
+    end()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    free("after")
+    assert sorted(freed) == [("after", True), ("inside", True)]
 
 
 def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
@@ -355,6 +437,24 @@ def test_warps_scan_is_such_a_function(warp, array):
         assert _emulator.calls("cuDeviceSetMemPool") == 2
 
 
+def test_another_thread_lends_the_first_queue_of_another_device_meanwhile(
+    warp, memory, monkeypatch
+):
+    get = warp.get_cuda_device
+    companions = memory._warp_queues.companions
+
+    def lent_first(device):
+        companions.setdefault("meanwhile", None)
+        return get(device)
+
+    with sk.new_stream(nonblocking=True):
+        monkeypatch.setattr(warp, "get_cuda_device", lent_first)
+        try:
+            assert memory._in_own_pools(lambda: 1)() == 1
+        finally:
+            companions.pop("meanwhile", None)
+
+
 def test_the_pool_comes_back_after_an_error(memory):
     found = current_pool()
     with sk.new_stream(nonblocking=True), pytest.raises(ZeroDivisionError):
@@ -374,7 +474,7 @@ def test_the_pool_comes_back_after_an_error(memory):
 )
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     found, pools = current_pool(), _emulator.live("pools")
-    memory._spare.clear()
+    memory._warp_queues._spare.clear()
     with sk.new_stream(nonblocking=True):
         _emulator.fail(function, 1)
         with pytest.raises(sk.DriverError):
@@ -397,7 +497,7 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
         gc.collect()
         return pool
 
-    memory._spare.clear()
+    memory._warp_queues._spare.clear()
     first = pool_of_a_new_queue(held=True)
     second = pool_of_a_new_queue()
     assert first != second
@@ -425,7 +525,7 @@ def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
 
     common = check(driver.cuDeviceGetMemPool(0))
     call = memory._in_own_pools(reached)
-    memory._spare.clear()
+    memory._warp_queues._spare.clear()
     stream, access = sk.new_stream(nonblocking=True), driver.CUmemAccessDesc()
     access.location = place(1)
     with stream:
@@ -441,7 +541,7 @@ def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
 
 def test_a_device_without_pools_gets_none(warp, memory, monkeypatch):
     pools = _emulator.live("pools")
-    memory._spare.clear()
+    memory._warp_queues._spare.clear()
     monkeypatch.setattr(warp.get_cuda_device(0), "is_mempool_supported", False)
     with sk.new_stream(nonblocking=True):
         assert memory._in_own_pools(lambda: 1)() == 1
@@ -477,6 +577,7 @@ def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, 
     assert names >= {
         "wp_free_device_async", "wp_mesh_destroy_device", "wp_hash_grid_update_device",
         "wp_radix_sort_pairs_int_device", "wp_array_sum_float_device", "wp_bsr_transpose_device",
+        "wp_mesh_refit_device", "wp_mesh_create_device", "wp_volume_rebuild_from_tiles_device",
         "wp_cuda_graph_begin_capture",
     }  # fmt: skip
     assert not names & {"wp_memset_device", "wp_alloc_device_async", "wp_cuda_launch_kernel"}
@@ -484,6 +585,54 @@ def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, 
     stream.to("warp")
     gate.hold(stream.handle)
     memory._settled(lambda: None)()
+    assert busy(LEGACY)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("by_another_thread", [True, False])
+def test_a_native_function_leaves_an_untold_capture_of_another_queue_valid(
+    memory, gate, mode, by_another_thread
+):
+    """And its temporary, freed at once on the legacy stream, comes back to its own queue only."""
+
+    def native():
+        assert current_pool() != common
+        temporary = check(driver.cuMemAllocAsync(1 << 10, stream.handle))
+        check(driver.cuMemFreeAsync(temporary, LEGACY))
+        return busy(LEGACY)
+
+    def begin():
+        check(driver.cuStreamBeginCapture(other.handle, driver.CUstreamCaptureMode(mode)))
+
+    def end():
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
+
+    common = current_pool()
+    call = memory._settled(memory._in_own_pools(native))
+    stream, other = (sk.new_stream(nonblocking=True) for _ in range(2))
+    other.to("warp")
+    with ThreadPoolExecutor(1) as thread, stream:
+        run = (lambda fn: thread.submit(fn).result()) if by_another_thread else lambda fn: fn()
+        call()  # the pool is there
+        gate.hold(stream.handle)
+        run(begin)
+        assert call()
+        assert current_pool() == common
+        run(end)
+
+
+def test_the_end_of_a_view_frees_the_buffer_of_its_sorts_late_enough(warp, memory, gate):
+    """That of the sorts before it was lent, which is of no pool of ours."""
+    core = warp._src.context.runtime.core
+    stream = sk.new_stream(nonblocking=True)
+    stream.to("warp")
+    unregister = core.wp_cuda_stream_unregister
+    assert unregister.__module__ == memory.__name__
+    gate.hold(stream.handle)
+    _emulator.fail("cuEventRecord", 1)
+    unregister(0, 0)  # a destructor calls it: nothing is raised
+    assert idle(LEGACY)
+    unregister(0, 0)
     assert busy(LEGACY)
 
 
@@ -503,6 +652,42 @@ def test_a_free_that_cannot_wait_is_done_with_the_next_one(memory):
     assert sorted(freed) == ["cuEventRecord", "cuStreamIsCapturing", "cuStreamWaitEvent", "now"]
 
 
+def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monkeypatch):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    stream.to("warp")
+    free, settle = memory._after_the_queues(freed.append), memory._warp_queues.settle
+    _emulator.fail("cuEventRecord", 1)
+    free("put off")
+
+    def other_first():
+        monkeypatch.undo()
+        thread = threading.Thread(target=free, args=["the other's"])
+        thread.start()
+        thread.join()
+        return settle()
+
+    monkeypatch.setattr(memory._warp_queues, "settle", other_first)
+    free("ours")
+    assert sorted(freed) == ["ours", "put off", "the other's"]
+
+
+def test_an_interrupt_loses_at_most_the_free_that_it_interrupts(memory):
+    stream, freed = sk.new_stream(nonblocking=True), []
+    stream.to("warp")
+    free = memory._after_the_queues(freed.append)
+    nth, came = 0, True
+    while came:
+        nth += 1
+        for number in range(5):
+            _emulator.fail("cuEventRecord", 1)
+            free((nth, number))
+        came = Interrupted(functools.partial(free, (nth, "interrupted")), nth).came
+        free((nth, "later"))
+        made = [which for at, which in freed if at == nth]
+        assert len(made) == len(set(made)) >= 6, f"after an interrupt at the call {nth}"
+    assert nth > 5
+
+
 def test_a_wait_that_fails_is_made_again(array, gate):
     handle = make_stream()
     stream = sk.from_handle(handle)
@@ -510,7 +695,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
         gate.hold(handle)
     _emulator.fail("cuStreamWaitEvent", 1)
     array()
-    assert not busy(LEGACY)
+    assert idle(LEGACY)
     array()
     assert busy(LEGACY)
     gate.open()
@@ -522,7 +707,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
 def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     stream = sk.new_stream(nonblocking=True)
     view = stream.to("warp")  # the companion is there now
-    assert len(memory._watched) == 1
+    assert len(memory._warp_queues.watched) == 1
     other = sk.new_stream(nonblocking=True)
     _emulator.reset_calls()
     third = sk.new_stream(nonblocking=True)
@@ -530,9 +715,9 @@ def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     _emulator.fail("cuEventCreate", 2, nth=_emulator.calls("cuEventCreate"))  # ours is the last
     with pytest.raises(sk.DriverError):
         other.to("warp")
-    assert len(memory._watched) == 2
+    assert len(memory._warp_queues.watched) == 2
     other.to("warp")
-    assert len(memory._watched) == 3
+    assert len(memory._warp_queues.watched) == 3
     assert view is stream.to("warp")
 
 

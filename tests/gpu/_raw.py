@@ -66,6 +66,16 @@ def held(handle: int) -> bool:
     return False
 
 
+def idle(handle: int) -> bool:
+    """Whether the queue comes to its end, for which a slow machine has time; not what is held."""
+    limit = time.monotonic() + 10  # a gate opens by itself later
+    while busy(handle):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def make_stream(*, nonblocking: bool = True, priority: int = 0) -> int:
     return int(check(driver.cuStreamCreateWithPriority(int(nonblocking), priority)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
+import warnings
 
 import numpy as np
 import pytest
@@ -136,50 +136,84 @@ def test_control_an_array_of_another_queue_is_waited_for(players, gate, stream, 
 
 # -- JAX, on a queue of its own that nobody can move ------------------------------------------
 
+FILL = {
+    "torch": lambda array: array.fill_(5),
+    "cupy": lambda array: array.fill(5),
+    "warp": lambda array: array.fill_(5.0),
+}
+
 
 @pytest.fixture(scope="module")
 def jax():
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its plugins
         patch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes most of the memory
         jax = pytest.importorskip("jax")
         try:
-            jax.devices("gpu")
+            jax.devices("gpu")[0].get_stream_for_external_ready_events()
         except RuntimeError as error:
-            pytest.skip(f"JAX has no GPU here: {error}")
+            pytest.skip(f"JAX has no GPU here, or names no stream of it: {error}")
     return jax
+
+
+class Unordered:
+    """An array that has nobody wait for it."""
+
+    def __init__(self, array):
+        self._array = array
+        self.__dlpack_device__ = array.__dlpack_device__
+
+    def __dlpack__(self, stream=None):
+        return self._array.__dlpack__(stream=-1)
 
 
 @pytest.fixture
 def adding(players, stream, jax):
-    """Give what has JAX add to an array of some library, which it has done before."""
+    """An array of some library, and what has JAX add to it; both have worked before."""
 
     def prepare(source):
         def add(array):
             return jax.dlpack.from_dlpack(array) + 1
 
-        add(MAKERS[source](players, stream)).block_until_ready()
-        array = MAKERS[source](players, stream)
+        with stream:
+            array = MAKERS[source](players, stream)
+            FILL[source](array)
+            add(array).block_until_ready()
+            array = MAKERS[source](players, stream)
         check(driver.cuCtxSynchronize())
-        return lambda: add(array)
+        return array, add
 
     return prepare
 
 
 @pytest.mark.parametrize("source", MAKERS)
-@pytest.mark.parametrize("held", [True, False])
-def test_jax_waits_for_the_queue_and_the_host_does_not(adding, gate, stream, source, held):
-    """The control holds another queue."""
-    other = sk.new_stream(nonblocking=True)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_jax_adds_to_what_the_queue_has_written_before(adding, gate, stream, source, ordered):
+    (array, add), added = adding(source), []
     with stream:
-        add, taken = adding(source), []
-        gate.hold(stream.handle if held else other.handle)
-        assert not blocks(gate, lambda: taken.append(add()))
-        if held:
-            time.sleep(0.05)  # unordered, it would be ready by then
-            assert not taken[0].is_ready()
+        gate.hold(stream.handle)
+        FILL[source](array)
+        blocks(gate, lambda: added.append(add(array if ordered else Unordered(array))))
+        if ordered:
             gate.open()
-        assert bool((np.asarray(taken[0].block_until_ready()) == 2).all())
-        assert held or gate.closed
+        assert set(np.asarray(added[0]).tolist()) == {6.0 if ordered else 2.0}
+        assert ordered or gate.closed, "the control has read too early"
+
+
+@pytest.mark.parametrize("source", MAKERS)
+def test_jax_has_the_host_wait_for_nothing(adding, gate, stream, source):
+    array, add = adding(source)
+    with stream:
+        gate.hold(stream.handle)
+        assert not blocks(gate, lambda: add(array))
+
+
+@pytest.mark.parametrize("source", MAKERS)
+def test_jax_waits_for_no_other_queue(adding, gate, stream, source):
+    (array, add), other = adding(source), sk.new_stream(nonblocking=True)
+    with stream:
+        gate.hold(other.handle)
+        assert not blocks(gate, lambda: add(array).block_until_ready())
 
 
 # -- the CUDA array interface -----------------------------------------------------------------

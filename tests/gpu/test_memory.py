@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 
+import numpy as np
 import pytest
 from _raw import check, destroy_stream, driver, make_stream, sync
 
@@ -83,7 +84,7 @@ class ByWarp:
         self.result = warp.zeros(SIZE, dtype=warp.int32, device="cuda:0")
         warp.synchronize()
 
-    def corrupted(self, handle, hold, before=None):
+    def corrupted(self, handle, hold, before=None, dropping=contextlib.nullcontext):
         warp, launch = self.warp, self.warp.launch
         gate = None
         with self.scope():
@@ -92,8 +93,9 @@ class ByWarp:
             gate = hold(handle)
             gate.__enter__()
             launch(self.kernels.copy, SIZE, [temporary, self.result], device="cuda:0")
-        before = None
-        del temporary
+        with dropping():
+            before = None
+            del temporary
         with warp.ScopedStream(self.other, sync_enter=False):
             others = [warp.empty(SIZE, dtype=warp.int32, device="cuda:0") for _ in range(3)]
             for other in others:
@@ -170,38 +172,105 @@ def test_arrays_of_warp_made_before_the_scope(warp, torch, spin):
     assert rounds(ROUNDS, once) == 0
 
 
+@contextlib.contextmanager
+def told_late(warp, handle, view):
+    """A capture begun by others, of which the user tells Warp."""
+    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(1)))
+    warp.capture_begin(stream=view, external=True)
+    yield
+    warp.capture_end(stream=view)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_arrays_dropped_in_a_capture_that_warp_is_told_of_late(warp, torch, spin, alone):
+    """Their work is from before the capture; the control arm is Warp alone."""
+    handle, stream = streams_of("torch", torch)
+    view = warp.Stream("cuda:0", cuda_stream=handle) if alone else stream.to("warp")
+    arm = ByWarp(warp, lambda: warp.ScopedStream(view, sync_enter=False) if alone else stream)
+    dropping = functools.partial(told_late, warp, handle, view)
+    corrupted = rounds(20, lambda: arm.corrupted(handle, spin, dropping=dropping))
+    assert corrupted > 5 if alone else corrupted == 0
+
+
 # -- native functions -------------------------------------------------------------------------
 
 
-def natives(warp):
-    from warp import sparse
+def scan(warp):
+    numbers = warp.ones(1 << 20, dtype=warp.int32, device="cuda:0")
+    sums = warp.zeros(1 << 20, dtype=warp.int32, device="cuda:0")
+    return lambda: warp.utils.array_scan(numbers, sums, inclusive=True)
 
-    many = 1 << 20
-    numbers = warp.ones(many, dtype=warp.int32, device="cuda:0")
-    sums = warp.zeros(many, dtype=warp.int32, device="cuda:0")
-    floats = warp.ones(many, dtype=warp.float32, device="cuda:0")
+
+def reduce(warp):
+    floats = warp.ones(1 << 20, dtype=warp.float32, device="cuda:0")
     total = warp.zeros(1, dtype=warp.float32, device="cuda:0")
+    return lambda: warp.utils.array_sum(floats, out=total)
+
+
+def sort(warp):
     keys = [
         warp.zeros(2 * n, dtype=warp.int32, device="cuda:0") for n in (1 << 12, 1 << 15, 1 << 17)
     ]
-    points = warp.zeros(1 << 12, dtype=warp.vec3, device="cuda:0")
-    grid = warp.HashGrid(32, 32, 32, device="cuda:0")
+    return lambda: [warp.utils.radix_sort_pairs(key, key, key.size // 2) for key in keys]
 
-    def sort():
-        for key in keys:
-            warp.utils.radix_sort_pairs(key, key, key.size // 2)
+
+def run_length(warp):
+    values = warp.zeros(1 << 18, dtype=warp.int32, device="cuda:0")
+    runs = [warp.zeros(1 << 18, dtype=warp.int32, device="cuda:0") for _ in range(2)]
+    count = warp.zeros(1, dtype=warp.int32, device="cuda:0")
+    return lambda: warp.utils.runlength_encode(values, *runs, run_count=count)
+
+
+def sparse(warp):
+    from warp import sparse
 
     rows = warp.zeros(1 << 15, dtype=warp.int32, device="cuda:0")
     matrix = sparse.bsr_zeros(1 << 10, 1 << 10, warp.float32, device="cuda:0")
     values = warp.ones(rows.size, dtype=warp.float32, device="cuda:0")
+    return lambda: sparse.bsr_set_from_triplets(matrix, rows, rows, values)
 
-    return {
-        "sparse": lambda: sparse.bsr_set_from_triplets(matrix, rows, rows, values),
-        "scan": lambda: warp.utils.array_scan(numbers, sums, inclusive=True),
-        "reduce": lambda: warp.utils.array_sum(floats, out=total),
-        "sort": sort,
-        "hash grid": lambda: grid.build(points, 1.0),
-    }
+
+def hash_grid(warp):
+    points = warp.zeros(1 << 12, dtype=warp.vec3, device="cuda:0")
+    grid = warp.HashGrid(32, 32, 32, device="cuda:0")
+    return lambda: grid.build(points, 1.0)
+
+
+def corners(warp, count):
+    random = np.random.default_rng(0).random((count, 3), dtype="f4")
+    return warp.array(random, dtype=warp.vec3, device="cuda:0")
+
+
+def triangles(warp):
+    points = corners(warp, 3 << 14)
+    return points, warp.array(np.arange(3 << 14, dtype="i4"), dtype=warp.int32, device="cuda:0")
+
+
+def mesh(warp):
+    """Made and dropped, so that what it keeps goes too."""
+    points, indices = triangles(warp)
+    return lambda: warp.Mesh(points, indices).id
+
+
+def refit(warp):
+    made = warp.Mesh(*triangles(warp))
+    return made.refit
+
+
+def tree(warp):
+    made = warp.Bvh(corners(warp, 1 << 14), corners(warp, 1 << 14))
+    return made.rebuild
+
+
+def volume(warp):
+    points = warp.array(np.arange(3 << 12, dtype="i4").reshape(-1, 3), dtype=warp.vec3i)
+    points = points.to("cuda:0")
+    made = warp.Volume.allocate_by_voxels(points, voxel_size=1.0, rebuildable=True)
+    return lambda: made.rebuild(points)
+
+
+NATIVES = [scan, reduce, sort, run_length, sparse, hash_grid, mesh, refit, tree, volume]
 
 
 def intruded(warp, other, scope, work, held):
@@ -224,13 +293,13 @@ def intruded(warp, other, scope, work, held):
 @pytest.fixture
 def native(warp, request):
     """A native function that has run once: to load a kernel can wait for the device."""
-    work = natives(warp)[request.param]
+    work = request.param(warp)
     work()
     warp.synchronize()
     return work
 
 
-@pytest.mark.parametrize("native", ["scan", "reduce"], indirect=True)
+@pytest.mark.parametrize("native", [scan, reduce, sparse, mesh, volume], indirect=True)
 def test_control_native_functions_of_warp_alone_write_into_the_memory_of_others(
     warp, torch, spin, native
 ):
@@ -244,7 +313,7 @@ def test_control_native_functions_of_warp_alone_write_into_the_memory_of_others(
     assert rounds(5, once)
 
 
-@pytest.mark.parametrize("native", ["scan", "reduce", "sort", "sparse", "hash grid"], indirect=True)
+@pytest.mark.parametrize("native", NATIVES, indirect=True)
 def test_native_functions_of_warp(warp, torch, spin, native):
     other, pool = warp.Stream("cuda:0"), int(check(driver.cuDeviceGetMemPool(0)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 
 import streamkit as sk
@@ -103,10 +104,37 @@ def test_a_lent_tensor_is_the_same_on_the_same_memory_and_its_views_hold_the_own
     assert gone() is None
 
 
+def test_a_subclass_of_a_tensor_stays_one():
+    class Mine(need("torch").Tensor):
+        pass
+
+    served, owner = adapter("torch"), Owner()
+    lent = served.lend(need("torch").zeros(4).as_subclass(Mine), owner)
+    assert type(lent) is Mine
+    assert served.lent_by(lent[1:]) is owner
+
+
 def test_a_sparse_tensor_is_not_lent():
     tensor = need("torch").eye(3).to_sparse()
     with pytest.raises(TypeError, match="sparse_coo"):
         adapter("torch").record_stream(tensor, None)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_not_lent():
+    torch = need("torch")
+    tensor = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(TypeError, match="nested"):
+        adapter("torch").record_stream(tensor, None)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantized_tensor_is_not_lent():
+    """Its scale would be lost."""
+    torch = need("torch")
+    tensor = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
+    with pytest.raises(TypeError, match="a scale"):
+        adapter("torch").lend(tensor, Owner())
 
 
 def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last():
@@ -134,7 +162,9 @@ def test_the_device_of_a_cupy_array():
 
 def test_a_lent_cupy_array_is_the_same_on_the_same_memory():
     lend = adapter("cupy").lend
-    for array in (cupy_array(), cupy_array()[1:, ::-2], cupy_array().T):
+    record = cupy_array().view(np.dtype([("x", "f4"), ("y", "i4")]))
+    whole = cupy_array()
+    for array in (whole, whole[1:, ::-2], whole.T, whole[4:], whole[0, 0], record):
         lent = lend(array, Owner())
         assert (lent.shape, lent.strides, lent.dtype) == (array.shape, array.strides, array.dtype)
         assert lent.data.ptr == array.data.ptr

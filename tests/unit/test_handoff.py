@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import numpy as np
 import pytest
 
 import streamkit as sk
+from _kept import stays_until
 from _queues import within
 
 
@@ -47,11 +47,7 @@ def test_the_array_is_kept_until_the_edge_has_passed(stream, other, hold, make):
     seen = weakref.ref(array)
     sk.handoff(array, stream, after=other)
     del array
-    gc.collect()
-    assert seen() is not None
-    gate.open()
-    stream.sync()
-    assert seen() is None
+    stays_until(gate, stream.sync, lambda: seen() is None)
 
 
 def test_between_equal_queues_nothing_is_done(stream, hold):

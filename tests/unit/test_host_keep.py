@@ -15,27 +15,8 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from _kept import Thing, array, capsule, thing
 from _queues import eventually, together, within
-
-
-class Thing:
-    """Something that tells when it goes."""
-
-
-def array():
-    made = np.ones(4).view()
-    return made, weakref.ref(made)
-
-
-def capsule():
-    made = np.ones(4)
-    return made.__dlpack__(), weakref.ref(made)
-
-
-def thing():
-    made = Thing()
-    return made, weakref.ref(made)
-
 
 # -- how long ---------------------------------------------------------------------------------
 

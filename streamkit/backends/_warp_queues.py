@@ -1,0 +1,183 @@
+"""The non-blocking queues lent to Warp, and how its frees wait for what they were given.
+
+A blocking stream of ours, the device's companion, waits for each; the legacy stream for that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import warp
+
+from streamkit import _driver, _pools, errors
+from streamkit.backends import _warp_current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import Queue
+
+_MOST = 8  # queues waited for at each free
+
+companions: dict[int, int] = {}
+"""Of each device, its companion."""
+watched: dict[Lent, None] = {}
+"""The queues to wait for, the longest watched first."""
+_spare: deque[Lent] = deque()  # of queues that are gone, for their pools
+
+
+class _Event:
+    """An event, destroyed when nobody waits by it any more."""
+
+    handle: int = 0  # until it has one: an interrupt can leave it half made
+
+    def __init__(self, context: int) -> None:
+        self.handle = _driver.create_event(context, timing=False)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.handle and not is_finalizing() and _driver.is_usable():
+            with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
+                _driver.destroy_event(self.handle)
+
+
+class Lent:
+    """One non-blocking queue on which Warp may work, and how to wait for what it was given."""
+
+    pool: Any = None
+    late: int | None = None
+    """The capture that had begun when Warp was told, so that nobody waits for the work before."""
+
+    def __init__(self, stream: Any, queue: Queue) -> None:
+        self.view = weakref.ref(stream)
+        self.handle = queue.handle
+        self.device: int = queue.device or 0
+        # Nobody destroys these, for what Warp has seen is parked. Of any other, the handle is used
+        # only while a scope of it is open: its owner may close it at any time after.
+        self.stays = queue.permanent or queue.is_owned
+        self.context = queue.context
+        # Destructors come here, in several threads at once: no lock, and an event belongs to one
+        # thread as long as it can be recorded.
+        self._events = deque([_Event(self.context)])
+        self._marks: dict[_Event, bool] = {}  # recorded for later; whether it was waited for
+
+    def stands(self) -> bool:
+        """Whether a scope of it is open in some thread."""
+        return _warp_current.is_level(self.view())
+
+    def _record(self) -> _Event | None:
+        """Mark the present end of the queue by an event of nobody else; None if it captures."""
+        if _driver.capture_id(self.handle) is not None:
+            return None
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = _Event(self.context)
+        _driver.record_event(event.handle, self.handle)
+        if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
+            return None  # the event may be of the graph, and whoever waits for it be captured
+        return event
+
+    def mark(self) -> None:
+        """Note the present end of the queue, unless it captures: soon it cannot be asked."""
+        older = self._marks.copy()
+        event = self._record()
+        if event is not None:
+            self._marks[event] = False
+            for mark in older:
+                self._marks.pop(mark, None)
+
+    def settle(self) -> bool:
+        """Let the companion wait for what the queue was given; False if it captures."""
+        for mark, waited in self._marks.copy().items():
+            if not waited:
+                _driver.wait_event(companions[self.device], mark.handle)
+                self._marks[mark] = True
+        if not (self.stays or self.stands()):
+            return True
+        event = self._record()
+        if event is None:
+            return False
+        _driver.wait_event(companions[self.device], event.handle)
+        self._events.append(event)
+        return True
+
+    def has_passed(self) -> bool:
+        """Whether all has run for which the companion was made to wait."""
+        return all(_driver.event_done(event.handle) for event in [*self._events, *self._marks])
+
+    def own_pool(self, common: Any) -> Any:
+        """Return the pool of which only this queue has memory, in reach of whom ``common`` is.
+
+        What a function allocates there may stay, as a mesh's tree does, and be read from others.
+        """
+        for _ in range(0 if self.pool else len(_spare)):
+            other = _spare.popleft()
+            if other.device == self.device and other.has_passed():
+                self.pool = other.pool
+                break
+            _spare.append(other)
+        if self.pool is None:
+            self.pool = _pools.create(self.device)
+        _pools.open_as(self.pool, common, self.device)
+        return self.pool
+
+
+def watch(lent: Lent) -> None:
+    """Wait for this queue at each free, instead of for the longest watched if they are many."""
+    watched[lent] = None
+    for other in watched.copy():
+        if len(watched) <= _MOST:
+            return
+        with contextlib.suppress(errors.StreamKitError):  # then it stays
+            if not other.stands():
+                _settle(other)
+
+
+def _settle(lent: Lent) -> None:
+    """Wait for a queue for the last time; if its view is gone, its pool is for others."""
+    is_first = lent.settle() and watched.pop(lent, False) is None  # of the threads that come here
+    if is_first and lent.view() is None and lent.pool is not None:
+        _spare.append(lent)
+
+
+def end(lent: Lent) -> None:
+    """Wait for the queue once more, for its view is gone; runs inside any other code.
+
+    It stays watched if it captures now, or the wait fails.
+    """
+    if sys.is_finalizing() or not _driver.is_usable():
+        return
+    watched[lent] = None
+    with contextlib.suppress(errors.StreamKitError):
+        _settle(lent)
+
+
+def context() -> Any:
+    """Return Warp's module of that name, which has its native functions."""
+    return getattr(warp, "_src", warp).context
+
+
+def settle() -> bool:
+    """Let the companions wait for every watched queue; False if the work of one is out of reach.
+
+    That is the work before a capture of which Warp was not told, or not when it began.
+    """
+    for lent in [lent for lent in watched.copy() if lent.view() is None]:
+        _settle(lent)
+    capturing = [lent for lent in watched.copy() if not lent.settle()]
+    if not capturing:
+        return True
+    told = {*getattr(context().runtime, "captures", ())}  # until they end Warp frees nothing
+    told -= {lent.late for lent in capturing}
+    return all(_driver.capture_id(lent.handle) in told for lent in capturing)
+
+
+def prepared(stream: Any) -> None:
+    """Note that the work before its capture was waited for, though Warp was told of that late."""
+    lent: Lent | None = getattr(stream, "_streamkit_lent", None)
+    if lent is not None:
+        lent.late = None
