@@ -41,10 +41,6 @@ class CudaEvent(Event, metaclass=Concrete):
     torch creates its events at their first record.
     """
 
-    # of the last record: the objects through which the same queue records it again, if it can be
-    # that quick; and what gives that queue, where this may be part of a capture of anybody's
-    _last: _Last = _NEVER
-
     def __init__(
         self,
         device: int | None,
@@ -62,6 +58,9 @@ class CudaEvent(Event, metaclass=Concrete):
         self._native = native
         self._adapter = adapter
         self._timing = timing
+        # of the last record: the objects through which the same queue records it again, if it can
+        # be that quick; and what gives that queue, where this may be part of anybody's capture
+        self._last: _Last = _NEVER
 
     @property
     def native(self) -> Any:

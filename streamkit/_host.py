@@ -238,6 +238,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 class _HostScope:
     __slots__ = ("_step", "_turn", "key", "stream")
     plan = None
+    again = 0
 
     def __init__(self, stream: HostStream, key: object, turn: Turn | None = None) -> None:
         self.stream, self.key, self._turn = stream, key, turn
