@@ -7,7 +7,6 @@ This file knows no library and calls no driver.
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -62,6 +61,8 @@ class _StaticProtocol(ProtocolMeta):
             return True
         if isinstance(instance, type):
             return False
+        import inspect  # noqa: PLC0415 - slow to import, and seldom needed
+
         members = cls.__dict__.get("_members", ())
         return bool(members) and all(
             inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members
