@@ -133,5 +133,4 @@ class use:  # noqa: N801 - used as a function
             enter(self, self._libraries, ordered=self._ordered)
         return self.stream
 
-    def __exit__(self, *_: object) -> None:
-        _open_scopes.leave(self)
+    __exit__ = _open_scopes.leave  # the scope that was entered under this key

@@ -221,10 +221,16 @@ def stream_id(stream: int) -> int:
 
 def id_outside_capture(stream: Any) -> int | None:
     """Return ``stream_id``, or None, unasked, if the stream captures."""
-    code, status = _library.cu.cuStreamIsCapturing(stream)
+    cu = _library.cu
+    code, status = cu.cuStreamIsCapturing(stream)
     if code:
         raise _error("cuStreamIsCapturing", code)
-    return None if status else stream_id(stream)
+    if status:
+        return None
+    code, number = cu.cuStreamGetId(stream)  # ``stream_id``, without a call
+    if code:
+        raise _error("cuStreamGetId", code)
+    return number  # type: ignore[no-any-return]  # an int
 
 
 def legacy_id() -> int:

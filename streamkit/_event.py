@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from streamkit import (
     _captures,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _INVALID_HANDLE = 400
 
+_Last: TypeAlias = "tuple[Any, Any, Callable[[], Queue | None] | None]"
+_NEVER: _Last = (None, None, None)
+
 
 class CudaEvent(Event, metaclass=Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
@@ -38,9 +41,6 @@ class CudaEvent(Event, metaclass=Concrete):
     Safe to use from any thread. The handle of a borrowed event is read at each use, because
     torch creates its events at their first record.
     """
-
-    # gives the queue of the last record, where that may be part of a capture of anybody's
-    _recorded_on: Callable[[], Queue | None] | None = None
 
     def __init__(
         self,
@@ -59,6 +59,9 @@ class CudaEvent(Event, metaclass=Concrete):
         self._native = native
         self._adapter = adapter
         self._timing = timing
+        # of the last record: the objects through which the same queue records it again, if it can
+        # be that quick; and what gives that queue, where this may be part of anybody's capture
+        self._last: _Last = _NEVER
 
     @property
     def native(self) -> Any:
@@ -129,7 +132,8 @@ class CudaEvent(Event, metaclass=Concrete):
     def _refuse_in_capture(self) -> None:
         if _captures.one_goes_on_here():
             raise _refusals_capture.event_in_capture(self)
-        queue = None if self._recorded_on is None else self._recorded_on()
+        find = self._last[2]
+        queue = None if find is None else find()
         if queue is not None and _order.capture_of(queue) is not None:
             raise _refusals_capture.event_of_capture(self)
 
@@ -174,6 +178,20 @@ class CudaEvent(Event, metaclass=Concrete):
     def close(self) -> None:
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
         self._owned = None
+        self._last = None, None, self._last[2]
+
+    def _prepare(self, queue: Queue) -> _Last:
+        """Note the queue, and return its object and the event's through which it records quickly.
+
+        Too quick to ask whether it captures. None and None where it cannot.
+        """
+        owned, core = self._owned, queue.core
+        if core is None or owned is None or owned.serves != queue.context:
+            return _NEVER
+        self._last = last = core, owned.core, queue.seen_by_events or seen_by_events(queue)
+        if self._owned is None:  # another thread has closed it meanwhile
+            self.close()
+        return last
 
     def _record_on(self, stream: CudaStream[Any], queue: Queue, *, external: bool) -> None:
         """Record it on the stream of that queue."""
@@ -181,12 +199,14 @@ class CudaEvent(Event, metaclass=Concrete):
             raise _refusals.device_mismatch(
                 self, stream, "an event is recorded on streams of its own device only."
             )
-        if not self._record_by_library(stream, external=external):
+        if self._owned is not None and not external:
+            _order.mark(self._owned, queue)
+        elif not self._record_by_library(stream, external=external):
             _order.record(self.handle, queue, external=external)
-        # an external record is no part of a capture
-        may_capture = not external and queue.handle != LEGACY
-        captures = may_capture and _order.capture_of(queue) is not None
-        self._recorded_on = weakref.ref(queue) if captures else None
+        if external:
+            return  # a launch of the graph makes that record: the last one is what it was
+        captures = queue.handle != LEGACY and _order.capture_of(queue) is not None
+        self._last = None, None, weakref.ref(queue) if captures else None
 
     def _record_by_library(self, stream: CudaStream[Any], *, external: bool) -> bool:
         """Record it through the library, if it has its own way of doing that.

@@ -240,6 +240,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 class _HostScope:
     plan = None
+    again = 0
     _turn: Turn | None = None  # here, because an interrupt can leave it half made
     _step: Step | None = None  # what an audit is told of it
 

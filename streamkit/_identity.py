@@ -45,10 +45,14 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         if number is None:
             queue = _identify_capturing(found)
         else:
-            queue = _known.find(number) or _identify_created(found, stream, number)
-            _check_device(found, queue.device)
+            known = _known.get(number)
+            queue = (known and known()) or _identify_created(found, stream, number)
+            if queue is not found:
+                _check_device(found, queue.device)
     if adapter is not None:
-        queue = _with_owner(queue, owner, adapter, native)
+        # of values that hold nothing, another object on this queue will be as good
+        if owner is not None or queue.permanent or not traits_of(adapter).streams_are_values:
+            queue = _with_owner(queue, owner, adapter, native)
     elif owner is not None:
         queue = _kept(queue, owner)
     for watcher in _watchers:
@@ -88,9 +92,15 @@ def _identify_default(found: Queue) -> Queue:
 
 def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
     context, device, primary = _driver.stream_context(stream)
-    _check_device(found, device)
+    if device != found.device:
+        _check_device(found, device)
+        found.device = device
     found.nonblocking = _driver.stream_is_nonblocking(stream)
-    return _complete(found, context, device, primary=primary, number=number)
+    if not primary:
+        found.primary = False
+    found.id = number
+    found.context = context  # last: it says that the record is complete
+    return _known.first(number, found)
 
 
 def _identify_capturing(found: Queue) -> Queue:
@@ -123,8 +133,6 @@ def _check_device(found: Queue, device: int | None) -> None:
 
 
 def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
-    if owner is None and traits_of(adapter).streams_are_values and not queue.permanent:
-        return queue  # another of its objects on this queue will be as good
     with lock:
         if queue.view(adapter.name) is native:
             return queue

@@ -88,14 +88,14 @@ class OwnedEvent:
     """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
 
     handle: int = 0  # until it has one, as above
-    core: Any = None
-    serves: int = 0
-    """The context whose streams record it through ``core``."""
+    core: Any
+    serves: int
+    """The context whose streams record it through ``core``; 0 for none."""
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
-        self.handle, self.core = _edges.create_event(context, timing=timing)
-        if self.core is not None:
-            self.serves = context
+        handle, self.core = _edges.create_event(context, timing=timing)
+        self.serves = 0 if self.core is None else context
+        self.handle = handle
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:
@@ -113,4 +113,5 @@ class PointEvent(OwnedEvent):
     """One that is recorded once, and not by cuda.core, whose import would be part of a wait."""
 
     def __init__(self, context: int) -> None:
+        self.core, self.serves = None, 0
         self.handle = _driver.create_event(context, timing=False)

@@ -26,8 +26,11 @@ class Mover(NamedTuple):
     """The current context, where the library tells it cheaply."""
 
 
+settled: tuple[Mover, ...] | None = None
+"""What ``movers`` returns from now on, once there is no module left to watch for."""
+
 _found: tuple[Mover, ...] = ()  # what ``movers`` returned last
-_waiting: tuple[str, ...] | None = None  # modules to watch for, once known; () if that is all
+_waiting: tuple[str, ...] | None = None  # modules to watch for, once known
 _lock = new_lock()
 
 
@@ -59,7 +62,7 @@ def _watched() -> dict[str, Callable[[], Adapter]]:
 
 
 def _look_again() -> None:
-    global _found, _waiting  # noqa: PLW0603 - one table for the process
+    global _found, _waiting, settled  # noqa: PLW0603 - one table for the process
     with _lock:
         watched = _watched()
         for module in [module for module in watched if _registry.is_loaded(module)]:
@@ -76,6 +79,7 @@ def _look_again() -> None:
                 )
             del watched[module]
         _waiting = tuple(watched)
+        settled = None if watched else _found
 
 
 def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:

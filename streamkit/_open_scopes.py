@@ -18,6 +18,7 @@ class OpenScope(Protocol):
     stream: Any
     key: object  # under which it is left
     plan: Any  # what it calls, if it is a CUDA stream's
+    again: int  # how often it was entered again, directly inside, where everything stood already
 
     @abstractmethod
     def leave(self) -> list[str]:
@@ -48,26 +49,34 @@ def push(scope: OpenScope) -> None:
     stack.scopes.append(scope)
 
 
-def leave(key: object) -> None:
+def leave(key: Any, kind: object = None, error: object = None, trace: object = None) -> None:  # noqa: ARG001 - as an ``__exit__``
     """Leave the scope that was entered under ``key``, the innermost one if all is well.
 
-    Scopes still open inside it are left first, innermost first, and ScopeError says so.
+    Restores what entering it changed. Scopes still open inside it are left first, innermost first,
+    and ScopeError says so.
     """
     scopes = stack.scopes
-    if not scopes or scopes[-1].key is not key:
-        leave_out_of_order(scopes, key)
-    lost = leave_innermost(scopes)
+    scope = scopes[-1] if scopes else None
+    if scope is None or scope.key is not key:
+        _leave_out_of_order(scopes, key)
+    if scope.again:
+        scope.again -= 1
+        lost = None if scope.plan.is_there() else scope.plan.stay()
+    else:
+        try:  # ``_end_innermost``, for a call would cost as much as all of it
+            lost = scope.leave()
+        except BaseException:
+            scope.leave()
+            raise
+        finally:
+            scopes.pop()
     if lost:
         raise _refusals.not_restored(lost)
 
 
-def leave_innermost(scopes: list[Any]) -> list[str]:
-    """Leave the innermost scope; name what could not be restored."""
+def _end_innermost(scopes: list[Any]) -> list[str]:
+    """Leave the innermost scope for good; name what could not be restored."""
     scope = scopes[-1]
-    if len(scopes) > 1 and scopes[-2] is scope:  # it was entered again, directly inside
-        scopes.pop()
-        again: list[str] = scope.plan.stay()
-        return again
     try:
         lost: list[str] = scope.leave()
     except BaseException:  # an interrupt: the rest is restored all the same
@@ -78,7 +87,7 @@ def leave_innermost(scopes: list[Any]) -> list[str]:
     return lost
 
 
-def leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
+def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
     index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if index is None:
@@ -89,8 +98,13 @@ def leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     inner = [_refusals.describe(scope.stream) for scope in scopes[index + 1 :]]
     lost: list[str] = []
     while len(scopes) > index + 1:
-        lost += leave_innermost(scopes)
-    lost += leave_innermost(scopes)
+        lost += _end_innermost(scopes)
+    scope = scopes[-1]
+    if scope.again:
+        scope.again -= 1
+        lost += scope.plan.stay()
+    else:
+        lost += _end_innermost(scopes)
     raise _refusals.left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",

@@ -26,6 +26,7 @@ class Plan:
         ways = [mover.bind(view(mover.name)) for mover in self.movers]
         self.enters = [way.enter for way in ways]
         self.leaves = [way.leave for way in reversed(ways)]
+        self.count = len(ways)
         self.keeps_device = all(way.keeps_device for way in ways)
         # the cheapest question for the current context, and its answer while it is this one
         told = [mover.context for mover in self.known if mover.context is not None]
@@ -36,11 +37,9 @@ class Plan:
         self._back = [way.set_current for way in ways]
 
     def stay(self) -> list[str]:
-        """Put every library, and the context, back there if they are not; name what could not."""
+        """Put every library, and the context, back there; name what could not."""
         lost: list[str] = []
         try:
-            if not _library.is_forked and self.is_there():
-                return lost
             _driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
@@ -61,7 +60,10 @@ def _all(
         three = _all(others[:-3], three, True)  # noqa: FBT003 - what ``three`` answers
 
     def are_there() -> bool:
-        return one() and two() and three() and where() == here
+        try:
+            return not _library.is_forked and one() and two() and three() and where() == here
+        except Exception:  # noqa: BLE001 - a library's own: it cannot tell
+            return False
 
     return are_there
 

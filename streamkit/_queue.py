@@ -35,12 +35,13 @@ class ThreadToken:
         return self._text
 
 
-_here = _Here()
+here = _Here()
+"""``here.token`` is ``this_thread()`` without the call."""
 
 
 def this_thread() -> ThreadToken:
     """Return the token of the calling thread."""
-    return _here.token
+    return here.token
 
 
 class Queue:
@@ -52,10 +53,11 @@ class Queue:
     returns must hold that Queue alive.
     """
 
-    # the usual values, so that making one sets only what differs
-    context: int = 0
+    # Those with a value here have it until it is set. The others are read in inner loops, where
+    # Python 3.12 looks at length for what has a value in the class too.
+    context: int
     """The CUcontext; 0 until the driver was asked."""
-    id: int | None = None
+    id: int | None
     """What cuStreamGetId says; None while unknown because the stream captures."""
     nonblocking: bool | None = None
     """Without the implicit order with the legacy stream; None while unknown."""
@@ -63,35 +65,37 @@ class Queue:
     """What its creator called it."""
     primary: bool = True
     """Whether the context is the device's primary one."""
-    permanent: bool = False
+    permanent: bool
     """Whether it lives as long as the process, as torch's pool streams do."""
     shown: bool = True
     """Whether code outside StreamKit may have its handle."""
     capture: int | None = None
     """The capture id under which it was first seen, while ``id`` is unknown."""
-    thread: ThreadToken | None = None
+    thread: ThreadToken | None
     """The thread a per-thread default stream belongs to."""
     also: Queue | None = None
     """A second Queue that must live as long: this one's elder, of another owner."""
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
     """By library, a reference to its object on this queue, called to get it."""
-    core: Any = None
+    core: Any
     """The object through which it records and waits, made at the first use."""
     seen_by_events: Callable[[], Queue | None] | None = None
     """What an event notes at its record: gives this queue while it can be asked. Made when used."""
-    wait_event: Any = None
+    wait_event: Any
     """The event reused whenever another queue waits for this one."""
     kept: Any = None
     """The ledger of what must outlive its work, made at the first use."""
     line: Any = None
     """What ``then`` was given to call on it, in order."""
-    latest: Any = None
+    latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
     def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
         self.handle = handle  # what the driver is given: 1 for legacy, 2 for the per-thread one
         self.device = device  # CUDA ordinal; None until the driver was asked
         self.owner = owner  # kept alive, because the handle dies with it
+        self.context, self.permanent = 0, False
+        self.id = self.thread = self.core = self.wait_event = self.latest = None
 
     @property
     def is_default(self) -> bool:

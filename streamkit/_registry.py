@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
-import inspect
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _driver, _identity, _refusals, errors
 from streamkit._adapter import traits_of
@@ -22,6 +19,7 @@ from streamkit.protocols import API, Adapter, CurrentStream, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from importlib.metadata import EntryPoint
 
     from streamkit._queue import Queue
 
@@ -29,8 +27,7 @@ ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     name: str  # what users write in to(name)
     root: str  # the root package of the library's types
     module: str  # what must be loaded for an object of it to exist
@@ -90,12 +87,14 @@ def _load_row(row: _Row) -> Adapter:
 
 
 @functools.cache
-def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=ENTRY_POINTS))
+def _entry_points() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - a third of the import time
+
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 @functools.cache
-def _load_entry(entry: importlib.metadata.EntryPoint) -> Adapter:
+def _load_entry(entry: EntryPoint) -> Adapter:
     plugin = f"the plugin {entry.name!r} ({entry.value})"
     try:
         loaded = entry.load()
@@ -167,6 +166,8 @@ def event_adapter(obj: object) -> Any:
 
 def speaks_protocol(obj: object) -> bool:
     """Whether an object has ``__cuda_stream__``, without reading it; a class is none."""
+    import inspect  # noqa: PLC0415 - slow to import, and seldom needed
+
     found = inspect.getattr_static(obj, "__cuda_stream__", _ABSENT)
     return found is not _ABSENT and not isinstance(obj, type)
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _current_queues, _driver, _library, _movers, _order, _refusals, errors
-from streamkit._open_scopes import leave_innermost, leave_out_of_order, stack
+from streamkit._open_scopes import leave, stack
 from streamkit._plan import Libraries, Plan
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Scoped:
 
     _queue: Queue | None
     _views: dict[str, Any]  # the libraries' objects that the stream holds
-    _plans: dict[Libraries, Plan] = {}  # noqa: RUF012 - replaced, never changed
+    _plans: dict[Libraries, Plan]  # replaced, never changed, as those
 
     @abstractmethod
     def _live(self) -> Queue:
@@ -48,25 +48,37 @@ class Scoped:
 
         If a library refuses the stream, everything is put back and its error raised.
         """
-        self._enter(self)
+        scopes = stack.scopes
+        if scopes:
+            outer = scopes[-1]
+            if (
+                outer.key is self
+                and self._queue is not None
+                and outer.plan.known is (_movers.settled or _movers.movers())
+                and outer.plan.is_there()
+            ):
+                outer.again += 1
+                return self
+        self._enter(self, None, ordered=False)
         return self
 
-    def _enter(self, key: object, libraries: Libraries = None, *, ordered: bool = False) -> None:
+    def _enter(self, key: object, libraries: Libraries, *, ordered: bool) -> None:
         """Open a scope, to be left under ``key``."""
         if _library.is_forked:
             raise _refusals.forked()
         plan = self._plans.get(libraries)  # none while the stream is closed
-        if plan is None or plan.known is not _movers.movers():
+        if plan is None or plan.known is not (_movers.settled or _movers.movers()):
             plan = self._new_plan(libraries)
         scopes = stack.scopes
-        if scopes:
-            outer = scopes[-1]
-            if outer.plan is plan and plan.is_there():
-                scopes.append(outer if outer.key is key else NestedScope(self, key, plan))
-                return
+        if scopes and scopes[-1].plan is plan and plan.is_there():
+            scopes.append(NestedScope(self, key, plan))
+            return
         ordering = OrderedScope(self._live()) if ordered else None
         scope = ordering or CudaScope()
-        scope.stream, scope.key, scope.plan = self, key, plan
+        scope.stream = self
+        scope.key = key
+        scope.plan = plan
+        scope.again = 0
         try:
             is_here = plan.where() == plan.here
         except Exception:  # noqa: BLE001 - a library's own: then the driver is asked
@@ -85,14 +97,7 @@ class Scoped:
             _undo(scope, error)
             raise
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Restore what ``__enter__`` changed."""
-        scopes = stack.scopes
-        if not scopes or scopes[-1].key is not self:
-            leave_out_of_order(scopes, self)
-        lost = leave_innermost(scopes)
-        if lost:
-            raise _refusals.not_restored(lost)
+    __exit__ = leave  # the scope that was entered under this key
 
 
 def _undo(scope: CudaScope, error: BaseException) -> None:
@@ -106,17 +111,19 @@ def _undo(scope: CudaScope, error: BaseException) -> None:
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = ("key", "plan", "previous", "stream", "tokens")
+    __slots__ = ("again", "key", "plan", "previous", "stream", "tokens")
 
     stream: Scoped
     key: object
     plan: Plan
+    again: int
     previous: int  # the context
     tokens: list[Any]  # what undoes each library's move
 
     def leave(self) -> list[str]:
         """Put the libraries, then the context, back, in reverse order; name what could not be."""
-        plan, tokens = self.plan, self.tokens
+        plan = self.plan
+        tokens = self.tokens
         lost: list[str] = []
         interrupt: BaseException | None = None
         try:
@@ -124,7 +131,7 @@ class CudaScope:
                 _driver.set_context(plan.context)  # the body may have changed the device
         except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
             lost.append(f"the device of {self.stream!r} ({error})")
-        if len(tokens) == len(plan.leaves):
+        if len(tokens) == plan.count:
             try:
                 for leave in plan.leaves:
                     leave(tokens.pop())
@@ -132,7 +139,7 @@ class CudaScope:
                 interrupt = self._note(error, lost)
         if tokens:  # one of them failed, or the scope was entered in part
             interrupt = self._leave_rest(lost) or interrupt
-        if self.previous != plan.context or not plan.keeps_device:
+        if self.previous is not plan.context or not plan.keeps_device:
             try:
                 _driver.set_context(self.previous or _driver.default_context())
             except errors.StreamKitError as error:
@@ -191,13 +198,14 @@ class OrderedScope(CudaScope):
 class NestedScope:
     """A scope inside one of the same stream: everything stands there already."""
 
-    __slots__ = ("key", "plan", "stream")
+    __slots__ = ("again", "key", "plan", "stream")
 
     def __init__(self, stream: Scoped, key: object, plan: Plan) -> None:
         self.stream = stream
         self.key = key
         self.plan = plan
+        self.again = 0
 
     def leave(self) -> list[str]:
         """Put back what the body moved: to this very stream, where the outer scope has it."""
-        return self.plan.stay()
+        return [] if self.plan.is_there() else self.plan.stay()

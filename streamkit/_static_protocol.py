@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ class StaticProtocol(ProtocolMeta):
             return True
         if isinstance(instance, type):
             return False
+        import inspect  # noqa: PLC0415 - slow to import, and seldom needed
+
         members = cls.__dict__.get("_members", ())
         return bool(members) and all(
             inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members

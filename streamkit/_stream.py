@@ -32,17 +32,15 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         queue = self._queue
         if type(event) is CudaEvent and queue is not None and not timing and not external:
-            # the steady state: an event of ours again, on a stream that has recorded before
-            owned = event._owned  # noqa: SLF001 - next door
-            core = queue.core
-            if core is not None and owned is not None and owned.serves == queue.context:
+            # the steady state: an event of ours again, on the stream that recorded it last
+            core, mark, _ = event._last  # noqa: SLF001 - next door
+            if core is not queue.core:
+                core, mark, _ = event._prepare(queue)  # noqa: SLF001 - next door
+            if mark is not None:
                 if _library.is_forked:
                     raise _refusals.forked()
-                event._recorded_on = (  # noqa: SLF001 - next door
-                    queue.seen_by_events or _event.seen_by_events(queue)
-                )
                 try:
-                    core.record(owned.core)
+                    core.record(mark)
                 except Exception as error:
                     raise _edges.failed("cuEventRecord", error) from error
                 return event
@@ -51,8 +49,6 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             target = CudaEvent(
                 self.device_id, OwnedEvent(queue.context, timing=timing), timing=timing
             )
-            if queue.core is None and not queue.is_default:
-                queue.core = _edges.stream(queue.handle)
         elif timing:
             raise ValueError(f"{_refusals.describe(event)} is given, and timing is fixed when made")
         else:

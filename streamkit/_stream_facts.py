@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 NativeT = TypeVar("NativeT")
 
+_NONE: dict[Any, Any] = {}
+
 
 class StreamFacts(_scope.Scoped, Generic[NativeT]):
     """A CUDA stream as something to look at; ``CudaStream`` adds what it does."""
 
-    # the usual values, so that wrapping sets only what differs
+    # the usual values, so that wrapping sets only what differs, but for what inner loops read:
+    # see Queue
     _name: str | None = None
     _owned = False
     _spelled: int | None = None  # the handle as it came, if the queue's is another
@@ -24,11 +27,11 @@ class StreamFacts(_scope.Scoped, Generic[NativeT]):
     _last_device = 0
     _hash: int  # the same
     _kept: Queue | None = None
-    _views: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
     def __init__(self, queue: Queue, native: NativeT, name: str | None = None) -> None:
         self._queue: Queue | None = queue  # None once closed
         self._native = native
+        self._views = self._plans = _NONE
         if native is None:
             self._name = name
             self._owned = queue.is_owned

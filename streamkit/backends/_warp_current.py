@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import warp
 
 from streamkit import _refusals
-from streamkit._queue import this_thread
+from streamkit._queue import here, this_thread
 from streamkit._turns import new_line, wait
 from streamkit.protocols import Binding
 
@@ -43,7 +43,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
     set_native = _native_set(stream)
 
     def enter() -> _Level:
-        me = this_thread()
+        me = here.token
         try:  # in turn: see _turns
             _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
             if _line[0] is not me:

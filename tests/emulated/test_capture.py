@@ -177,6 +177,32 @@ def test_an_event_recorded_before_the_capture_or_outside_the_graph_can_be_asked(
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
 
 
+def test_an_event_recorded_in_turns_is_asked_only_where_its_last_record_allows():
+    """Also by the quick records, which ask nothing themselves."""
+    origin, free, event = owned(), owned(), sk.new_event()
+    for stream in (origin, free) * 2:
+        stream.record(event)
+    check(driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(1)))
+    for _ in range(2):
+        free.record(event)
+        event.sync()
+        origin.record(event)
+        with pytest.raises(sk.CaptureError, match="was last recorded on"):
+            event.sync()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(origin.handle))))
+
+
+def test_an_external_record_leaves_the_event_a_part_of_the_capture():
+    """Only a launch of the graph makes that record."""
+    stream, event = owned(), sk.new_event()
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    stream.record(event)
+    stream.record(event, external=True)
+    with pytest.raises(sk.CaptureError, match="was last recorded on"):
+        event.sync()
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+
+
 def test_an_event_does_not_keep_its_stream():
     stream, event = owned(), sk.new_event()
     for _ in range(3):

@@ -30,6 +30,10 @@ CASES = {
         "test_events_belong_to_their_device",
         "test_a_wrong_device_is_refused",
     ),
+    "test_current_device": (
+        "test_every_public_call_is_tried",
+        "test_no_call_moves_the_current_device",
+    ),
     "test_defaults": (
         "test_0_and_1_are_one_queue_and_keep_their_spelling",
         "test_2_is_this_threads_own_queue",
@@ -82,3 +86,11 @@ CASES = {
 for _module, _names in CASES.items():
     _found = importlib.import_module(_module)
     globals().update({name: getattr(_found, name) for name in _names})
+
+
+@pytest.fixture
+def captures(warp, monkeypatch):
+    """Without Warp's part, which calls the CUDA runtime: that does not run on this driver."""
+    from streamkit.backends import _warp  # not above: it imports Warp
+
+    monkeypatch.delattr(_warp, "joins_capture")

@@ -32,6 +32,26 @@ assert stands(toya, toyb) == [0, 0]
     )
 
 
+def test_a_library_loaded_inside_a_scope_is_moved_by_the_next_one_of_that_stream(program):
+    """Warp tells that it stands there already, so the next scope need not move it."""
+    need("warp")
+    program(
+        """
+import warp
+warp.config.quiet = True
+stream = sk.new_stream()
+with stream:
+    with stream:
+        import toya
+    assert stands(toya) == [0]
+    with stream:
+        assert stands(toya) == [stream.handle]
+    assert stands(toya) == [0]
+""",
+        toya="",
+    )
+
+
 def test_a_library_that_is_being_imported_is_left_alone(program, tmp_path):
     program(
         """

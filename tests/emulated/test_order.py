@@ -160,6 +160,18 @@ def test_a_wait_that_the_driver_refuses_raises_with_its_code(function):
     assert raised.value.code == LAUNCH_FAILED
 
 
+def test_a_closed_event_is_not_recorded_again_and_is_destroyed():
+    stream, event = sk.new_stream(), sk.new_event()
+    for _ in range(3):
+        stream.record(event)
+    before = _emulator.live("events")
+    event.close()
+    assert _emulator.live("events") == before - 1
+    for _ in range(2):
+        with pytest.raises(sk.StreamClosedError):
+            stream.record(event)
+
+
 def test_a_record_that_the_driver_refuses_raises_with_its_code():
     stream = sk.new_stream()
     event = stream.record()

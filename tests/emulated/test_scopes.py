@@ -458,3 +458,24 @@ def test_leaving_out_of_order_restores_everything(warp):
         outer.__exit__(None, None, None)
     with pytest.raises(sk.ScopeError, match="not open"):
         inner.__exit__(None, None, None)
+
+
+def test_a_scope_entered_again_is_left_out_of_order_once(warp):
+    stream, inner = sk.new_stream(0), sk.use(sk.new_stream(1, name="inner"))
+    before, own = warp.get_stream("cuda:1"), stream.to("warp")
+    with stream:
+        stream.__enter__()
+        inner.__enter__()
+        with pytest.raises(sk.ScopeError, match="inner"):
+            stream.__exit__(None, None, None)
+        assert warp.get_stream("cuda:0") is own
+        assert warp.get_stream("cuda:1") is before
+    assert warp.get_stream("cuda:0") is not own
+
+
+def test_a_closed_stream_is_not_entered_inside_a_scope_of_it(warp):
+    stream = sk.new_stream()
+    with stream:
+        stream.close()
+        with pytest.raises(sk.StreamClosedError):
+            stream.__enter__()

@@ -57,6 +57,18 @@ assert not foreign, foreign
 """)
 
 
+def test_no_slow_module_of_the_standard_library_is_imported():
+    """Each costs as much as all of StreamKit; who needs one imports it at its first use."""
+    python("""
+import sys
+before = set(sys.modules)
+import streamkit
+slow = {"asyncio", "concurrent", "ctypes", "dataclasses", "email", "importlib.metadata", "inspect",
+        "json", "logging", "pathlib", "socket", "subprocess", "tempfile", "traceback", "urllib"}
+assert not slow & set(sys.modules) - before, slow & set(sys.modules) - before
+""")
+
+
 def test_no_adapter_is_imported():
     python("""
 import sys

@@ -1,0 +1,254 @@
+"""No public call moves the current device or context, but ``use``, ``with`` and what they run.
+
+Each is tried on objects of device 1, while device 0 is current and while nothing is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+from _raw import check, current_context, destroy_stream, driver, on_device
+
+import streamkit as sk
+from _libraries import cuda_devices, need
+
+pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+
+CALLS = {}
+NOT_CALLED = {
+    "use",  # it is what moves
+    "CudaStream.__enter__",
+    "CudaStream.__exit__",
+    "CudaGraph.section",  # for inside the block of a capture
+}
+STREAMS = {"owned": sk.new_stream, "legacy": sk.default_stream, "own": sk.per_thread_stream}
+VALUES = ("CudaStream.name", "CudaStream.native", "CudaStream.owned", "CudaStream.closed",
+          "CudaStream.is_default", "CudaStream.is_nonblocking", "CudaStream.priority",
+          "CudaStream.context", "CudaStream.is_capturing", "CudaStream.handle", "CudaStream.device",
+          "CudaStream.device_id", "CudaStream.dlpack_stream", "CudaStream.id", "CudaStream.done",
+          "CudaEvent.closed", "CudaEvent.device", "CudaEvent.device_id", "CudaEvent.done",
+          "CudaEvent.handle", "CudaEvent.native", "CudaGraph.closed", "CudaGraph.nodes",
+          "CudaGraph.stream")  # fmt: skip
+
+
+def call(*names):
+    """The function below calls, in this order, what has these public names."""
+
+    def add(function):
+        CALLS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def make_kit(make_stream):
+    stream, other = make_stream(1), sk.new_stream(1, nonblocking=True)
+    event = stream.record(timing=True)
+    with sk.capture(other) as graph:
+        other.record(sk.new_event(device=1), external=True)
+    stream.sync()
+    with on_device(1):
+        raw = int(check(driver.cuStreamCreate(1)))
+    return SimpleNamespace(stream=stream, other=other, event=event, graph=graph, raw=raw)
+
+
+class Foreign:
+    def __init__(self, raw):
+        self.raw = raw
+
+    def __cuda_stream__(self):
+        return 0, self.raw
+
+
+async def awaited(waitable):
+    await waitable
+
+
+@call(*VALUES)
+def read(k):
+    things = {"CudaStream": k.stream, "CudaEvent": k.event, "CudaGraph": k.graph}
+    for name in VALUES:
+        of, _, value = name.partition(".")
+        before = current_context()
+        getattr(things[of], value)
+        assert current_context() == before, name
+
+
+@call("wrap", "from_handle", "CudaStream.from_handle")
+def from_others(k):
+    sk.wrap(Foreign(k.raw))
+    assert sk.from_handle(k.raw, owner=k) == sk.Stream.from_handle(k.raw)
+
+
+@call("new_stream", "CudaStream.close", "default_stream", "per_thread_stream")
+def make(k):
+    made = sk.new_stream(1, name="made", priority="high")
+    made.record()
+    made.close()
+    sk.default_stream(1).record()
+    sk.per_thread_stream(1).record()
+
+
+@call("new_event", "wrap_event", "CudaStream.record", "CudaEvent.close")
+def record(k):
+    event = sk.new_event(device=1, timing=True)
+    for _ in range(3):
+        k.stream.record(event)
+    k.stream.record(sk.wrap_event(event))
+    k.stream.record().close()
+
+
+@call("CudaEvent.__sub__", "CudaEvent.sync", "CudaEvent.__await__")
+def measure(k):
+    end = k.stream.record(timing=True)
+    end.sync(timeout=10)
+    asyncio.run(awaited(end))
+    assert end - k.event >= 0
+
+
+@call("CudaStream.wait")
+def wait(k):
+    for _ in range(2):
+        k.stream.wait(k.other)
+        k.other.wait(k.stream)
+        k.stream.wait(sk.new_stream(0))
+        k.stream.wait(k.event)
+        k.stream.wait(sk.default_stream(0))
+
+
+@call("CudaStream.sync", "CudaStream.__await__", "CudaStream.then")
+def block(k):
+    k.stream.sync(timeout=10)
+    asyncio.run(awaited(k.stream))
+    assert k.stream.then(current_context).result(10) == k.stream.context
+
+
+@call("CudaStream.submit", "CudaStream.keep", "CudaGraph.keep")
+def hold(k):
+    contexts = []
+    k.stream.submit(lambda: contexts.append(current_context()))
+    assert contexts == [k.stream.context]
+    k.stream.keep(k)
+    k.graph.keep([])
+
+
+@call("CudaStream.to", "CudaEvent.to")
+def convert(k):
+    need("warp").config.quiet = True
+    for library in ("cuda.core", "cuda.bindings", "warp"):
+        with contextlib.suppress(sk.UnsupportedStreamError):
+            k.stream.to(library)
+        k.other.to(library)
+    k.event.to("warp")
+
+
+@call("handoff")
+def hand_over(k):
+    warp = need("warp")
+    with on_device(1):
+        memory = int(check(driver.cuMemAlloc(16)))
+    array = warp.array(ptr=memory, shape=(4,), dtype=warp.float32, device="cuda:1")
+    with unmoved():
+        sk.handoff(array, k.stream, after=k.other)
+    k.stream.sync()
+    with on_device(1):
+        check(driver.cuMemFree(memory))
+
+
+@call("current_stream", "current_streams", "assert_one_queue")
+def look(k):
+    need("warp").init()
+    sk.current_stream("warp", device=1)
+    sk.current_stream("warp")
+    sk.current_streams(device=1)
+    sk.assert_one_queue()
+
+
+@call("capture", "CudaGraph.launch", "CudaGraph.upload", "CudaGraph.to_dot", "CudaGraph.close")
+def replay(k):
+    with sk.capture(sk.new_stream(1)) as graph:
+        graph.stream.record(k.event, external=True)
+    with unmoved():
+        graph.upload(k.other)
+        graph.launch(k.other)
+        graph.launch()
+        assert "digraph" in graph.to_dot()
+        k.other.sync()
+        graph.close()
+    with pytest.raises(ZeroDivisionError), sk.capture(sk.new_stream(1)):
+        raise ZeroDivisionError
+
+
+@call("doctor", "audit")
+def look_around(k):
+    sk.doctor()
+    with contextlib.suppress(sk.StreamKitError), sk.audit():
+        k.stream.record()
+
+
+@call("CudaStream.__int__", "CudaStream.__cuda_stream__", "CudaStream.__eq__",
+      "CudaStream.__hash__", "CudaStream.__repr__", "CudaEvent.__repr__", "CudaGraph.__repr__",
+      "CudaStream.__reduce__", "CudaEvent.__reduce__", "CudaGraph.__reduce__")  # fmt: skip
+def compare(k):
+    assert k.stream.__cuda_stream__()[1] == int(k.stream)
+    assert k.stream == sk.from_handle(int(k.stream), device=1)
+    assert k.stream != sk.new_stream(1)
+    for thing in (k.stream, k.event, k.graph):
+        hash(thing), repr(thing)
+        with pytest.raises(TypeError):
+            thing.__reduce__()
+
+
+@contextlib.contextmanager
+def unmoved():
+    before = current_context()
+    yield
+    assert current_context() == before
+
+
+def test_every_public_call_is_tried():
+    """A new function or method has to be added to the list above."""
+    public = set()
+    for name in sk.__all__:
+        found = getattr(sk, name)
+        if found in (sk.CudaStream, sk.CudaEvent, sk.CudaGraph):
+            public |= {f"{name}.{member}" for member in members(found)}
+        elif callable(found) and not isinstance(found, type):
+            public.add(name)
+    assert public | {"use"} == CALLS.keys() | NOT_CALLED
+    assert not CALLS.keys() & NOT_CALLED
+
+
+def members(cls):
+    """What it offers: its public names, and what operators and the language call."""
+    of_the_class = {"__init__", "__subclasshook__", "__del__"}
+    for base in cls.__mro__:
+        if base.__module__.startswith("streamkit"):
+            for name, value in vars(base).items():
+                is_special = name.startswith("__") and callable(value)
+                if (is_special or not name.startswith("_")) and name not in of_the_class:
+                    yield name
+
+
+@pytest.fixture
+def captures():
+    """Every library takes part in captures; where one cannot, this is where it is told not to."""
+
+
+@pytest.mark.usefixtures("captures")
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("calls", dict.fromkeys(CALLS.values()), ids=lambda calls: calls.__name__)
+def test_no_call_moves_the_current_device(calls, kind, primary_context):
+    for current in (primary_context, 0):  # 0: none
+        check(driver.cuCtxSetCurrent(primary_context))
+        kit = make_kit(STREAMS[kind])
+        check(driver.cuCtxSetCurrent(current))
+        with unmoved():
+            calls(kit)
+        with unmoved():
+            kit.stream.sync()
+            del kit.stream, kit.other, kit.event, kit.graph
+        destroy_stream(kit.raw)
