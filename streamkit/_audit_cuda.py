@@ -13,6 +13,7 @@ from streamkit import (
     _library,
     _order,
     _refusals,
+    _refusals_audit,
 )
 from streamkit._audit_cupti import collector
 from streamkit._audit_records import CONTEXT_SYNCHRONIZE, Queues, Records
@@ -87,7 +88,7 @@ class CudaRecorder:
         if self._settled and not any(
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
-            raise _refusals.audit_disturbed()
+            raise _refusals_audit.audit_disturbed()
         queues = self._known()
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in _driver.private_streams}

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _refusals
+from streamkit import _refusals, _refusals_audit
 from streamkit._audit_records import Activity, Call, Recorded, Records, Sync
 from streamkit._locks import new_lock
 
@@ -56,7 +56,7 @@ class Collector:
             if not self._open:
                 self._cupti = load()
                 if _torch_profiles():
-                    raise _refusals.audit_in_profiler()
+                    raise _refusals_audit.audit_in_profiler()
                 self.records, self.own = Records(), []
                 try:
                     self._enable()
@@ -85,7 +85,7 @@ class Collector:
             for disable, number in _other_calls(cupti):
                 disable(number, 0)
         except Exception as error:
-            raise _refusals.no_cupti(error) from error
+            raise _refusals_audit.no_cupti(error) from error
 
     def _disable(self) -> None:
         with contextlib.ExitStack() as ending:  # one that fails does not leave the others on

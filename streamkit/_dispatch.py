@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, errors
+from streamkit import _driver, _driver_events, errors
 from streamkit._lanes import FOR_STREAMS, Lanes
 from streamkit._locks import new_lock
 from streamkit._semaphore import Semaphore
@@ -151,7 +151,7 @@ class _Dispatcher:
             point, error = points[0], None
             if track.lane or point.tell is not None:  # a lane is taken until its event is reached
                 try:
-                    if not _driver.event_reached(point.event):
+                    if not _driver_events.event_reached(point.event):
                         break
                 except errors.DriverError as failed:
                     error = failed.with_traceback(None)  # which would hold this frame

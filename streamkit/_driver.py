@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _NOT_READY = 600
 _CAPTURE_IMPLICIT = 906
 _NONBLOCKING_FLAG = 1
-_EVENT_TIMING, _EVENT_NO_TIMING = 0, 2
-_EXTERNAL = 1
 _RELAXED = 2
 
 _lock = new_lock()
@@ -45,20 +43,18 @@ def is_present() -> bool:
         return False
 
 
-def _error(call: str, code: int) -> errors.DriverError:
+def error(call: str, code: int) -> errors.DriverError:
+    """Return the error of a call that answered this code."""
     _, name = _library.cu.cuGetErrorName(code)
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
-def _ask(call: str, *arguments: object) -> Any:
+def ask(call: str, *arguments: object) -> Any:
     """Call the driver; return its one answer, a tuple of several, or None."""
     code, *answers = getattr(_library.cu, call)(*arguments)
     if code:
-        raise _error(call, code)
+        raise error(call, code)
     return answers[0] if len(answers) == 1 else tuple(answers) or None
-
-
-ask = _ask  # for the calls that have files of their own
 
 
 # -- devices and contexts ---------------------------------------------------------------------
@@ -66,12 +62,12 @@ ask = _ask  # for the calls that have files of their own
 
 def device_count() -> int:
     """Return how many devices this process sees."""
-    return int(_ask("cuDeviceGetCount"))
+    return int(ask("cuDeviceGetCount"))
 
 
 def device_name(device: int) -> str:
     """Return what the driver calls a device; no context is made for it."""
-    name: bytes = _ask("cuDeviceGetName", 256, device)
+    name: bytes = ask("cuDeviceGetName", 256, device)
     return name.partition(b"\0")[0].decode(errors="replace")
 
 
@@ -79,7 +75,7 @@ def current_context() -> int:
     """Return this thread's current context, 0 if it has none."""
     code, context = _library.cu.cuCtxGetCurrent()
     if code:
-        raise _error("cuCtxGetCurrent", code)
+        raise error("cuCtxGetCurrent", code)
     return int(context)
 
 
@@ -93,20 +89,20 @@ def context_answer(context: int) -> tuple[Any, Any]:
 
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
-    _ask("cuCtxSetCurrent", context)
+    ask("cuCtxSetCurrent", context)
 
 
 @contextlib.contextmanager
 def in_context(context: int) -> Generator[None]:
     """Hold a context current for the block, then have the previous one back."""
-    _ask("cuCtxPushCurrent", context)
+    ask("cuCtxPushCurrent", context)
     try:
         yield
     finally:
-        _ask("cuCtxPopCurrent")
+        ask("cuCtxPopCurrent")
 
 
-def _create(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
+def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
     """Make something in a context; it goes if the context before cannot be had back."""
     made = 0
     try:
@@ -121,7 +117,7 @@ def _create(context: int, make: Callable[[], Any], destroy: Callable[[int], None
 
 def current_device() -> int:
     """Return the device of this thread's current context, 0 if it has none (as the runtime)."""
-    return int(_ask("cuCtxGetDevice")) if current_context() else 0
+    return int(ask("cuCtxGetDevice")) if current_context() else 0
 
 
 def primary_device(context: int) -> int | None:
@@ -138,7 +134,7 @@ def primary_context(device: int) -> int:
             raise _refusals.no_such_device(device, count)
         with _lock:
             if device not in _primary:
-                context = int(_ask("cuDevicePrimaryCtxRetain", device))
+                context = int(ask("cuDevicePrimaryCtxRetain", device))
                 _devices[context], _primary[device] = device, context
             context = _primary[device]
     return context
@@ -147,13 +143,13 @@ def primary_context(device: int) -> int:
 def priority_range(device: int) -> tuple[int, int]:
     """Return (lowest, highest) stream priority; the highest is the smaller number."""
     with in_context(primary_context(device)):
-        least, greatest = _ask("cuCtxGetStreamPriorityRange")
+        least, greatest = ask("cuCtxGetStreamPriorityRange")
     return int(least), int(greatest)
 
 
 def primary_is_active(device: int) -> bool:
     """Whether anybody has used the device's primary context."""
-    return bool(_ask("cuDevicePrimaryCtxGetState", device)[1])
+    return bool(ask("cuDevicePrimaryCtxGetState", device)[1])
 
 
 def default_context() -> int:
@@ -168,7 +164,7 @@ def default_context() -> int:
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
     with in_context(context):
-        _ask("cuCtxSynchronize")
+        ask("cuCtxSynchronize")
 
 
 # -- streams ----------------------------------------------------------------------------------
@@ -177,8 +173,8 @@ def sync_context(context: int) -> None:
 def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
     """Create a stream in the device's primary context."""
     flags = _NONBLOCKING_FLAG if nonblocking else 0
-    call = functools.partial(_ask, "cuStreamCreateWithPriority", flags, priority)
-    return _create(primary_context(device), call, destroy_stream)
+    call = functools.partial(ask, "cuStreamCreateWithPriority", flags, priority)
+    return create_in(primary_context(device), call, destroy_stream)
 
 
 private_streams: list[tuple[int, int]] = []
@@ -194,14 +190,14 @@ def create_private_stream(device: int, *, nonblocking: bool, priority: int) -> i
 
 def destroy_stream(stream: int) -> None:
     """Destroy a stream; the driver lets its pending work run first."""
-    _ask("cuStreamDestroy", stream)
+    ask("cuStreamDestroy", stream)
 
 
 def stream_context(stream: int) -> tuple[int, int, bool]:
     """Return (context, device, whether that is its primary context) of a created stream."""
     answer = _library.cu.cuStreamGetCtx(stream)
     if answer[0]:
-        raise _error("cuStreamGetCtx", answer[0])
+        raise error("cuStreamGetCtx", answer[0])
     context = int(answer[1])
     known = _devices.get(context)
     if known is not None:
@@ -215,7 +211,7 @@ def stream_id(stream: int) -> int:
     """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
     code, number = _library.cu.cuStreamGetId(stream)
     if code:
-        raise _error("cuStreamGetId", code)
+        raise error("cuStreamGetId", code)
     return int(number)
 
 
@@ -224,12 +220,12 @@ def id_outside_capture(stream: Any) -> int | None:
     cu = _library.cu
     code, status = cu.cuStreamIsCapturing(stream)
     if code:
-        raise _error("cuStreamIsCapturing", code)
+        raise error("cuStreamIsCapturing", code)
     if status:
         return None
     code, number = cu.cuStreamGetId(stream)  # ``stream_id``, without a call
     if code:
-        raise _error("cuStreamGetId", code)
+        raise error("cuStreamGetId", code)
     return number  # type: ignore[no-any-return]  # an int
 
 
@@ -247,13 +243,13 @@ def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
     code, flags = _library.cu.cuStreamGetFlags(stream)
     if code:
-        raise _error("cuStreamGetFlags", code)
+        raise error("cuStreamGetFlags", code)
     return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
 def stream_priority(stream: int) -> int:
     """Return the stream's effective priority."""
-    return int(_ask("cuStreamGetPriority", stream))
+    return int(ask("cuStreamGetPriority", stream))
 
 
 def capture_id(stream: int) -> int | None:
@@ -266,8 +262,8 @@ def capture_id(stream: int) -> int | None:
     if code == _CAPTURE_IMPLICIT and stream == LEGACY:
         return 0
     if code:
-        raise _error("cuStreamIsCapturing", code)
-    return int(_ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
+        raise error("cuStreamIsCapturing", code)
+    return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
 class beside_captures:  # noqa: N801 - used as a function
@@ -283,7 +279,7 @@ class beside_captures:  # noqa: N801 - used as a function
 def _exchange_mode(mode: Any) -> Any:
     code, previous = _library.cu.cuThreadExchangeStreamCaptureMode(mode)
     if code:
-        raise _error("cuThreadExchangeStreamCaptureMode", code)
+        raise error("cuThreadExchangeStreamCaptureMode", code)
     return previous
 
 
@@ -292,73 +288,15 @@ def _relaxed() -> Any:
     return _library.cu.CUstreamCaptureMode(_RELAXED)
 
 
-def _is_done(call: str, handle: int) -> bool:
+def is_done(call: str, handle: int) -> bool:
+    """Return the answer of a question that has done and not done for codes; others raise."""
     (code,) = getattr(_library.cu, call)(handle)
     if code and code != _NOT_READY:
-        raise _error(call, code)
+        raise error(call, code)
     return not code
 
 
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
     with beside_captures():
-        return _is_done("cuStreamQuery", stream)
-
-
-def call_host(stream: int, function: int, argument: int) -> None:
-    """Call a C function, which must not be Python, when the stream gets there without an error."""
-    code = _launch_host()(stream, function, argument)
-    if code:
-        raise _error("cuLaunchHostFunc", _library.cu.CUresult(code))
-
-
-@functools.cache
-def _launch_host() -> Callable[[int, int, int], int]:
-    # not the bindings' function: some of them (13.3) take the GIL in the driver's thread
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
-
-    address, _ = _ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
-    return ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(address)  # releases the GIL
-
-
-# -- events -----------------------------------------------------------------------------------
-
-
-def create_event(context: int, *, timing: bool) -> int:
-    """Create an event in a context: it can be recorded only on streams of that context."""
-    flags = _EVENT_TIMING if timing else _EVENT_NO_TIMING
-    return _create(context, functools.partial(_ask, "cuEventCreate", flags), destroy_event)
-
-
-def destroy_event(event: int) -> None:
-    """Destroy an event; waits already queued on it still hold."""
-    _ask("cuEventDestroy", event)
-
-
-def record_event(event: int, stream: int, *, external: bool = False) -> None:
-    """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
-    if external:
-        _ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
-    else:
-        _ask("cuEventRecord", event, stream)
-
-
-def wait_event(stream: int, event: int, *, external: bool = False) -> None:
-    """Hold later work of the stream until the event's last record was reached."""
-    _ask("cuStreamWaitEvent", stream, event, _EXTERNAL if external else 0)
-
-
-def event_done(event: int) -> bool:
-    """Return whether the event's last record was reached; an error on its stream raises."""
-    with beside_captures():
-        return event_reached(event)
-
-
-def event_reached(event: int) -> bool:
-    """Return the same in a thread that is ``beside_captures`` already."""
-    return _is_done("cuEventQuery", event)
-
-
-def elapsed_ms(start: int, end: int) -> float:
-    """Return the milliseconds between two reached events made with timing."""
-    return float(_ask("cuEventElapsedTime", start, end))
+        return is_done("cuStreamQuery", stream)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamkit import _driver, _library
-from streamkit._driver import _ask
+from streamkit._driver import ask
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -34,23 +34,23 @@ def captured(stream: int) -> Captured | None:
         return None
     if status != _ACTIVE:
         return Captured(is_valid=False, graph=0, frontier=frozenset())
-    _, _, graph, nodes, *_ = _ask("cuStreamGetCaptureInfo", stream)
+    _, _, graph, nodes, *_ = ask("cuStreamGetCaptureInfo", stream)
     frontier = frozenset(int(node) for node in nodes or ())
     return Captured(is_valid=True, graph=int(graph), frontier=frontier)
 
 
 def _status(stream: int) -> int:
-    return int(_ask("cuStreamIsCapturing", stream))
+    return int(ask("cuStreamIsCapturing", stream))
 
 
 def begin(stream: int, mode: str) -> None:
     """Let a stream capture what it is given from now on, in one of ``MODES``."""
-    _ask("cuStreamBeginCapture", stream, _library.cu.CUstreamCaptureMode(MODES[mode]))
+    ask("cuStreamBeginCapture", stream, _library.cu.CUstreamCaptureMode(MODES[mode]))
 
 
 def end(stream: int) -> int:
     """End the capture that began on this stream; return its graph."""
-    return int(_ask("cuStreamEndCapture", stream))
+    return int(ask("cuStreamEndCapture", stream))
 
 
 def discard(stream: int) -> None:
@@ -60,31 +60,31 @@ def discard(stream: int) -> None:
         if not code:
             destroy(int(graph))
         elif _status(stream):
-            raise _driver._error("cuStreamEndCapture", code)  # noqa: SLF001 - next door
+            raise _driver.error("cuStreamEndCapture", code)
 
 
 def count(graph: int) -> int:
     """Return how many nodes a graph has."""
-    return int(_ask("cuGraphGetNodes", graph)[1])
+    return int(ask("cuGraphGetNodes", graph)[1])
 
 
 def add_empty_node(graph: int) -> None:
     """Add a node that does nothing."""
-    _ask("cuGraphAddEmptyNode", graph, None, 0)
+    ask("cuGraphAddEmptyNode", graph, None, 0)
 
 
 def ends(graph: int) -> frozenset[int]:
     """Return the nodes that nothing follows, but for those that only free memory."""
-    nodes, _ = _ask("cuGraphGetNodes", graph, count(graph))
+    nodes, _ = ask("cuGraphGetNodes", graph, count(graph))
     # the first does not know the edges' data of CUDA 12.3
     newest = hasattr(_library.cu, "cuGraphGetEdges_v2")
     edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
-    before = _ask(edges, graph, int(_ask(edges, graph)[-1]))[0]
+    before = ask(edges, graph, int(ask(edges, graph)[-1]))[0]
     followed = {int(node) for node in before}
     return frozenset(
         int(node)
         for node in nodes
-        if int(node) not in followed and int(_ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
+        if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
     )
 
 
@@ -93,32 +93,32 @@ def instantiate(graph: int) -> int:
 
     Illegal beside a capture, as ``destroy_executable``.
     """
-    return int(_ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
+    return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
 
 
 def launch(executable: int, stream: int) -> None:
     """Queue a run of the graph, after the one before."""
-    _ask("cuGraphLaunch", executable, stream)
+    ask("cuGraphLaunch", executable, stream)
 
 
 def upload(executable: int, stream: int) -> None:
     """Bring the graph to the device, so that its first launch need not."""
-    _ask("cuGraphUpload", executable, stream)
+    ask("cuGraphUpload", executable, stream)
 
 
 def dot(graph: int) -> str:
     """Return the graph in the language of Graphviz."""
     with tempfile.TemporaryDirectory(prefix="streamkit-") as folder:
         path = Path(folder, "graph.dot")
-        _ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
+        ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
         return path.read_text()
 
 
 def destroy(graph: int) -> None:
     """Destroy a graph; what was instantiated from it stays."""
-    _ask("cuGraphDestroy", graph)
+    ask("cuGraphDestroy", graph)
 
 
 def destroy_executable(executable: int) -> None:
     """Destroy an executable; a launch of it that runs goes on."""
-    _ask("cuGraphExecDestroy", executable)
+    ask("cuGraphExecDestroy", executable)

@@ -10,7 +10,7 @@ import importlib
 import re
 from typing import Any
 
-from streamkit import _driver, _library, _refusals, errors
+from streamkit import _driver, _driver_events, _library, _refusals, errors
 from streamkit._locks import new_lock
 
 _lock = new_lock()
@@ -44,7 +44,7 @@ def create_event(context: int, *, timing: bool) -> tuple[int, Any]:
     device = _driver.primary_device(context)
     event = None if device is None else _core_event(context, device, timing=timing)
     if event is None:
-        return _driver.create_event(context, timing=timing), None
+        return _driver_events.create_event(context, timing=timing), None
     return int(event.handle), event
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from streamkit import (
     _captures,
     _driver,
+    _driver_events,
     _host_watch,
     _order,
     _refusals,
@@ -103,7 +104,7 @@ class CudaEvent(Event, metaclass=Concrete):
         """
         handle = self.handle
         self._refuse_in_capture()
-        return not handle or _driver.event_done(handle)
+        return not handle or _driver_events.event_done(handle)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
@@ -150,7 +151,7 @@ class CudaEvent(Event, metaclass=Concrete):
             if not event.done:
                 raise ValueError(f"{event!r} was not reached yet: call its sync() first")
         try:
-            return _driver.elapsed_ms(start.handle, self.handle)
+            return _driver_events.elapsed_ms(start.handle, self.handle)
         except errors.DriverError as error:
             if error.code != _INVALID_HANDLE:
                 raise

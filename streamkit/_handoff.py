@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from streamkit import _keep, _refusals, _registry
+from streamkit import _keep, _refusals, _refusals_arrays, _registry
 from streamkit._adapter import Arrays
 from streamkit._current import current_stream
 from streamkit._host import HostStream
@@ -48,7 +48,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     elif library is not None and device is not None and isinstance(library, CurrentStream):
         source = current_stream(library.name, device=device)
     else:
-        raise _refusals.needs_after(array)
+        raise _refusals_arrays.needs_after(array)
     if source == target:
         return array
     _keep.drain()
@@ -79,9 +79,9 @@ def _place_of(array: object) -> tuple[Adapter | None, int | None]:
     try:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
     except Exception as error:  # it has none, it is a class, or it knows no such device
-        raise _refusals.not_an_array(array) from error
+        raise _refusals_arrays.not_an_array(array) from error
     if place not in _ON_HOST:
-        raise _refusals.not_an_array(array)
+        raise _refusals_arrays.not_an_array(array)
     return None, None
 
 

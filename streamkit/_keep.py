@@ -16,7 +16,17 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, _immortal, _library, _order, _owners, _refusals, errors
+from streamkit import (
+    _driver,
+    _driver_events,
+    _edges,
+    _immortal,
+    _library,
+    _order,
+    _owners,
+    _refusals,
+    errors,
+)
 from streamkit._lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -146,7 +156,7 @@ class _KeptOnQueue(Kept):
         if mark is not None:
             return _edges.event_passed(mark)
         try:
-            return _driver.event_done(self._event.handle)
+            return _driver_events.event_done(self._event.handle)
         except errors.DriverError:  # as there: not told
             return False
 

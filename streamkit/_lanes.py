@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, errors
+from streamkit import _driver, _driver_events, errors
 
 if TYPE_CHECKING:
     from streamkit._semaphore import Semaphore
@@ -44,8 +44,8 @@ class Lanes:
             return 0
         lane = free.pop()
         try:
-            _driver.wait_event(lane, event)
-            _driver.call_host(lane, self._semaphore.function, self._semaphore.address)
+            _driver_events.wait_event(lane, event)
+            _driver_events.call_host(lane, self._semaphore.function, self._semaphore.address)
         except errors.StreamKitError:
             self.put_aside(lane, device)
             return 0

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _edges, errors
+from streamkit import _driver, _driver_events, _edges, errors
 from streamkit._queue import Queue
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class OwnedEvent:
         elif _driver.is_usable():
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
-                _driver.destroy_event(self.handle)
+                _driver_events.destroy_event(self.handle)
 
 
 class PointEvent(OwnedEvent):
@@ -114,4 +114,4 @@ class PointEvent(OwnedEvent):
 
     def __init__(self, context: int) -> None:
         self.core, self.serves = None, 0
-        self.handle = _driver.create_event(context, timing=False)
+        self.handle = _driver_events.create_event(context, timing=False)

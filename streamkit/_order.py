@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, _edges, _identity, _refusals
+from streamkit import _driver, _driver_events, _edges, _identity, _refusals
 from streamkit._lifetime import OwnedEvent
 from streamkit._queue import this_thread
 
@@ -48,7 +48,7 @@ def capture_of(queue: Queue) -> int | None:
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):
-        _driver.record_event(event, queue.handle, external=external)
+        _driver_events.record_event(event, queue.handle, external=external)
 
 
 def mark(event: OwnedEvent, queue: Queue) -> None:
@@ -65,7 +65,7 @@ def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
     if event:
         with on(queue):
-            _driver.wait_event(queue.handle, event, external=external)
+            _driver_events.wait_event(queue.handle, event, external=external)
 
 
 def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path

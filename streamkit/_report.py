@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkit import _refusals
+from streamkit import _refusals_audit
 from streamkit._host import HostStream
 from streamkit._stream import CudaStream
 from streamkit._timeline_words import counted, in_one_line
@@ -98,7 +98,7 @@ class Report:
     def operations(self) -> tuple[Operation, ...]:
         """Everything, by the time it began. ScopeError inside the block."""
         if self._operations is None:
-            raise _refusals.audit_not_over()
+            raise _refusals_audit.audit_not_over()
         return self._operations
 
     @property
@@ -138,7 +138,7 @@ class Report:
         """
         work, strays = self.work, self.off_queue(stream)
         if strays or not work:
-            raise _refusals.ran_elsewhere(_known(stream), strays, len(work))
+            raise _refusals_audit.ran_elsewhere(_known(stream), strays, len(work))
 
     def _finder(self, stream: object) -> Callable[[AuditedQueue], bool]:
         wanted = _known(stream)

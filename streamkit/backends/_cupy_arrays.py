@@ -6,13 +6,13 @@ from typing import Any
 
 import cupy
 
-from streamkit import _refusals
+from streamkit import _refusals_arrays
 
 
 def array_device(array: Any) -> int | None:
     """Return the device of a ``cupy.ndarray``."""
     if not isinstance(array, cupy.ndarray):
-        raise _refusals.not_an_array(array)
+        raise _refusals_arrays.not_an_array(array)
     device: int = array.data.device_id
     return device
 

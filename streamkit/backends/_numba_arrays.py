@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numba.cuda.cudadrv import devicearray, driver
 
-from streamkit import _refusals
+from streamkit import _refusals_arrays
 
 
 def array_device(array: Any) -> int | None:
     """Return the device of a device array."""
     if not isinstance(array, devicearray.DeviceNDArrayBase):
-        raise _refusals.not_an_array(array)
+        raise _refusals_arrays.not_an_array(array)
     return int(array.gpu_data.context.device.id)
 
 
@@ -22,7 +22,7 @@ def lend(array: Any, owner: object) -> Any:
     """Build an array whose memory belongs to ``owner``."""
     if isinstance(array, np.ndarray):
         why = "its memory is the host's too (mapped, managed), and NumPy's views hold no owner"
-        raise _refusals.cannot_lend(array, why)
+        raise _refusals_arrays.cannot_lend(array, why)
     memory, lent = array.gpu_data, copy.copy(array)
     lent.gpu_data = driver.MemoryPointer(
         memory.context, memory.device_pointer, memory.size, owner=owner

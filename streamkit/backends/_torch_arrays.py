@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from streamkit import _refusals
+from streamkit import _refusals_arrays
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
@@ -19,7 +19,7 @@ def array_device(array: Any) -> int | None:
     """Return the device of a tensor."""
     kind: Any = getattr(torch, "Tensor", ())  # a half-imported torch has none yet
     if not isinstance(array, kind) or array.device.type not in ("cpu", "cuda"):
-        raise _refusals.not_an_array(array)
+        raise _refusals_arrays.not_an_array(array)
     index: int | None = array.device.index if array.device.type == "cuda" else None
     return index
 
@@ -31,7 +31,7 @@ def record_stream(array: Any, stream: Any) -> bool:
     """
     if array.layout is not torch.strided or array.is_nested:
         what = "nested" if array.is_nested else array.layout
-        raise _refusals.cannot_lend(array, f"it is {what}, of several tensors")
+        raise _refusals_arrays.cannot_lend(array, f"it is {what}, of several tensors")
     storage = array.untyped_storage()
     if not torch._C._has_Standard_Deleter(storage._cdata):  # noqa: SLF001 - what torch itself asks
         return False
@@ -49,7 +49,7 @@ def _remember(queue: Any) -> None:
 def lend(array: Any, owner: object) -> Any:
     """Build a tensor on memory of somebody else; its storage holds the owner."""
     if array.requires_grad or array.is_conj() or array.is_neg() or array.is_quantized:
-        raise _refusals.cannot_lend(
+        raise _refusals_arrays.cannot_lend(
             array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"
         )
     # as numbers of that size, for DLPack does not know every type

@@ -6,14 +6,14 @@ from typing import Any
 
 import warp
 
-from streamkit import _refusals
+from streamkit import _refusals_arrays
 
 
 def array_device(array: Any) -> int | None:
     """Return the device of a ``wp.array``; there are other classes, which have several."""
     kind: Any = getattr(warp, "array", ())  # a half-imported warp has none yet
     if not isinstance(array, kind) or array.device is None:
-        raise _refusals.not_an_array(array)
+        raise _refusals_arrays.not_an_array(array)
     return int(array.device.ordinal) if array.device.is_cuda else None
 
 

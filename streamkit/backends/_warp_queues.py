@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit import _driver, _pools, errors
+from streamkit import _driver, _driver_events, _pools, errors
 from streamkit.backends import _warp_current
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class _Event:
     handle: int = 0  # until it has one: an interrupt can leave it half made
 
     def __init__(self, context: int) -> None:
-        self.handle = _driver.create_event(context, timing=False)
+        self.handle = _driver_events.create_event(context, timing=False)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.handle and not is_finalizing() and _driver.is_usable():
             with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
-                _driver.destroy_event(self.handle)
+                _driver_events.destroy_event(self.handle)
 
 
 class Lent:
@@ -76,7 +76,7 @@ class Lent:
             event = self._events.pop()
         except IndexError:
             event = _Event(self.context)
-        _driver.record_event(event.handle, self.handle)
+        _driver_events.record_event(event.handle, self.handle)
         if _driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
             return None  # the event may be of the graph, and whoever waits for it be captured
         return event
@@ -94,20 +94,22 @@ class Lent:
         """Let the companion wait for what the queue was given; False if it captures."""
         for mark, waited in self._marks.copy().items():
             if not waited:
-                _driver.wait_event(companions[self.device], mark.handle)
+                _driver_events.wait_event(companions[self.device], mark.handle)
                 self._marks[mark] = True
         if not (self.stays or self.stands()):
             return True
         event = self._record()
         if event is None:
             return False
-        _driver.wait_event(companions[self.device], event.handle)
+        _driver_events.wait_event(companions[self.device], event.handle)
         self._events.append(event)
         return True
 
     def has_passed(self) -> bool:
         """Whether all has run for which the companion was made to wait."""
-        return all(_driver.event_done(event.handle) for event in [*self._events, *self._marks])
+        return all(
+            _driver_events.event_done(event.handle) for event in [*self._events, *self._marks]
+        )
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of which only this queue has memory, in reach of whom ``common`` is.

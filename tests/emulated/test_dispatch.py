@@ -16,7 +16,7 @@ from _waits import Later, is_armed, is_idle, sleeps, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, within
-from streamkit import _callbacks, _dispatch, _driver, _lanes, _waiting
+from streamkit import _callbacks, _dispatch, _driver, _driver_events, _lanes, _waiting
 from streamkit._semaphore import Semaphore
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -153,7 +153,7 @@ def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, 
     monkeypatch.setattr(_driver._library.cu, call, fail)
     monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
     if call == "cuLaunchHostFunc":
-        monkeypatch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
+        monkeypatch.setattr(_driver_events, "_launch_host", lambda: lambda *arguments: 2)
     future = stream.then(int)
     if call == "cuEventQuery":
         assert isinstance(future.exception(LONG), sk.DriverError)
@@ -208,14 +208,14 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 @pytest.mark.parametrize("way", ["await", "then", "sync"])
 def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
     """The event is the capture's then, and nobody would ever be told."""
-    record, stream = _driver.record_event, held()
+    record, stream = _driver_events.record_event, held()
 
     def begin_and_record(event, handle, **options):
         check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
         record(event, handle, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_driver, "record_event", begin_and_record)
+        patch.setattr(_driver_events, "record_event", begin_and_record)
         with pytest.raises(sk.CaptureError):
             WAYS[way](stream)
     assert eventually(lambda: not _callbacks._unsettled)  # those before it have just run
@@ -292,7 +292,7 @@ def test_failures_lose_no_lane(held, gate, monkeypatch):
     assert lanes.arm(event.handle, 0) == 0
     lanes.make()
     with monkeypatch.context() as patch:
-        patch.setattr(_driver, "_launch_host", lambda: lambda *arguments: 2)
+        patch.setattr(_driver_events, "_launch_host", lambda: lambda *arguments: 2)
         assert not any(lanes.arm(event.handle, 0) for _ in range(3 * _lanes.PER_DEVICE))
     lanes.recover()
     assert lanes.arm(reached.handle, 0) == 0

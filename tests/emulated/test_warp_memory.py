@@ -20,7 +20,7 @@ from test_interrupts import Interrupted
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _driver
+from streamkit import _driver_events
 
 pytestmark = pytest.mark.usefixtures("handles", "own_state")
 LEGACY = 1
@@ -248,7 +248,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
     memory, monkeypatch
 ):
     stream, freed = sk.new_stream(nonblocking=True), []
-    free, record = memory._after_the_queues(freed.append), _driver.record_event
+    free, record = memory._after_the_queues(freed.append), _driver_events.record_event
 
     def begun_first(event, handle):
         monkeypatch.undo()
@@ -256,7 +256,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
         record(event, handle)
 
     with stream:
-        monkeypatch.setattr(_driver, "record_event", begun_first)
+        monkeypatch.setattr(_driver_events, "record_event", begun_first)
         free("first")
         assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
         free("second")
@@ -270,7 +270,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
 def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory, gate, monkeypatch):
     stream, freed = sk.new_stream(nonblocking=True), []
     free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
-    record, wait = _driver.record_event, _driver.wait_event
+    record, wait = _driver_events.record_event, _driver_events.wait_event
     stream.to("warp")
     gate.hold(stream.handle)
 
@@ -280,7 +280,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
 
     def other_first(companion, event):
         monkeypatch.undo()
-        monkeypatch.setattr(_driver, "record_event", begun_first)
+        monkeypatch.setattr(_driver_events, "record_event", begun_first)
         thread = threading.Thread(target=memory._warp_queues.settle)
         thread.start()
         thread.join()
@@ -288,7 +288,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
         wait(companion, event)
 
-    monkeypatch.setattr(_driver, "wait_event", other_first)
+    monkeypatch.setattr(_driver_events, "wait_event", other_first)
     free("ours")
     assert freed == [("ours", True)]
 

@@ -18,7 +18,7 @@ from test_process import run
 
 import streamkit as sk
 from _queues import LONG, eventually, together
-from streamkit import _driver
+from streamkit import _driver_events
 
 ACTIVE = 1
 
@@ -196,7 +196,7 @@ def test_no_python_runs_in_the_drivers_thread(held, gate):
     class Timespec(ctypes.Structure):
         _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-    _driver.call_host(stream.handle, semaphore.function, semaphore.address)
+    _driver_events.call_host(stream.handle, semaphore.function, semaphore.address)
     until, address = Timespec(int(time.time() + 5), 0), ctypes.c_void_p(semaphore.address)
     gate.open()
     assert library.sem_timedwait(address, ctypes.byref(until)) == 0

@@ -18,6 +18,8 @@ LAYERS = (
     (
         "errors",
         "_refusals",
+        "_refusals_arrays",
+        "_refusals_audit",
         "_refusals_capture",
         "_locks",
         "_turns",
@@ -35,7 +37,7 @@ LAYERS = (
     ),
     ("_library",),
     ("_driver",),
-    ("_driver_graphs",),
+    ("_driver_events", "_driver_graphs"),
     ("_edges", "_pools", "_graph_parts"),
     ("backends", "_device"),
     ("_lifetime", "_lanes", "_dispatch"),

@@ -22,6 +22,8 @@ WITHOUT = {
     "_pytest_plugin",
     "errors",
     "_refusals",
+    "_refusals_arrays",
+    "_refusals_audit",
     "protocols",
     "_cli",
     "_doctor_table",
