@@ -156,9 +156,7 @@ class _Work:
         try:
             self._return()
             found = _driver_graphs.captured(self._queue.handle)
-        except (
-            errors.StreamKitError
-        ):  # a broken context, or a forked child: the block's own goes on
+        except errors.StreamKitError:  # a broken context, or a forked child
             return None
         advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
         is_whole = found is not None and found.is_valid
