@@ -203,6 +203,7 @@ def try_all(name: str, operation: Any) -> list[str]:
     """Let each driver call of the operation fail with each code; return all that is wrong."""
     calls = {}
     for _ in range(3):  # what is made once for the process is then there
+        gc.collect()  # or what others have left would be asked, or end, among these calls
         calls = try_whole(operation)
     gc.collect()
     # one by one; and as after a kernel's error, when whatever is tried next fails

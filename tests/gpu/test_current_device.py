@@ -182,6 +182,9 @@ def replay(k):
         raise ZeroDivisionError
 
 
+SCOPED = {hold, replay}  # submit and capture open scopes
+
+
 @call("doctor", "audit")
 def look_around(k):
     sk.doctor()
@@ -207,6 +210,15 @@ def unmoved():
     before = current_context()
     yield
     assert current_context() == before
+
+
+@contextlib.contextmanager
+def at_most_on_device_0(primary_context):
+    """The same, but that a scope, which some of the calls open, may put a thread without context
+    on device 0, where CUDA takes it to be."""
+    before = current_context()
+    yield
+    assert current_context() in (before, before or primary_context)
 
 
 def test_every_public_call_is_tried():
@@ -246,7 +258,7 @@ def test_no_call_moves_the_current_device(calls, kind, primary_context):
         check(driver.cuCtxSetCurrent(primary_context))
         kit = make_kit(STREAMS[kind])
         check(driver.cuCtxSetCurrent(current))
-        with unmoved():
+        with at_most_on_device_0(primary_context) if calls in SCOPED else unmoved():
             calls(kit)
         with unmoved():
             kit.stream.sync()
