@@ -87,7 +87,7 @@ class Graph:
     """An executable graph of torch's."""
 
     def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding]) -> None:
-        self._graph = graph
+        self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch
         self.graph = int(graph.raw_cuda_graph())

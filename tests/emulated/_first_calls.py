@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -64,7 +65,9 @@ EXCEPTED = [
 def in_a_child(work):
     """What ``work()`` returns in a forked child; it has to be JSON."""
     read, write = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():  # a thread of some library may just be ending
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        child = os.fork()
     if not child:
         try:
             answer = work()

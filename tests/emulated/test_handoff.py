@@ -453,6 +453,8 @@ def test_an_interrupt_frees_nothing_too_early_and_keeps_nothing(monkeypatch, end
         came = Interrupted(hand, 0 if ends else nth).came
         handed = bool(lent)
         array.clear()
+        if ends:  # 3.13 traces code from its second run on
+            Interrupted([sk.handoff(numba_array(Memory()), target, after=source)].clear, 0)
         gate.hold(target.handle)
         came = Interrupted(lent.clear, nth if ends else 0).came or came
         assert not (handed and memory.freed.is_set()), f"at the call {nth}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import itertools
 import sys
 import threading
 from pathlib import Path
@@ -67,11 +68,11 @@ class Interrupted:
 
 def interrupt_everywhere(operation, inside=HERE):
     """Run it over and over, interrupted at each call in turn; yield which after each."""
-    Interrupted(operation, 0, inside)  # at none: 3.13 traces code from its second run on
-    nth = 1
-    while Interrupted(operation, nth, inside).came:
+    for nth in itertools.count(1):
+        Interrupted(operation, 0, inside)  # at none: 3.13 traces code from its second run on
+        if not Interrupted(operation, nth, inside).came:
+            return
         yield nth
-        nth += 1
 
 
 def locks():
