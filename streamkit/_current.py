@@ -133,4 +133,9 @@ class use:  # noqa: N801 - used as a function
             enter(self, self._libraries, ordered=self._ordered)
         return self.stream
 
-    __exit__ = _open_scopes.leave  # the scope that was entered under this key
+    if TYPE_CHECKING:  # which tells no type of an assignment
+
+        def __exit__(self, kind: object, error: object, trace: object) -> None:
+            """Restore what ``__enter__`` changed."""
+    else:
+        __exit__ = _open_scopes.leave  # the scope that was entered under this key
