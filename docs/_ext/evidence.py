@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "evidence"
+SUITE = FOLDER.parents[1] / "tests" / "gpu" / "evidence.py"
 MICROSECOND = 1000  # ns
 
 RECORDS = {
@@ -37,6 +39,12 @@ def read(name: str) -> dict[str, Any]:
     return record
 
 
+def source_hash() -> str:
+    """Return what the record of the GPU tests would note as their source now."""
+    found: str = runpy.run_path(str(SUITE))["source_hash"]()
+    return found
+
+
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -56,6 +64,7 @@ def versions() -> str:
         ["CUDA of the driver", *(_cuda(record) for record in records)],
     ]
     rows += [[name, *(_version(record, name) for record in records)] for name in known]
+    rows.append(["source", *(_source(record) for record in records)])
     rows.append(["result", *(_result(record) for record in records)])
     return table(["", *RECORDS.values()], rows)
 
@@ -73,6 +82,12 @@ def _cuda(record: dict[str, Any]) -> str:
 def _version(record: dict[str, Any], name: str) -> str:
     found = [text for key, text in record["versions"].items() if NAMES.get(key) == name]
     return found[0] if found else "not used"
+
+
+def _source(record: dict[str, Any]) -> str:
+    if "source" not in record:
+        return "not noted"
+    return "that of this site" if record["source"] == source_hash() else "an earlier one"
 
 
 def _result(record: dict[str, Any]) -> str:

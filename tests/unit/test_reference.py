@@ -112,3 +112,14 @@ def test_the_versions_are_those_of_the_records():
         assert record["versions"][library] in table
     assert record["date"] in table
     assert f"{record['tally']['passed']} passed" in table
+
+
+def test_a_record_of_another_source_is_told(monkeypatch):
+    record, read = evidence.read("gpu.json"), evidence.read
+    for source, told in [(evidence.source_hash(), "that of this site"), ("0", "an earlier one")]:
+        records = {
+            **{name: read(name) for name in evidence.RECORDS},
+            "gpu.json": {**record, "source": source},
+        }
+        monkeypatch.setattr(evidence, "read", records.__getitem__)
+        assert f"| source | {told} |" in evidence.versions()
