@@ -18,8 +18,8 @@ from test_interrupts import Interrupted
 import streamkit as sk
 from _kept import Thing, array, capsule, stays_until, thing
 from _libraries import need
-from _queues import LONG, together
-from streamkit import _driver, _keep, _order, _waiting
+from _queues import LONG, eventually, together
+from streamkit import _dispatch, _driver, _keep, _order, _waiting
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -67,6 +67,29 @@ def test_it_lives_until_the_work_before_has_run(gate, make, kept):
     assert (seen() is not None) is kept
     gate.open()
     stream.sync()
+    assert seen() is None
+
+
+def test_a_sync_that_the_dispatcher_ends_lets_go(gate, monkeypatch):
+    monkeypatch.setattr(_waiting, "LOOK", 0)
+    stream = sk.new_stream(nonblocking=True)
+    kept, seen = thing()
+    gate.hold(stream.handle)
+    stream.keep(kept)
+    del kept
+
+    stream.then(int)
+    assert eventually(lambda: stream._queue in _dispatch._dispatcher._tracks)
+    points = _dispatch._dispatcher._tracks[stream._queue].points
+
+    def open_later():
+        assert eventually(lambda: len(points) == 2)  # and that of the sync
+        gate.open()
+
+    opener = threading.Thread(target=open_later)
+    opener.start()
+    stream.sync()
+    opener.join()
     assert seen() is None
 
 

@@ -181,16 +181,20 @@ def test_a_record_that_the_driver_refuses_raises_with_its_code():
     assert raised.value.code == LAUNCH_FAILED
 
 
-@pytest.mark.parametrize("function", ["cuStreamCreateWithPriority", "cuStreamGetId"])
-def test_a_call_that_fails_raises_with_its_code(function):
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("cuStreamCreateWithPriority", lambda _: sk.new_stream(1, priority=-1)),
+        ("cuStreamGetId", lambda _: sk.new_stream(1, priority=-1)),
+        ("cuStreamGetId", sk.from_handle),
+    ],
+    ids=["create", "id of a new one", "id"],
+)
+def test_a_call_that_fails_raises_with_its_code(function, call):
     before, raw = current_context(), make_stream()
-    call = {
-        "cuStreamCreateWithPriority": lambda: sk.new_stream(1, priority=-1),
-        "cuStreamGetId": lambda: sk.from_handle(raw),
-    }[function]
     _emulator.fail(function, LAUNCH_FAILED)
     with pytest.raises(sk.DriverError, match=function) as raised:
-        call()
+        call(raw)
     assert raised.value.code == LAUNCH_FAILED
     assert current_context() == before
     destroy_stream(raw)
