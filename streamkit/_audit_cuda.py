@@ -12,6 +12,7 @@ from streamkit import (
     _identity,
     _library,
     _order,
+    _private_streams,
     _refusals,
     _refusals_audit,
 )
@@ -91,7 +92,7 @@ class CudaRecorder:
             raise _refusals_audit.audit_disturbed()
         queues = self._known()
         window = self._began, self._ended
-        private = {self._ids(context, handle) for context, handle in _driver.private_streams}
+        private = {self._ids(context, handle) for context, handle in _private_streams.known}
         found = _audit_records.operations(records, queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
@@ -180,10 +181,9 @@ def _refuse_in_capture(streams: list[Any]) -> None:
     # one first met while it captures is not among the known
     current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
     for queue in [*current, *filter(_identity.is_alive, _identity.living())]:
-        with _order.on(queue):
-            if _driver.capture_id(queue.handle) is not None:
-                name = _name(queue)
-                raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
+        if _order.capture_of(queue) is not None:
+            name = _name(queue)
+            raise _refusals.illegal_in_capture("ending an audit", name, "end it afterwards.")
 
 
 def _current_streams(devices: set[int]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _refusals
+from streamkit import _refusals_waiting
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,7 +32,7 @@ def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
 
     drop = watch(tell)
     if drop is None:
-        raise _refusals.cannot_watch()
+        raise _refusals_waiting.cannot_watch()
     try:
         error = yield from future.__await__()
     finally:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit import _refusals
+from streamkit import _refusals_waiting
 from streamkit._locks import new_lock
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Call:
         future._done_callbacks.clear()  # noqa: SLF001 - see above
         future._waiters.clear()  # noqa: SLF001 - the same
         with contextlib.suppress(InvalidStateError):  # cancelled
-            future.set_exception(_refusals.future_of_the_parent())
+            future.set_exception(_refusals_waiting.future_of_the_parent())
 
     def run(self, failed: Exception | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
@@ -137,7 +137,7 @@ def reserve(call: Call) -> None:
     with _lock:
         _unsettled.add(call)
         if _is_over:
-            raise _refusals.cannot_watch()
+            raise _refusals_waiting.cannot_watch()
         if len(_threads) >= min(_MOST, len(_unsettled)):
             return
         name = f"streamkit-then-{len(_threads)}"
@@ -146,7 +146,7 @@ def reserve(call: Call) -> None:
             thread.start()
         except RuntimeError as error:
             if not _threads:
-                raise _refusals.cannot_watch() from error
+                raise _refusals_waiting.cannot_watch() from error
         else:
             _threads.append(thread)
 

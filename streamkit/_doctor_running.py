@@ -101,10 +101,8 @@ class _OnDevice:
         }
         for queue in _identity.living():
             is_here = queue.device == self._device and queue.handle != LEGACY
-            if is_here and _identity.is_alive(queue):
-                with _order.on(queue):
-                    if _driver.capture_id(queue.handle) is not None:
-                        open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
+            if is_here and _identity.is_alive(queue) and _order.capture_of(queue) is not None:
+                open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
         if not open_on and _driver.capture_id(LEGACY) is not None:
             open_on[LEGACY] = "a blocking stream of this process"
         for stream in open_on.values():

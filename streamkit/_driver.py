@@ -177,17 +177,6 @@ def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
     return create_in(primary_context(device), call, destroy_stream)
 
 
-private_streams: list[tuple[int, int]] = []
-"""The contexts and handles of streams that only StreamKit uses, and that no audit shows."""
-
-
-def create_private_stream(device: int, *, nonblocking: bool, priority: int) -> int:
-    """Create a stream for StreamKit alone, which is never destroyed."""
-    stream = create_stream(device, nonblocking=nonblocking, priority=priority)
-    private_streams.append((primary_context(device), stream))
-    return stream
-
-
 def destroy_stream(stream: int) -> None:
     """Destroy a stream; the driver lets its pending work run first."""
     ask("cuStreamDestroy", stream)

@@ -198,9 +198,8 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise _refusals.device_mismatch(
                 self, target, "a graph runs on streams of its own context."
             )
-        with _order.on(queue):
-            if _driver.capture_id(queue.handle) is not None:
-                raise _refusals_capture.launch_in_capture(self, target)
+        if _order.capture_of(queue) is not None:
+            raise _refusals_capture.launch_in_capture(self, target)
         return parts, queue
 
     def close(self) -> None:

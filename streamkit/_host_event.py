@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit import _host_waits, _host_watch, _refusals, _registry, errors
+from streamkit import _host_waits, _host_watch, _refusals, _refusals_waiting, _registry, errors
 from streamkit._static_protocol import Concrete
 from streamkit.protocols import Event, Stream
 
@@ -70,7 +70,7 @@ class HostEvent(Event, metaclass=Concrete):
         mark = self._live()
         with _host_watch.note(None, "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
-                _refusals.raise_timeout(self, timeout)
+                _refusals_waiting.raise_timeout(self, timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until the last recorded point was reached; see ``sync``.

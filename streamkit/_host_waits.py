@@ -12,7 +12,7 @@ from streamkit import (
     _host_watch,
     _keep,
     _open_scopes,
-    _refusals,
+    _refusals_waiting,
 )
 from streamkit._host_queue import Mark
 from streamkit._locks import new_lock
@@ -77,7 +77,7 @@ class HostWaits:
         with _host_watch.note(self, "synchronisation", "sync"):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout) and timeout is not None:
-                _refusals.raise_timeout(self, timeout)
+                _refusals_waiting.raise_timeout(self, timeout)
         _keep.drain()
         self._queue.raise_error()
 

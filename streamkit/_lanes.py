@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, _driver_events, errors
+from streamkit import _driver, _driver_events, _private_streams, errors
 
 if TYPE_CHECKING:
     from streamkit._semaphore import Semaphore
@@ -59,7 +59,7 @@ class Lanes:
             with contextlib.suppress(errors.StreamKitError):  # points are asked for by the clock
                 _, highest = _driver.priority_range(device)
                 for _ in range(PER_DEVICE):
-                    lane = _driver.create_private_stream(device, nonblocking=True, priority=highest)
+                    lane = _private_streams.create(device, nonblocking=True, priority=highest)
                     free.append(lane)
             if not free:  # the next point asks for them again
                 del self._free[device]

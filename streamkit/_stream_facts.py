@@ -150,8 +150,7 @@ class StreamFacts(_scope.Scoped, Generic[NativeT]):
         queue = self._live()
         if queue.handle == LEGACY:
             return False  # the legacy stream cannot be captured
-        with _order.on(queue):
-            return _driver.capture_id(queue.handle) is not None
+        return _order.capture_of(queue) is not None
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""

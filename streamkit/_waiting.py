@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver, _identity, _keep, _order, _refusals
+from streamkit import _driver, _identity, _keep, _order, _refusals_waiting
 from streamkit._lifetime import PointEvent
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def block(
         finally:
             drop()
     if not reached and timeout is not None:
-        _refusals.raise_timeout(what, timeout)
+        _refusals_waiting.raise_timeout(what, timeout)
 
 
 def _looks(done: Callable[[], bool], end: float | None) -> bool:
@@ -164,7 +164,7 @@ def then(
         raise
     if drop is None:
         call.drop()
-        raise _refusals.cannot_watch()
+        raise _refusals_waiting.cannot_watch()
     return call.future
 
 

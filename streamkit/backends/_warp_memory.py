@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit import _driver, _pools, errors
+from streamkit import _driver, _pools, _private_streams, errors
 from streamkit._locks import new_lock
 from streamkit.backends import _warp_queues, _warp_uncovered
 
@@ -53,7 +53,7 @@ def lend(stream: Any, queue: Queue) -> None:
     lent = _warp_queues.Lent(stream, queue)
     with _lock:
         if lent.device not in _warp_queues.companions:
-            companion = _driver.create_private_stream(lent.device, nonblocking=False, priority=0)
+            companion = _private_streams.create(lent.device, nonblocking=False, priority=0)
             _warp_queues.companions[lent.device] = companion
     _warp_queues.watch(lent)
     weakref.finalize(stream, _warp_queues.end, lent).atexit = False

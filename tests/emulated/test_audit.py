@@ -10,7 +10,7 @@ from _cupti import Cupti, Kind
 from _raw import check, current_context, driver, make_stream, stream_id
 
 import streamkit as sk
-from streamkit import _driver
+from streamkit import _driver, _private_streams
 from streamkit._audit_cuda import CudaRecorder
 from streamkit._audit_cupti import collector
 
@@ -35,7 +35,7 @@ def cupti(monkeypatch):
 @pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
 def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
     private = [(current_context(), make_stream())] if has_private else []
-    monkeypatch.setattr(_driver, "private_streams", private)
+    monkeypatch.setattr(_private_streams, "known", private)
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
         pass

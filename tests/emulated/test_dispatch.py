@@ -16,7 +16,15 @@ from _waits import Later, is_armed, is_idle, sleeps, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, within
-from streamkit import _callbacks, _dispatch, _driver, _driver_events, _lanes, _waiting
+from streamkit import (
+    _callbacks,
+    _dispatch,
+    _driver,
+    _driver_events,
+    _lanes,
+    _private_streams,
+    _waiting,
+)
 from streamkit._semaphore import Semaphore
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -411,7 +419,7 @@ def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
 
 def test_lanes_are_made_beside_captures(monkeypatch):
     """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
-    create, modes = _driver.create_private_stream, []
+    create, modes = _private_streams.create, []
 
     def note_and_create(*arguments, **options):
         mode = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
@@ -420,10 +428,12 @@ def test_lanes_are_made_beside_captures(monkeypatch):
         return create(*arguments, **options)
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    monkeypatch.setattr(_driver, "create_private_stream", note_and_create)
+    monkeypatch.setattr(_private_streams, "create", note_and_create)
     monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    before = len(_private_streams.known)
     warm_up()
     assert modes == [relaxed] * _lanes.PER_DEVICE
+    assert len(_private_streams.known) == before + _lanes.PER_DEVICE  # which no audit shows
 
 
 def test_posts_that_came_together_are_one():

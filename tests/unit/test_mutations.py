@@ -24,6 +24,7 @@ WITHOUT = {
     "_refusals",
     "_refusals_arrays",
     "_refusals_audit",
+    "_refusals_waiting",
     "protocols",
     "_cli",
     "_doctor_table",
