@@ -91,6 +91,37 @@ def test_calls_are_counted_under_their_public_name():
     assert _emulator.calls("cuEventCreate") == 0
 
 
+def test_a_child_may_ask_whatever_the_other_threads_of_its_parent_did():
+    program = """
+        import os, signal, threading
+        import _emulator
+
+        asked = _emulator._library()
+        is_over = threading.Event()
+
+        def ask():
+            while not is_over.is_set():
+                asked.emulated_all_calls()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        hung = 0
+        for _ in range(100):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                asked.emulated_reset_calls()
+                os._exit(0)
+            hung = os.waitpid(child, 0)[1]
+            if hung:
+                break
+        is_over.set()
+        thread.join()
+        print(hung)
+    """
+    assert run(program, PYTHONPATH=str(Path(__file__).parent)) == ["0"]
+
+
 def test_what_lives_is_counted():
     kinds = ("streams", "events", "contexts", "graphs", "nodes", "executables")
     before = {kind: _emulator.live(kind) for kind in kinds}

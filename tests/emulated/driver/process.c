@@ -14,7 +14,16 @@ _Thread_local bool inside_host_function;
 static bool initialised;
 static volatile int forked; /* written by a child alone, before it has threads */
 
-static void after_fork(void) { forked = initialised; }
+/* A child gets a copy of the lock: a fork waits until no other thread holds it, so that what a test
+ * asks of the emulator itself works there too. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static void begin_child(void) {
+    forked = initialised;
+    after_fork();
+}
 
 bool in_forked_child(void) { return forked; }
 
@@ -30,7 +39,7 @@ __attribute__((constructor)) static void read_environment(void) {
     recycles_handles = setting("EMULATED_RECYCLE", 1);
     const char *faults = getenv("EMULATED_FAIL");
     if (faults) read_faults(faults);
-    pthread_atfork(NULL, NULL, after_fork);
+    pthread_atfork(before_fork, after_fork, begin_child);
 }
 
 uint64_t next_id(void) {
@@ -51,7 +60,6 @@ void *grown(void *items, size_t count, size_t size) {
 }
 
 CUresult enter(const char *function, bool needs_init, bool *entered) {
-    /* A fork may have copied the lock while another thread held it: never touch it in the child. */
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (inside_host_function) return CUDA_ERROR_NOT_PERMITTED;
     pthread_mutex_lock(&lock);
