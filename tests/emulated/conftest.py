@@ -89,6 +89,14 @@ gate, cells = _gpu.gate, _gpu.cells
 
 
 @pytest.fixture(autouse=True)
+def idle(in_primary_context):
+    """Start with nothing to do: queues free what the test before has dropped."""
+    from _raw import check, driver
+
+    check(driver.cuCtxSynchronize())
+
+
+@pytest.fixture(autouse=True)
 def no_fault_left():
     """Start without a fault, and end with none that did not come."""
     _emulator.clear_faults()
