@@ -19,7 +19,7 @@ import streamkit as sk
 from _libraries import need
 
 ROUNDS = 200
-LONG = 60_000_000  # cycles: some 30 ms, for many allocations
+LONG = 90_000_000  # cycles: some 45 ms, for many allocations
 SIZE = 1 << 16
 SMALL = 4096  # bytes: of these there are many to choose from
 SIZES = (512, 4096, *(1 << n for n in range(14, 21)))  # those of the temporaries below, too
