@@ -145,7 +145,7 @@ class _Work:
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]
-        return Parts(self._first.end(), self._library, held)
+        return Parts(self._first.end(), self._library, held, self._queue.context)
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is nobody's but the block's."""

@@ -75,10 +75,13 @@ class DriverGraph:
 class Parts:
     """An executable graph, and what has to live as long."""
 
-    def __init__(self, executable: CapturedGraph, library: str | None, held: list[Any]) -> None:
+    def __init__(
+        self, executable: CapturedGraph, library: str | None, held: list[Any], context: int
+    ) -> None:
         self.executable = executable
         self.library = library  # whose streams ``launch`` takes; None for handles
         self.held = held
+        self.context = context
 
     def close(self) -> None:
         """Destroy the graph, then let go of what it used."""

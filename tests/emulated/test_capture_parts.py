@@ -215,6 +215,39 @@ assert _emulator.calls("cuStreamWaitEvent") == 1
     )
 
 
+LEAVES_A_CONTEXT = """
+
+def close(graph, end=Graph.close):
+    from cuda.bindings import driver
+    found.append(int(driver.cuCtxGetCurrent()[1]))
+    end(graph)
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])  # as CUDA's runtime does
+
+
+Graph.close, found = close, []
+"""
+
+
+def test_the_end_of_a_graph_is_on_its_device_and_moves_nobody(program):  # noqa: F811
+    program(
+        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
+            "sk.new_event()", "sk.new_event(device=1)"
+        )
+        + """
+contexts = 0, int(driver.cuDevicePrimaryCtxRetain(0)[1])
+for context in contexts:
+    graphs = [work(), work()]
+    driver.cuCtxSetCurrent(context)
+    graphs.pop().close()
+    graphs.clear()
+    assert int(driver.cuCtxGetCurrent()[1]) == context, context
+assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
+""",
+        onelib=BEGINS + LEAVES_A_CONTEXT,
+        twolib=JOINS,
+    )
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
 def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
     monkeypatch.setattr(_movers, "_found", ())  # what a scope then leaves is for its own tests

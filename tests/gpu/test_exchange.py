@@ -151,8 +151,9 @@ def jax():
         jax = pytest.importorskip("jax")
         try:
             jax.devices("gpu")[0].get_stream_for_external_ready_events()
+            (jax.numpy.zeros(SIZE) + 1).block_until_ready()  # beside other libraries
         except RuntimeError as error:
-            pytest.skip(f"JAX has no GPU here, or names no stream of it: {error}")
+            pytest.skip(f"JAX has no GPU here, cannot use it, or names no stream: {error}")
     return jax
 
 
