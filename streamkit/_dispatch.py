@@ -10,6 +10,7 @@ reached and none is pending for long.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from collections import deque
@@ -78,6 +79,7 @@ class _Dispatcher:
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}
         self._reached = 0  # points, of devices without lanes
+        self._given_up: dict[int, tuple[int, object]] = {}  # their events, which may be stuck
 
     def add(self, point: Point) -> None:
         self._new.append(point)
@@ -136,7 +138,12 @@ class _Dispatcher:
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
 
     def _all_move(self) -> bool:
-        """Whether nothing that is waited for is stuck, as far as can be told."""
+        """Whether nothing that is, or was, waited for is stuck, as far as can be told."""
+        for key, (event, _) in [*self._given_up.items()]:
+            with contextlib.suppress(errors.DriverError):  # nothing waits for what has failed
+                if not _driver_events.event_reached(event):
+                    return False
+            del self._given_up[key]
         if not self._tracks:
             return True
         late = time.monotonic() - _LATELY
@@ -158,6 +165,9 @@ class _Dispatcher:
                 else:
                     track.moved = time.monotonic()
                     self._reached += point.device in self._lanes.wanted
+            elif not self._lanes.has(point.device):
+                key = point.event if point.queue is None else id(point.queue)
+                self._given_up[key] = point.event, point.keeps
             points.popleft()
             if track.lane:
                 give_back = self._lanes.release if error is None else self._lanes.put_aside
