@@ -165,7 +165,7 @@ class _Dispatcher:
                 else:
                     track.moved = time.monotonic()
                     self._reached += point.device in self._lanes.wanted
-            elif not self._lanes.has(point.device):
+            elif len(self._given_up) < _MANY and not self._lanes.has(point.device):
                 key = point.event if point.queue is None else id(point.queue)
                 self._given_up[key] = point.event, point.keeps
             points.popleft()

@@ -417,6 +417,21 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
     assert not found._given_up
 
 
+def test_waits_for_events_that_are_given_up_over_and_over_leave_little(held, gate, monkeypatch):
+    stream = held()
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    before = _emulator.live("events")
+    for _ in range(3 * _dispatch._MANY):
+        point = _dispatch.Point((event := stream.record()).handle, event, None, 0, print)
+        point.drop()
+        assert _dispatch.watch(point)
+    del point, event
+    found = _dispatch._dispatcher
+    assert eventually(lambda: sleeps(found) and not found._tracks)
+    assert _emulator.live("events") - before <= _dispatch._MANY
+    gate.open()
+
+
 def _oldest():
     """Since when the first point of all is waited for."""
     tracks = list(_dispatch._dispatcher._tracks.values())
