@@ -78,8 +78,8 @@ class _Dispatcher:
         self._lanes = Lanes(self._semaphore)
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}
-        self._reached = 0  # points, of devices without lanes
-        self._given_up: dict[int, tuple[int, object]] = {}  # their events, which may be stuck
+        self._reached = 0  # points, of devices without lanes; less than none after one given up
+        self._given_up: dict[int, tuple[int, object]] = {}  # of these, events of queues
 
     def add(self, point: Point) -> None:
         self._new.append(point)
@@ -145,12 +145,19 @@ class _Dispatcher:
                     return False
             del self._given_up[key]
         if not self._tracks:
-            return True
+            return self._reached >= 0
         late = time.monotonic() - _LATELY
         tracks = self._tracks.values()
         return self._reached >= _MANY and all(
             max(track.moved, track.points[0].since) > late for track in tracks
         )
+
+    def _doubt(self, point: Point) -> None:
+        """Note that nobody waits any more for what may be stuck."""
+        if point.queue is None:  # not to be asked: a capture may have the event by then
+            self._reached = -_MANY
+        elif len(self._given_up) < _MANY:
+            self._given_up[id(point.queue)] = point.event, point.keeps
 
     def _advance(self, track: _Track) -> None:
         points = track.points
@@ -165,9 +172,8 @@ class _Dispatcher:
                 else:
                     track.moved = time.monotonic()
                     self._reached += point.device in self._lanes.wanted
-            elif len(self._given_up) < _MANY and not self._lanes.has(point.device):
-                key = point.event if point.queue is None else id(point.queue)
-                self._given_up[key] = point.event, point.keeps
+            elif not self._lanes.has(point.device):
+                self._doubt(point)
             points.popleft()
             if track.lane:
                 give_back = self._lanes.release if error is None else self._lanes.put_aside

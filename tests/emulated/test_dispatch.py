@@ -407,6 +407,8 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
         assert _emulator.calls("cuStreamCreateWithPriority") == 0
         gate.open()
         stuck.sync()
+        for _ in range(2 * _dispatch._MANY):
+            assert other.then(int).result(LONG) == 0
         second.hold(other)
         future = other.then(int)
         assert eventually(lambda: found._tracks)
@@ -417,12 +419,12 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
     assert not found._given_up
 
 
-def test_waits_for_events_that_are_given_up_over_and_over_leave_little(held, gate, monkeypatch):
-    stream = held()
+def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
+    stream, queues = held(), [object() for _ in range(3 * _dispatch._MANY)]
     monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
     before = _emulator.live("events")
-    for _ in range(3 * _dispatch._MANY):
-        point = _dispatch.Point((event := stream.record()).handle, event, None, 0, print)
+    for queue in queues:
+        point = _dispatch.Point((event := stream.record()).handle, event, queue, 0, print)
         point.drop()
         assert _dispatch.watch(point)
     del point, event
