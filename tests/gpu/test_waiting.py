@@ -121,7 +121,7 @@ def test_lanes_that_wait_hold_up_no_other_queue(held, gate, players):
     first = torch.cuda.Stream()
     with torch.cuda.stream(first):
         torch.cuda._sleep(100_000_000)
-    # the first wait is long: the lanes are made after it, or a little later if some timed out before
+    # the first wait is long: the lanes are made after it, or later if some timed out before
     assert eventually(
         lambda: (
             sk.wrap(first).then(int).result(LONG) == 0 and _dispatch._dispatcher._lanes._free.get(0)
