@@ -10,6 +10,7 @@ reached and none is pending for long.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from collections import deque
@@ -77,7 +78,8 @@ class _Dispatcher:
         self._lanes = Lanes(self._semaphore)
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}
-        self._reached = 0  # points, of devices without lanes
+        self._reached = 0  # points, of devices without lanes; less than none after one given up
+        self._given_up: dict[int, tuple[int, object]] = {}  # of these, events of queues
 
     def add(self, point: Point) -> None:
         self._new.append(point)
@@ -136,14 +138,26 @@ class _Dispatcher:
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
 
     def _all_move(self) -> bool:
-        """Whether nothing that is waited for is stuck, as far as can be told."""
+        """Whether nothing that is, or was, waited for is stuck, as far as can be told."""
+        for key, (event, _) in [*self._given_up.items()]:
+            with contextlib.suppress(errors.DriverError):  # nothing waits for what has failed
+                if not _driver_events.event_reached(event):
+                    return False
+            del self._given_up[key]
         if not self._tracks:
-            return True
+            return self._reached >= 0
         late = time.monotonic() - _LATELY
         tracks = self._tracks.values()
         return self._reached >= _MANY and all(
             max(track.moved, track.points[0].since) > late for track in tracks
         )
+
+    def _doubt(self, point: Point) -> None:
+        """Note that nobody waits any more for what may be stuck."""
+        if point.queue is None:  # not to be asked: a capture may have the event by then
+            self._reached = -_MANY
+        elif len(self._given_up) < _MANY:
+            self._given_up[id(point.queue)] = point.event, point.keeps
 
     def _advance(self, track: _Track) -> None:
         points = track.points
@@ -158,6 +172,8 @@ class _Dispatcher:
                 else:
                     track.moved = time.monotonic()
                     self._reached += point.device in self._lanes.wanted
+            elif not self._lanes.has(point.device):
+                self._doubt(point)
             points.popleft()
             if track.lane:
                 give_back = self._lanes.release if error is None else self._lanes.put_aside

@@ -10,6 +10,7 @@ from streamkit import (
     _driver,
     _driver_events,
     _host_watch,
+    _identity,
     _order,
     _refusals,
     _refusals_capture,
@@ -135,6 +136,8 @@ class CudaEvent(Event, metaclass=Concrete):
             raise _refusals_capture.event_in_capture(self)
         find = self._last[2]
         queue = None if find is None else find()
+        if queue is not None and queue.owner is not None and not _identity.is_alive(queue):
+            queue = None  # its owner has closed it, and the handle is nobody's, or another's
         if queue is not None and _order.capture_of(queue) is not None:
             raise _refusals_capture.event_of_capture(self)
 

@@ -31,6 +31,10 @@ class Lanes:
         self.wanted: set[int] = set()
         """Devices that have none yet."""
 
+    def has(self, device: int) -> bool:
+        """Whether the device's lanes are made."""
+        return device in self._free
+
     def arm(self, event: int, device: int, spare: int = 0) -> int:
         """Have the semaphore posted when the event is reached; return the lane, 0 without one.
 

@@ -12,7 +12,7 @@ import time
 import _emulator
 import pytest
 from _raw import busy, check, destroy_stream, driver, make_stream
-from _waits import Later, is_armed, is_idle, sleeps, wait_for, warm_up
+from _waits import Later, a_stream, an_event, is_armed, is_idle, sleeps, wait_for, warm_up
 
 import streamkit as sk
 from _queues import LONG, eventually, within
@@ -384,6 +384,54 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
         assert eventually(is_armed)
     assert [future.result(LONG) for future in futures] == [0] * 3
     assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
+
+
+@pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
+def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypatch, of):
+    stuck, other = of(held()), sk.new_stream()
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    _emulator.reset_calls()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            stuck.sync(timeout=0.01)
+        assert eventually(lambda: not _dispatch._dispatcher._tracks)
+    found = _dispatch._dispatcher
+    with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
+        first.hold(other)
+        future = other.then(int)
+        assert eventually(lambda: found._lanes.wanted)
+        first.open()
+        assert future.result(LONG) == 0
+        assert eventually(lambda: sleeps(found) and not found._tracks)
+        assert gate.closed
+        assert _emulator.calls("cuStreamCreateWithPriority") == 0
+        gate.open()
+        stuck.sync()
+        for _ in range(2 * _dispatch._MANY):
+            assert other.then(int).result(LONG) == 0
+        second.hold(other)
+        future = other.then(int)
+        assert eventually(lambda: found._tracks)
+        second.open()
+        assert future.result(LONG) == 0
+    assert eventually(is_idle)
+    assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
+    assert not found._given_up
+
+
+def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
+    stream, queues = held(), [object() for _ in range(3 * _dispatch._MANY)]
+    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    before = _emulator.live("events")
+    for queue in queues:
+        point = _dispatch.Point((event := stream.record()).handle, event, queue, 0, print)
+        point.drop()
+        assert _dispatch.watch(point)
+    del point, event
+    found = _dispatch._dispatcher
+    assert eventually(lambda: sleeps(found) and not found._tracks)
+    assert _emulator.live("events") - before <= _dispatch._MANY
+    gate.open()
 
 
 def _oldest():

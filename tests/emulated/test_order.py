@@ -172,6 +172,27 @@ def test_a_closed_event_is_not_recorded_again_and_is_destroyed():
             stream.record(event)
 
 
+class Closable(Foreign):
+    """A stream of somebody who says when it is closed."""
+
+    def close(self):
+        destroy_stream(self.handle)
+        del self.handle
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_an_event_is_asked_when_its_stream_is_closed(records):
+    """The fixture "handles" sees who uses a handle that is gone."""
+    owner = Closable(make_stream())
+    stream, event = sk.wrap(owner), sk.new_event()
+    for _ in range(records):
+        stream.record(event)
+    stream.sync()
+    owner.close()
+    assert event.done
+    event.sync()
+
+
 def test_a_record_that_the_driver_refuses_raises_with_its_code():
     stream = sk.new_stream()
     event = stream.record()

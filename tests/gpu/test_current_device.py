@@ -47,12 +47,13 @@ def call(*names):
 def make_kit(make_stream):
     stream, other = make_stream(1), sk.new_stream(1, nonblocking=True)
     event = stream.record(timing=True)
+    mark = sk.new_event(device=1)  # as long as the graph, for whose node CUDA keeps none
     with sk.capture(other) as graph:
-        other.record(sk.new_event(device=1), external=True)
+        other.record(mark, external=True)
     stream.sync()
     with on_device(1):
         raw = int(check(driver.cuStreamCreate(1)))
-    return SimpleNamespace(stream=stream, other=other, event=event, graph=graph, raw=raw)
+    return SimpleNamespace(stream=stream, other=other, event=event, mark=mark, graph=graph, raw=raw)
 
 
 class Foreign:
@@ -129,8 +130,12 @@ def block(k):
 @call("CudaStream.submit", "CudaStream.keep", "CudaGraph.keep")
 def hold(k):
     contexts = []
-    k.stream.submit(lambda: contexts.append(current_context()))
-    assert contexts == [k.stream.context]
+    try:
+        k.stream.submit(lambda: contexts.append(current_context()))
+    except sk.UnsupportedStreamError:  # torch, where it is loaded, takes no per-thread stream
+        assert k.stream == sk.per_thread_stream(1)
+    else:
+        assert contexts == [k.stream.context]
     k.stream.keep(k)
     k.graph.keep([])
 
@@ -164,7 +169,8 @@ def look(k):
     sk.current_stream("warp", device=1)
     sk.current_stream("warp")
     sk.current_streams(device=1)
-    sk.assert_one_queue()
+    with contextlib.suppress(sk.OneQueueError):  # Warp stands on a stream of its own
+        sk.assert_one_queue()
 
 
 @call("capture", "CudaGraph.launch", "CudaGraph.upload", "CudaGraph.to_dot", "CudaGraph.close")
@@ -188,7 +194,7 @@ SCOPED = {hold, replay}  # submit and capture open scopes
 @call("doctor", "audit")
 def look_around(k):
     sk.doctor()
-    with contextlib.suppress(sk.StreamKitError), sk.audit():
+    with contextlib.suppress(Exception), sk.audit():  # CUPTI's own too
         k.stream.record()
 
 
@@ -263,4 +269,5 @@ def test_no_call_moves_the_current_device(calls, kind, primary_context):
         with unmoved():
             kit.stream.sync()
             del kit.stream, kit.other, kit.event, kit.graph
-        destroy_stream(kit.raw)
+        with on_device(1):
+            destroy_stream(kit.raw)

@@ -112,11 +112,21 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
 
 def test_lanes_that_wait_hold_up_no_other_queue(held, gate, players):
     """As many of 64 other queues run while twenty are awaited as run when they are only held."""
+    from streamkit import _dispatch
+
     torch = players("torch").torch
     raw = [make_stream() for _ in range(64)]
     others = [torch.cuda.ExternalStream(handle) for handle in raw]
     waiting = [sk.new_stream(nonblocking=True) for _ in range(20)]
-    sk.new_stream().then(int).result(LONG)  # the lanes are made after it
+    first = torch.cuda.Stream()
+    with torch.cuda.stream(first):
+        torch.cuda._sleep(100_000_000)
+    # the first wait is long: the lanes are made after it, or later if some timed out before
+    assert eventually(
+        lambda: (
+            sk.wrap(first).then(int).result(LONG) == 0 and _dispatch._dispatcher._lanes._free.get(0)
+        )
+    )
     time.sleep(0.1)
     x = torch.zeros(64, device="cuda")
     x.add_(1)
