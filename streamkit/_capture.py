@@ -81,7 +81,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     graph = CudaGraph(stream)
     held: list[Any] = []
     try:
-        with _captures.noted(single):
+        with _captures.noted(single, graph._kept):  # noqa: SLF001 - next door
             _capture_checks.refuse_inside_another(stream)
             with _driver.in_context(stream.context):
                 for preparing in [a for a in adapters if isinstance(a, PreparesCapture)]:

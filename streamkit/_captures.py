@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from streamkit._queue import ThreadToken
 
 _lock = new_lock()
-# each capture, by an object of its own: its thread, and the libraries of which it has the only part
-_ongoing: dict[object, tuple[ThreadToken, Sequence[str]]] = {}
+# each capture, by an object of its own: its thread, the libraries of which it has the only part,
+# and what its graph keeps
+_ongoing: dict[object, tuple[ThreadToken, Sequence[str], list[object]]] = {}
 
 
 def any_goes_on() -> bool:
@@ -29,18 +30,27 @@ def one_goes_on_here() -> bool:
     if not _ongoing:
         return False
     here = this_thread()
-    return any(thread is here for thread, _ in tuple(_ongoing.values()))
+    return any(thread is here for thread, _, _ in tuple(_ongoing.values()))
+
+
+def keep(event: object) -> None:
+    """Keep what a node names by its handle, which CUDA does not, as long as the graph.
+
+    All graphs that are being captured do: which of them has the node need not be asked.
+    """
+    for _, _, kept in tuple(_ongoing.values()):
+        kept.append(event)
 
 
 @contextlib.contextmanager
-def noted(libraries: Sequence[str]) -> Generator[None]:
+def noted(libraries: Sequence[str], kept: list[object]) -> Generator[None]:
     """Note one for the block; CaptureError if another has some of these libraries to itself."""
     key = object()
     try:
         with _lock:
-            if libraries and any(others for _, others in _ongoing.values()):
+            if libraries and any(others for _, others, _ in _ongoing.values()):
                 raise _refusals_capture.one_at_a_time(libraries)
-            _ongoing[key] = this_thread(), libraries
+            _ongoing[key] = this_thread(), libraries, kept
         yield
     finally:
         _ongoing.pop(key, None)

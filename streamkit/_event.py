@@ -177,7 +177,7 @@ class CudaEvent(Event, metaclass=Concrete):
                 adapter.name, "an event", "use s.wait(event) instead"
             )
         # what destroys the event, for this object can be closed before the library's
-        return adapter.borrow_event(handle, self._device, self._owned or self._native)
+        return adapter.borrow_event(handle, self._device, self._held())
 
     def close(self) -> None:
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
@@ -208,9 +208,14 @@ class CudaEvent(Event, metaclass=Concrete):
         elif not self._record_by_library(stream, external=external):
             _order.record(self.handle, queue, external=external)
         if external:
+            _captures.keep(self._held())
             return  # a launch of the graph makes that record: the last one is what it was
         captures = queue.handle != LEGACY and _order.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
+
+    def _held(self) -> object:
+        """Return what the handle dies with."""
+        return self._owned or self._native
 
     def _record_by_library(self, stream: CudaStream[Any], *, external: bool) -> bool:
         """Record it through the library, if it has its own way of doing that.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from streamkit import _driver, _driver_events, _edges, _identity, _refusals
+from streamkit import _captures, _driver, _driver_events, _edges, _identity, _refusals
 from streamkit._lifetime import OwnedEvent
 from streamkit._queue import this_thread
 
@@ -61,11 +61,16 @@ def mark(event: OwnedEvent, queue: Queue) -> None:
     _edges.record(event.core, queue.core)
 
 
-def wait_event(queue: Queue, event: int, *, external: bool = False) -> None:
-    """Hold the queue's later work until the event's last record; 0, never recorded, is none."""
+def wait_event(queue: Queue, event: int, *, external: bool = False, held: object = None) -> None:
+    """Hold the queue's later work until the event's last record; 0, never recorded, is none.
+
+    ``held`` is what the event dies with: the graph keeps it for an external wait.
+    """
     if event:
         with on(queue):
             _driver_events.wait_event(queue.handle, event, external=external)
+        if external:
+            _captures.keep(held)
 
 
 def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
@@ -92,7 +97,7 @@ def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # n
         event = other.wait_event = OwnedEvent(other.context)
     if event.core is None or external or other.is_default or queue.is_default:
         record(event.handle, other)
-        wait_event(queue, event.handle, external=external)
+        wait_event(queue, event.handle, external=external, held=event)
         return
     for side in (queue, other):
         if side.core is None:

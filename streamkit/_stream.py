@@ -67,7 +67,9 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
                 source = other._live()  # noqa: SLF001 - another of this class
             _order.wait_queue(queue, source, external)
         elif type(other) not in _registry.stream_types and _event.is_event(other):
-            _order.wait_event(queue, _event.any_event(other, self).handle, external=external)
+            event = _event.any_event(other, self)
+            held = event._held()  # noqa: SLF001 - next door
+            _order.wait_event(queue, event.handle, external=external, held=held)
         else:
             _event.refuse_host(other, self)
             found, adapter = _registry.extract(other)

@@ -744,6 +744,35 @@ def test_an_external_wait_is_for_the_last_record_outside(cells, gate):
     assert copy.read() == 3
 
 
+def by_a_record(stream):
+    stream.record(external=True)
+
+
+def by_a_wait(stream):
+    stream.wait(sk.new_event(), external=True)
+
+
+def by_a_wait_for_a_stream(stream):
+    stream.wait(sk.new_stream(nonblocking=True), external=True)
+
+
+@pytest.mark.parametrize("names", [by_a_record, by_a_wait, by_a_wait_for_a_stream])
+def test_a_graph_keeps_the_event_that_a_node_names(names):
+    def captured():
+        with sk.capture(stream) as g:
+            names(stream)
+        gc.collect()
+        return g
+
+    stream = sk.new_stream(nonblocking=True)
+    captured().close()  # the first one makes events that stay
+    events = _emulator.live("events")
+    g = captured()
+    assert _emulator.live("events") == events + 1
+    g.close()
+    assert _emulator.live("events") == events
+
+
 @pytest.fixture
 def undo():
     with contextlib.ExitStack() as stack:

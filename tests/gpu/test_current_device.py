@@ -47,13 +47,12 @@ def call(*names):
 def make_kit(make_stream):
     stream, other = make_stream(1), sk.new_stream(1, nonblocking=True)
     event = stream.record(timing=True)
-    mark = sk.new_event(device=1)  # as long as the graph, for whose node CUDA keeps none
     with sk.capture(other) as graph:
-        other.record(mark, external=True)
+        other.record(sk.new_event(device=1), external=True)
     stream.sync()
     with on_device(1):
         raw = int(check(driver.cuStreamCreate(1)))
-    return SimpleNamespace(stream=stream, other=other, event=event, mark=mark, graph=graph, raw=raw)
+    return SimpleNamespace(stream=stream, other=other, event=event, graph=graph, raw=raw)
 
 
 class Foreign:
