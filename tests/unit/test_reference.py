@@ -100,7 +100,7 @@ def test_the_speed_page_has_every_row_and_says_which_are_over_their_bound():
     lines = evidence.speed().splitlines()[2:]
     assert len(lines) == len(rows)
     for row, line in zip(rows, lines, strict=True):
-        assert line.startswith(f"| `{row['name']}` |")
+        assert line.startswith(f"| `{row['name']}` against {row['against']}")
         assert ("**over**" in line) is (not row["met"])
         assert f"**{row['ratio']:.2f}**" in line
 
