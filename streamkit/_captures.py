@@ -34,7 +34,7 @@ def one_goes_on_here() -> bool:
 
 
 def keep(event: object) -> None:
-    """Keep what a node names by its handle, which CUDA does not, as long as the graph.
+    """Keep what a node names by its handle, which CUDA does not promise to, as long as the graph.
 
     All graphs that are being captured do: which of them has the node need not be asked.
     """
