@@ -12,6 +12,7 @@ from test_emulator import run
 
 import streamkit as sk
 from _libraries import need
+from _queues import LONG
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -32,12 +33,18 @@ class Foreign:
 
 
 def held(stream):
-    """Whether its work waits for the gate: what need not has had the time to run."""
+    """Whether its work waits for the gate: what need not has most likely had the time to run."""
     try:
         stream.sync(timeout=0.1)
     except TimeoutError:
         return True
     return False
+
+
+def ends(stream):
+    """Whether its work comes to its end, for which a slow machine has time; TimeoutError if not."""
+    stream.sync(timeout=LONG)
+    return True
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -50,7 +57,7 @@ def test_every_wait_holds_and_not_only_the_first(gate, devices, before, told):
     gate.hold(source.handle)
     if told:
         last.wait(source)
-    assert held(last) is told
+    assert held(last) if told else ends(last)
     gate.open()
     source.sync()
     last.sync()
@@ -65,7 +72,7 @@ def test_the_default_streams_of_two_devices_wait_for_each_other(gate, told):
     if told:
         one.wait(zero)
     assert held(zero)
-    assert held(one) is told
+    assert held(one) if told else ends(one)
     gate.open()
     one.sync()
     zero.sync()
@@ -77,7 +84,7 @@ def test_the_default_stream_of_another_device_waits_alone(gate):
     gate.hold(holder.handle)
     one.wait(holder)
     assert held(one)
-    assert not held(zero)
+    assert ends(zero)
     gate.open()
     one.sync()
 

@@ -58,7 +58,7 @@ def on_device(device: int) -> Iterator[None]:
 
 
 def held(handle: int) -> bool:
-    """Whether the queue's work waits for a gate: what need not has had the time to run."""
+    """Whether the queue's work waits for a gate: what need not has most likely had time to run."""
     limit = time.monotonic() + 0.1
     while busy(handle):
         if time.monotonic() > limit:

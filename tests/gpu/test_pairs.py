@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from _players import PLAYERS
-from _raw import busy, held, stream_id, sync
+from _raw import busy, held, idle, stream_id, sync
 
 import streamkit as sk
 
@@ -98,7 +98,7 @@ def test_the_consumer_waits_for_the_other_librarys_event(players, gate, first, s
     gate.hold(one.handle_of(producer))
     event = one.new_event(producer)
 
-    assert not held(two.handle_of(consumer))
+    assert idle(two.handle_of(consumer))
     sk.wrap(consumer).wait(event)
 
     assert not sk.wrap_event(event).done

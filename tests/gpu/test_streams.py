@@ -13,6 +13,7 @@ from _raw import (
     destroy_stream,
     driver,
     held,
+    idle,
     make_stream,
     stream_id,
     sync,
@@ -129,7 +130,7 @@ def test_a_recorded_event_can_be_recorded_again(gate):
     event.sync()
     gate.hold(second.handle)
     assert second.record(event) is event
-    assert not held(third.handle)
+    assert idle(third.handle)
     third.wait(event)
     assert not event.done
     assert held(third.handle)
@@ -146,7 +147,7 @@ def test_the_event_of_any_library_is_recorded(players, gate, library):
     source.record(native)
     waiting.wait(native)
     assert held(waiting.handle)
-    assert not held(control.handle)
+    assert idle(control.handle)
     gate.open()
     waiting.sync()
 
