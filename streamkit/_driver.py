@@ -18,11 +18,13 @@ from streamkit._queue import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
 
 _NOT_READY = 600
 _CAPTURE_IMPLICIT = 906
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
+_HERE: AbstractContextManager[None] = contextlib.nullcontext()
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
@@ -100,6 +102,11 @@ def in_context(context: int) -> Generator[None]:
         yield
     finally:
         ask("cuCtxPopCurrent")
+
+
+def ensure_context(context: int) -> AbstractContextManager[None]:
+    """Return ``in_context``, or what does nothing where the context is current already."""
+    return _HERE if current_context() == context else in_context(context)
 
 
 def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:

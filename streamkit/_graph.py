@@ -28,12 +28,9 @@ from streamkit.protocols import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from contextlib import AbstractContextManager
 
     from streamkit._graph_parts import Parts
     from streamkit.protocols import StreamLike
-
-_HERE: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -50,7 +47,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def __init__(self, stream: CudaStream[Any]) -> None:
         self._stream = stream
-        self._context = stream.context
+        self._context = stream.context  # default streams mean it, and a library may move to it
         self._kept: list[object] = []
         self._lock = threading.RLock()  # in a forked child nobody can use the graph
 
@@ -139,7 +136,7 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch_as_a_call(self) -> None:
         """Launch after what the libraries were given before, and before what they get next."""
         queue = self._stream._live()  # noqa: SLF001 - next door
-        with self._in_context():
+        with _driver.ensure_context(self._context):
             others = _current_queues.others(queue, _movers.movers())
             for asked in (queue, *others):
                 if _order.capture_of(asked) is not None:
@@ -161,7 +158,7 @@ class CudaGraph(Graph, metaclass=Concrete):
                 # the driver orders the runs, but not what a library does before each
                 target.wait(self._mark)
             where = queue.handle if library is None else target.to(library)
-            with self._in_context():
+            with _driver.ensure_context(self._context):
                 try:
                     parts.executable.launch(where)
                 finally:  # an interrupt can come when the run is queued already
@@ -175,13 +172,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         target = self._target(stream) or self._stream
         with self._lock:
             parts, queue = self._check(target)
-            with self._in_context():
+            with _driver.ensure_context(self._context):
                 _driver_graphs.upload(parts.executable.executable, queue.handle)
-
-    def _in_context(self) -> AbstractContextManager[None]:
-        """Hold the context current: default streams mean it, and a library may move to it."""
-        is_here = _driver.current_context() == self._context
-        return _HERE if is_here else _driver.in_context(self._context)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         if type(stream) is CudaStream:  # the hot path

@@ -17,7 +17,6 @@ from streamkit import _capture_checks, _captures, _driver, _keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from streamkit._graph_parts import Parts
 
@@ -49,7 +48,7 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             with contextlib.suppress(Exception), _driver.beside_captures():
                 has_run = entry[0] is None or entry[0].done
                 # a library's calls leave its device current, and torch looks at captures there
-                with _in_context(entry[1].context):
+                with _driver.ensure_context(entry[1].context):
                     if has_run and not _capture_checks.a_library_captures_here():
                         entry[1].close()
                         stays = False
@@ -57,11 +56,6 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             if stays:
                 waiting.append(entry)
         del entry  # what it held goes here, not with the next one
-
-
-def _in_context(context: int) -> AbstractContextManager[None]:
-    is_here = _driver.current_context() == context
-    return contextlib.nullcontext() if is_here else _driver.in_context(context)
 
 
 _keep.also_drains.append(sweep)

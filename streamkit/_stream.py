@@ -68,7 +68,7 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             _order.wait_queue(queue, source, external)
         elif type(other) not in _registry.stream_types and _event.is_event(other):
             event = _event.any_event(other, self)
-            held = event._held()  # noqa: SLF001 - next door
+            held = event._held() if external else None  # noqa: SLF001 - next door
             _order.wait_event(queue, event.handle, external=external, held=held)
         else:
             _event.refuse_host(other, self)

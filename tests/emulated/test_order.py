@@ -7,12 +7,21 @@ import threading
 
 import _emulator
 import pytest
-from _raw import busy, check, current_context, destroy_stream, driver, make_stream
+from _raw import (
+    busy,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    held,
+    idle,
+    make_stream,
+    on_device,
+)
 from test_emulator import run
 
 import streamkit as sk
 from _libraries import need
-from _queues import LONG
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -32,21 +41,6 @@ class Foreign:
         return 0, self.handle
 
 
-def held(stream):
-    """Whether its work waits for the gate: what need not has most likely had the time to run."""
-    try:
-        stream.sync(timeout=0.1)
-    except TimeoutError:
-        return True
-    return False
-
-
-def ends(stream):
-    """Whether its work comes to its end, for which a slow machine has time; TimeoutError if not."""
-    stream.sync(timeout=LONG)
-    return True
-
-
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
@@ -57,7 +51,7 @@ def test_every_wait_holds_and_not_only_the_first(gate, devices, before, told):
     gate.hold(source.handle)
     if told:
         last.wait(source)
-    assert held(last) if told else ends(last)
+    assert held(last.handle) if told else idle(last.handle)
     gate.open()
     source.sync()
     last.sync()
@@ -71,8 +65,10 @@ def test_the_default_streams_of_two_devices_wait_for_each_other(gate, told):
     zero.wait(holder)
     if told:
         one.wait(zero)
-    assert held(zero)
-    assert held(one) if told else ends(one)
+    with on_device(0):
+        assert held(zero.handle)
+    with on_device(1):
+        assert held(one.handle) if told else idle(one.handle)
     gate.open()
     one.sync()
     zero.sync()
@@ -83,8 +79,10 @@ def test_the_default_stream_of_another_device_waits_alone(gate):
     holder = sk.new_stream(0, nonblocking=True)
     gate.hold(holder.handle)
     one.wait(holder)
-    assert held(one)
-    assert ends(zero)
+    with on_device(1):
+        assert held(one.handle)
+    with on_device(0):
+        assert idle(zero.handle)
     gate.open()
     one.sync()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _raw import check, current_context, destroy_stream, driver, make_stream
+from _raw import check, current_context, destroy_stream, driver, held, idle, make_stream
 from _toys import FORGETS, INTERRUPTED, REFUSES, program
-from test_order import ends, held
 
 import streamkit as sk
 
@@ -409,7 +408,7 @@ def test_an_ordered_scope_waits_for_what_came_before(warp, gate, ordered):
     with warp.ScopedStream(previous, sync_enter=False):
         gate.hold(previous.cuda_stream)
         with sk.use(stream, ordered=ordered):
-            assert held(stream) if ordered else ends(stream)
+            assert held(stream.handle) if ordered else idle(stream.handle)
         gate.open()
         stream.sync()
 
@@ -420,8 +419,8 @@ def test_what_follows_waits_for_an_ordered_scope(warp, gate, ordered):
     with warp.ScopedStream(previous, sync_enter=False):
         with sk.use(stream, ordered=ordered):
             gate.hold(stream.handle)
-        waits = sk.wrap(previous)
-        assert held(waits) if ordered else ends(waits)
+        handle = previous.cuda_stream
+        assert held(handle) if ordered else idle(handle)
         gate.open()
         stream.sync()
 
