@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
@@ -93,12 +94,9 @@ def tell(
     try:
         found.extend(look())
     except Exception as error:  # noqa: BLE001 - what is broken must not stop the other checks
-        found.append(
-            Finding(
-                "cannot-be-asked",
-                f"{what} cannot be examined: {type(error).__name__}: {error}",
-                "Mend the other findings first, and look at the last error of earlier GPU work.",
-                library,
-            )
-        )
+        remedy = "Mend the other findings first, and look at the last error of earlier GPU work."
+        if isinstance(error, StreamKitError):
+            remedy = "Do what this error says."
+        text = f"{what} cannot be examined: {type(error).__name__}: {error}"
+        found.append(Finding("cannot-be-asked", text, remedy, library))
     return found

@@ -104,6 +104,8 @@ class Graph:
             self._way.leave(before)
 
     def close(self) -> None:
-        """Destroy it, and give its memory back to torch."""
+        """Destroy it, and give its memory back to torch; once, also where an interrupt came."""
+        if self._graph is None:
+            return
         self._graph.reset()
         self._graph = None  # now, for torch (2.11) ends the process if it dies in a capture

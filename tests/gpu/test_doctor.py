@@ -115,7 +115,9 @@ def test_the_command_imports_all_and_finds_nothing_wrong():
         main()
     """)
     data = json.loads(done.stdout)
-    assert [one for one in data["findings"] if one["code"] not in INSTALLED] == []
+    # a lane also installs the plugin of a contract that no StreamKit speaks: rightly found
+    ours = [one for one in data["findings"] if one["library"] != "oldtoylib"]
+    assert [one for one in ours if one["code"] not in INSTALLED] == []
     assert done.returncode == (0 if data["ok"] else 1)
     standing = {row["name"]: row["current"] for row in data["libraries"] if row["current"]}
     assert {"torch", "cupy", "warp"} <= set(standing)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import weakref
 
 import pytest
 from _players import WITH_CURRENT
@@ -389,6 +390,22 @@ def test_older_graphs_die_inside_newer_captures(workload):
             y = workload.cupy.from_dlpack(workload.x + index).sum()
         g.launch()
     assert float(y) == pytest.approx(float((workload.x + 4).sum()), rel=1e-3)
+
+
+def test_a_graph_whose_end_was_interrupted_lets_go_of_what_it_kept(workload):
+    class Kept:
+        pass
+
+    kept = Kept()
+    gone = weakref.ref(kept)
+    with sk.capture() as g:
+        workload.x * 2
+        g.keep(kept)
+    del kept
+    g._parts.executable.close()  # an interrupt came here, before the rest was let go of
+    g.close()
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.alone

@@ -210,15 +210,17 @@ def test_events_that_cannot_convert_say_what_to_do(players, library):
 def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
     stream = sk.wrap(players("torch").new_stream())
     view = sk.wrap(stream.to("cupy"))
-    import streamkit._driver as seam
-    from streamkit import _edges
+    from streamkit import _driver_events, _edges
 
     def refuse(*_):
         raise AssertionError("a driver call")
 
-    for module, names in ((seam, ("record_event", "wait_event")), (_edges, ("stream", "edge"))):
+    for seam, names in {
+        _driver_events: ("record_event", "wait_event"),
+        _edges: ("stream", "edge"),
+    }.items():
         for name in names:
-            monkeypatch.setattr(module, name, refuse)
+            monkeypatch.setattr(seam, name, refuse)
     view.wait(stream)
     stream.wait(stream)
 

@@ -405,6 +405,16 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
     found = _doctor_report.tell("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
+    assert "earlier GPU work" in found[1].remedy
+
+
+def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
+    def check():
+        raise sk.BackendNotInstalledError("Install matching versions of the two.")
+
+    (found,) = _doctor_report.tell("the toys", check, "toylib")
+    assert "matching versions" in found.what
+    assert found.remedy == "Do what this error says."
 
 
 def test_the_data_is_jsons_and_holds_the_verdict():
