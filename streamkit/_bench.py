@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit import _bench_waits, _driver, _library
-from streamkit._bench_count import Count, count_calls
+from streamkit._bench_count import SCOPE, Count, count_calls, count_extra
 from streamkit._bench_rows import PLANS
 from streamkit._bench_timing import Libraries, Row
 from streamkit._refusals import DISTRIBUTION
@@ -67,7 +67,7 @@ class Report:
     repeats: int
     iterations: int
     rows: list[Row]
-    count: Count
+    counts: list[Count]
     imported: Import
     waits: list[WakeUp]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -78,7 +78,8 @@ def as_data(report: Report) -> dict[str, Any]:
     data = asdict(report)
     for measured, row in zip(data["rows"], report.rows, strict=True):
         measured["met"] = row.met
-    data["count"]["met"] = report.count.met
+    for counted, count in zip(data["counts"], report.counts, strict=True):
+        counted["met"] = count.met
     return data
 
 
@@ -91,7 +92,7 @@ def run(
     and of how much. CannotRunError if there is no GPU, or not all three libraries.
     """
     libraries = load()
-    steps = len(PLANS) + 3
+    steps = len(PLANS) + 4
     rows: dict[str, Row] = {}
     left_out: dict[str, str] = {}
     for done, plan in enumerate(PLANS):
@@ -103,12 +104,17 @@ def run(
             continue
         if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
             rows[plan.name] = row
-    progress("waits", steps - 3, steps)
+    progress("waits", steps - 4, steps)
     waits = _bench_waits.measure(libraries)
-    progress("driver calls of a wait", steps - 2, steps)
+    progress("driver calls of a wait", steps - 3, steps)
     cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
-    count = count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))
+    counts = [count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))]
     cuda.synchronize()
+    progress(SCOPE, steps - 2, steps)
+    try:
+        counts.append(count_extra(sk.new_stream(), sk.wrap(cuda.Stream())))
+    except BackendNotInstalledError as error:
+        left_out[SCOPE] = str(error)
     progress("import streamkit", steps - 1, steps)
     imported = time_import()
     progress("done", steps, steps)
@@ -123,7 +129,7 @@ def run(
         repeats=repeats,
         iterations=iterations,
         rows=list(rows.values()),
-        count=count,
+        counts=counts,
         imported=imported,
         waits=waits,
         left_out=left_out,

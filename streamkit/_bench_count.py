@@ -1,4 +1,4 @@
-"""What the bench counts: StreamKit's calls of the driver."""
+"""What the bench counts: StreamKit's calls of the driver, and what a scope adds on the GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {"cuEventRecord": "record", "cuStreamWaitEvent": "wait"}
 
 @dataclass(frozen=True)
 class Count:
-    """Driver calls of one operation, by kind."""
+    """What one operation does, by kind."""
 
     name: str
     found: dict[str, float]
@@ -101,3 +101,27 @@ def count_calls(a: Any, b: Any, waits: int = 100) -> Count:
         found={**found, "same queue": same.total() / waits},
         expected={"record": 1, "wait": 1, "other": 0, "same queue": 0},
     )
+
+
+SCOPE = "what entering and leaving scopes adds on the GPU"
+
+
+def count_extra(*streams: Any, scopes: int = 100) -> Count:
+    """Count the GPU work, the waits and the host synchronisations of scopes alone, by CUPTI.
+
+    BackendNotInstalledError without that. The work of other threads would count too.
+    """
+    for stream in streams:
+        with stream:  # makes the libraries' views of it
+            pass
+    with sk.audit() as report:
+        for stream in streams:
+            for _ in range(scopes):
+                with stream, stream:
+                    pass
+    found = {
+        "GPU work": len(report.work),
+        "waits": len(report.waits),
+        "host synchronisations": len(report.synchronisations),
+    }
+    return Count(SCOPE, {**found}, dict.fromkeys(found, 0.0))

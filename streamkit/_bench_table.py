@@ -54,9 +54,10 @@ def _table(report: Report, console: Console) -> Table:
 
 
 def _below(report: Report) -> Iterator[str]:
-    count, imported = report.count, report.imported
-    found = ", ".join(f"{kind} {number:g}" for kind, number in count.found.items())
-    yield f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}")
+    for count in report.counts:
+        found = ", ".join(f"{kind} {number:g}" for kind, number in count.found.items())
+        yield f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}")
+    imported = report.imported
     spread = f"{imported.ms_low:.1f} to {imported.ms_high:.1f}"
     yield f"{imported.name}: {imported.ms:.1f} ms ({spread}), aim {imported.aim_ms:g}"
     for wait in report.waits:

@@ -124,5 +124,23 @@ def speed() -> str:
     return table(head, rows)
 
 
+def counts() -> str:
+    """Return what ``bench.json`` counted, and how long else it measured, as a list."""
+    record = read("bench.json")
+    lines = [
+        f"- {count['name']}: "
+        + ", ".join(f"{kind} {number:g}" for kind, number in count["found"].items())
+        + ("" if count["met"] else " **(not as promised)**")
+        for count in record["counts"]
+    ]
+    imported = record["imported"]
+    lines.append(f"- `{imported['name']}`: {imported['ms']:.0f} ms, aim {imported['aim_ms']:g}")
+    lines += [
+        f"- woken after the GPU is done, `{wait['name']}`: {_time(1000 * wait['us'])}"
+        for wait in record["waits"]
+    ]
+    return "\n".join(lines)
+
+
 def _time(ns: float) -> str:
     return f"{ns / MICROSECOND:.2f} µs" if ns >= MICROSECOND else f"{ns:.0f} ns"

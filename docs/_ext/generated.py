@@ -28,12 +28,13 @@ PICTURES = DOCS / "pictures"
 MAKERS: dict[str, Callable[[], str]] = {
     "versions": evidence.versions,
     "speed": evidence.speed,
+    "counts": evidence.counts,
     "layers": architecture.listing,
     "consumers": parity.consumers_table,
 } | {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
 """By name, what makes a table in Markdown."""
 
-KINDS = {name: name for name in ("versions", "speed", "layers", "consumers")}
+KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
 
 SOURCES = (
     *(DOCS / "evidence").glob("*.json"),

@@ -28,8 +28,31 @@ def test_every_row_is_there_and_finite(report):
         assert row.ratio_low <= row.ratio <= row.ratio_high
 
 
-def test_a_wait_is_one_record_and_one_wait(report):
-    assert report.count.met, report.count
+def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
+    wait, scope = report.counts
+    assert wait.met, wait
+    assert scope.met, scope
+
+
+def test_control_an_ordered_scope_is_counted():
+    need("torch", "cupy", "warp")
+    import streamkit as sk
+    from streamkit import _bench_count
+
+    class Ordered:
+        def __init__(self):
+            self.stream, self.scopes = sk.new_stream(nonblocking=True), []
+
+        def __enter__(self):
+            self.scopes.append(sk.use(self.stream, ordered=True))
+            self.scopes[-1].__enter__()
+
+        def __exit__(self, *error):
+            self.scopes.pop().__exit__(*error)
+
+    count = _bench_count.count_extra(Ordered(), scopes=2)
+    assert count.found["waits"] > 0
+    assert not count.met
 
 
 def test_waking_up_is_measured_beside_torch(report):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import json
@@ -168,12 +169,15 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     )
     library = SimpleNamespace(cuda=cuda, __version__="1.0")
     libraries = _bench_timing.Libraries(library, library, library, 0)
-    count, imported = Count("wait", {}, {}), Import("import", 1, 1, 1, 25)
+    counts = [Count("wait", {}, {}), Count("scope", {}, {})]
+    imported = Import("import", 1, 1, 1, 25)
     seen = []
     monkeypatch.setattr(_bench, "PLANS", plans)
     monkeypatch.setattr(_bench, "load", lambda: libraries)
     monkeypatch.setattr(_bench.sk, "wrap", lambda _: None)
-    monkeypatch.setattr(_bench, "count_calls", lambda *_: count)
+    monkeypatch.setattr(_bench.sk, "new_stream", lambda: None)
+    monkeypatch.setattr(_bench, "count_calls", lambda *_: counts[0])
+    monkeypatch.setattr(_bench, "count_extra", lambda *_: counts[1])
     monkeypatch.setattr(_bench, "time_import", lambda: imported)
     monkeypatch.setattr(_bench_waits, "measure", lambda _: [])
     monkeypatch.setattr(
@@ -188,8 +192,13 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         2,
         3,
     )
-    assert [done for _, done, _ in seen] == list(range(8))
-    assert {steps for _, _, steps in seen} == {7}
+    assert report.counts == counts
+    assert [done for _, done, _ in seen] == list(range(9))
+    assert {steps for _, _, steps in seen} == {8}
+    monkeypatch.setattr(_bench, "count_extra", lacks)
+    report = _bench.run(repeats=2, iterations=3)
+    assert report.counts == counts[:1]
+    assert report.left_out == {"c": "install cupti", _bench_count.SCOPE: "install cupti"}
 
 
 def test_the_data_is_json_with_a_verdict_for_each_bound():
@@ -199,21 +208,21 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     ]
     count = Count("wait", {"record": 1.0}, {"record": 1})
     imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
-    report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, count,
+    report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, [count],
                     imported, [WakeUp("await s", 100.0, 90.0, 110.0)])  # fmt: skip
     data = json.loads(json.dumps(_bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
-        "count", "imported", "left_out", "waits",
+        "counts", "imported", "left_out", "waits",
     }  # fmt: skip
     assert data["rows"][1] == {
         "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,
         "ratio_low": 0.4, "ratio_high": 0.6, "at_most": 0.5, "aim": 0.2, "note": "z", "met": False,
     }  # fmt: skip
     assert data["rows"][0]["met"] is True
-    assert data["count"] == {
-        "name": "wait", "found": {"record": 1}, "expected": {"record": 1}, "met": True,
-    }  # fmt: skip
+    assert data["counts"] == [
+        {"name": "wait", "found": {"record": 1}, "expected": {"record": 1}, "met": True},
+    ]
     assert data["imported"]["aim_ms"] == 25
     assert data["waits"] == [{"name": "await s", "us": 100, "us_low": 90, "us_high": 110}]
 
@@ -259,6 +268,31 @@ def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
     assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
+
+
+@pytest.mark.parametrize(("strays", "met"), [(0, True), (1, False)])
+def test_what_a_scope_does_beside_its_body_is_counted(monkeypatch, strays, met):
+    entered = []
+
+    @contextlib.contextmanager
+    def audit():
+        before = len(entered)
+        report = SimpleNamespace(work=[], waits=[1] * strays, synchronisations=[])
+        yield report
+        entered.append(len(entered) - before)
+
+    class Stream:
+        def __enter__(self):
+            entered.append(self)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(_bench_count.sk, "audit", audit)
+    count = _bench_count.count_extra(Stream(), Stream(), scopes=3)
+    assert entered.pop() == 2 * 3 * 2  # and each once before, to make its views
+    assert count.found == {"GPU work": 0, "waits": strays, "host synchronisations": 0}
+    assert count.met is met
 
 
 def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):

@@ -36,7 +36,7 @@ REPORT = Report(
         Row("fair", "theirs.call", 35.0, 100.0, 0.35, 0.3, 0.4, 0.4, 0.3),
         Row("slow", "theirs.call", 45.0, 100.0, 0.45, 0.4, 0.5, 0.4, 0.3, "a note"),
     ],
-    count=Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1}),
+    counts=[Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1})],
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
     waits=[WakeUp("await s", 180.4, 90.0, 410.0)],
 )
