@@ -205,7 +205,7 @@ BOXES = {  # what stands in a box, and the file that it is
 }
 
 
-def below(title):
+def line_below(title):
     """The line that stands below the name of a box."""
     found = re.search(rf">{title}</text>\n.*>(.*)</text>", FLOW)
     assert found, title
@@ -229,8 +229,8 @@ def test_what_the_picture_says_of_a_box_is_there():
     calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
     assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
     assert calls["s.to"] in inspect.signature(streamkit.CudaStream.to).parameters
-    assert all(hasattr(streamkit.CudaStream, name) for name in below("CudaStream").split(", "))
-    assert below("queue").split(", ") == list(inspect.signature(_queue.Queue).parameters)
+    assert all(hasattr(streamkit.CudaStream, name) for name in line_below("CudaStream").split(", "))
+    assert line_below("queue").split(", ") == list(inspect.signature(_queue.Queue).parameters)
     for title in ("its adapter", "their adapter"):
-        name, _, argument = below(title).rstrip(")").partition("(")
+        name, _, argument = line_below(title).rstrip(")").partition("(")
         assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters
