@@ -50,5 +50,5 @@ with ThreadPoolExecutor(PARTS) as pool:
 join.sync()
 
 total, expected = float(numbers.sum()), SIZE * sum(range(1, PARTS + 1))
-print(f"{PARTS} parts on {PARTS} queues: {total:g}, expected {expected}")
+print(f"{PARTS} parts on {PARTS} queues of {join.device}: {total:g}, expected {expected}")
 sys.exit(total != expected)

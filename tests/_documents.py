@@ -7,12 +7,14 @@ it is not run, stands in an HTML comment right above it, which readers do not se
     <!-- gpus: 2 -->                needs two
     <!-- raises: ScopeError -->     ends with that error; also <!-- gpu, raises: ... -->
     <!-- not run: reason -->
+    <!-- ci: demo -->               a command, of the shell, that .ci/run reads here and runs
     <!-- hidden                     code of its own, for what a reader would have already;
     import numpy as np              `hidden gpu` for a machine with a GPU
     -->
 
 A block of no language, or ``text``, right below is what the one above it prints, after what a
-library may say when it loads a kernel; ``...`` stands for anything.
+library may say when it loads a kernel; ``...`` stands for anything. A block of the shell that says
+neither ``ci`` nor ``not run`` is run by the unit tier, where it calls ``streamkit`` alone.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def blocks(text: str) -> list[Block]:
             if head.split()[:1] == ["hidden"]:
                 wants = dict.fromkeys(head.split()[1:], "")
                 found.append(Block(token.map[0] + 1, "python", code, wants))
-            elif comment.startswith("<!--") and "ci:" not in head:
+            elif comment.startswith("<!--"):
                 marks = dict(_mark(part) for part in head.split(", "))
             continue
         if token.type == "fence" and not token.info.startswith("{"):  # that is a directive

@@ -30,6 +30,9 @@ NAMES = {
     "cuda-core": "cuda-core",
     "cuda.bindings": "cuda-bindings",
     "cuda-bindings": "cuda-bindings",
+    "jax": "JAX",
+    "triton": "Triton",
+    "cupti-python": "cupti-python",
 }
 
 

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs" / "evidence" / "gpu.json"
 PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "cuda-core", "cuda-bindings",
-            "numba-cuda", "numpy", "pytest")  # fmt: skip
+            "numba-cuda", "jax", "triton", "cupti-python", "numpy", "pytest")  # fmt: skip
 
 
 def source_hash() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import streamkit
+from _documents import ROOT as CHECKOUT
 from _site import extension
+from streamkit import _queue, protocols
 
 ROOT = Path(streamkit.__file__).parent
 
@@ -187,3 +190,47 @@ def test_every_file_has_a_place_and_a_sentence():
     listing = architecture.listing()
     for name in {layered(path) for path in FILES}:
         assert re.search(rf"^\| \d+ \| `{name}` \| \S.*\. \|$", listing, re.MULTILINE), name
+
+
+# -- the picture of the way from an object to a stream ------------------------------------------
+
+FLOW = (CHECKOUT / "docs" / "pictures" / "flow.svg").read_text(encoding="utf-8")
+BOXES = {  # what stands in a box, and the file that it is
+    "registry": "_registry",
+    "its adapter": "backends",
+    "queue": "_queue",
+    "CudaStream": "_stream",
+    "their adapter": "backends",
+    "driver": "_driver",
+}
+
+
+def line_below(title):
+    """The line that stands below the name of a box."""
+    found = re.search(rf">{title}</text>\n.*>(.*)</text>", FLOW)
+    assert found, title
+    return found[1]
+
+
+def test_the_boxes_of_the_picture_are_files_and_outsiders():
+    titles = set(re.findall(r"<rect.*\n.*>(.*)</text>", FLOW))
+    assert titles == {*BOXES, "any stream", "a genuine stream"}
+    assert set(BOXES.values()) <= set(LEVEL)
+
+
+def test_the_picture_goes_down_the_layers():
+    ways = (("_wrap", *list(BOXES.values())[:3]), ("_stream", "backends"), ("_stream", "_driver"))
+    for way in ways:
+        levels = [LEVEL[name] for name in way]
+        assert levels == sorted(set(levels), reverse=True), way
+
+
+def test_what_the_picture_says_of_a_box_is_there():
+    calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
+    assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
+    assert calls["s.to"] in inspect.signature(streamkit.CudaStream.to).parameters
+    assert all(hasattr(streamkit.CudaStream, name) for name in line_below("CudaStream").split(", "))
+    assert line_below("queue").split(", ") == list(inspect.signature(_queue.Queue).parameters)
+    for title in ("its adapter", "their adapter"):
+        name, _, argument = line_below(title).rstrip(")").partition("(")
+        assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters

@@ -12,6 +12,7 @@ from _documents import ROOT
 from _site import extension
 
 parity = extension("parity")
+evidence = extension("evidence")
 TABLES = {name: parity.read(name) for name in parity.classes()}
 ROWS = [
     pytest.param(row, id=f"{name}-{row.members[0]}")
@@ -25,6 +26,22 @@ def is_there(test):
     path, _, name = test.partition("::")
     tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+
+
+def gpu_tests(name):
+    """The tests of the GPU tier that a table names, without their folder."""
+    if name == "consumers":
+        named = [row.get("tests", ()) for row in parity.consumers()]
+    else:
+        named = [row.tests for row in TABLES[name].rows]
+    tests = {test for row in named for test in row if test.startswith("gpu/")}
+    return sorted(test.removeprefix("gpu/") for test in tests)
+
+
+def passed(test, cases):
+    """Whether a case of that test passed in a record, and none failed."""
+    outcomes = {found for case, found in cases.items() if case.partition("[")[0] == test}
+    return "passed" in outcomes and "failed" not in outcomes
 
 
 def test_the_classes_of_the_issue_have_tables():
@@ -50,16 +67,40 @@ def test_a_consumer_names_tests_that_are_there(row):
     assert [test for test in row["tests"] if not is_there(test)] == []
 
 
+@pytest.mark.parametrize("name", [*TABLES, "consumers"])
+def test_the_gpu_tests_of_a_table_passed_where_the_record_is_of_this_source(name):
+    record = evidence.read("gpu.json")
+    if record["source"] != evidence.source_hash():
+        pytest.skip("docs/evidence/gpu.json is of another source: run the GPU suite again")
+    assert [test for test in gpu_tests(name) if not passed(test, record["cases"])] == []
+
+
 def test_the_search_for_tests_can_fail():
     assert is_there("unit/test_parity.py::test_the_search_for_tests_can_fail")
     assert not is_there("unit/test_parity.py::test_that_is_not_there")
+
+
+def test_the_search_for_outcomes_can_fail():
+    cases = {"t.py::a[1]": "passed", "t.py::a[2]": "skipped", "t.py::b": "skipped",
+             "t.py::c[x]": "passed", "t.py::c[y]": "failed"}  # fmt: skip
+    assert [test for test in ("a", "b", "c", "d") if passed(f"t.py::{test}", cases)] == ["a"]
+    assert sum(len(gpu_tests(name)) for name in TABLES) > 20
+    assert len(gpu_tests("consumers")) > 5
+
+
+def test_what_was_run_and_what_was_read_of_a_consumer_is_told():
+    told = {line.split(" | ")[0]: line for line in parity.consumers_table().splitlines()[2:]}
+    for row in parity.consumers():
+        line = told[f"| {row['name']}"]
+        assert ("not run here" in line) is ("read" in row)
+        assert all(test.partition("::")[2] in line for test in row.get("tests", ()))
 
 
 def test_a_consumer_was_tried_or_read():
     rows = parity.consumers()
     assert len({row["name"] for row in rows}) == len(rows) > 15
     for row in rows:
-        assert ("tests" in row) != ("read" in row), row["name"]
+        assert "tests" in row or "read" in row, row["name"]
         assert "read" not in row or re.search(r"\d+\.\d+", row["read"]), row["name"]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
+import runpy
 
 import pytest
 
@@ -112,6 +114,28 @@ def test_the_versions_are_those_of_the_records():
         assert record["versions"][library] in table
     assert record["date"] in table
     assert f"{record['tally']['passed']} passed" in table
+
+
+def test_what_the_gpu_tests_use_is_in_their_record_and_on_the_page():
+    packages = set(runpy.run_path(str(evidence.SUITE))["PACKAGES"])
+    asked = {
+        name
+        for path in (ROOT / "tests" / "gpu").glob("*.py")
+        for name in re.findall(r'importorskip\("(\w+)"\)', path.read_text(encoding="utf-8"))
+    }
+    assert {{"cupti": "cupti-python"}.get(name, name) for name in asked} <= packages
+    assert packages - {"numpy", "pytest"} <= set(evidence.NAMES)
+    assert {"cupti", "jax", "triton"} <= asked
+
+
+@pytest.mark.parametrize(
+    ("drawing", "data"),
+    [("evidence/bench.svg", "bench.json"), ("pictures/before-and-after.svg", "audit.json")],
+)
+def test_a_drawing_is_of_the_record_at_hand(drawing, data):
+    digest = hashlib.sha256((evidence.FOLDER / data).read_bytes()).hexdigest()
+    drawn = (ROOT / "docs" / drawing).read_text(encoding="utf-8")
+    assert f"sha256 of the data: {digest}<" in drawn, "draw it again: docs/maintain/evidence.md"
 
 
 def test_a_record_of_another_source_is_told(monkeypatch):
