@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sys
 import threading
@@ -287,11 +288,17 @@ def test_what_a_function_raises_is_in_its_future_alone(stream):
     assert stream.then(int).result(LONG) == 0
 
 
-def test_an_error_of_submitted_work_stays_for_sync(stream):
+def test_an_error_of_the_work_is_the_futures_and_stays_for_sync(stream, hold):
+    gate, seen = hold(stream), []
     stream.submit(fail, "first")
-    assert stream.then(int).result(LONG) == 0
+    futures = [stream.then(seen.append, number) for number in range(3)]
+    gate.open()
+    futures.append(stream.then(seen.append, 3))
+    assert {str(future.exception(LONG)) for future in futures} == {"first"}
     with pytest.raises(RuntimeError, match="first"):
         stream.sync()
+    assert stream.then(int).result(LONG) == 0
+    assert not seen
 
 
 def test_a_cancelled_future_is_not_run(stream, hold):
@@ -354,7 +361,172 @@ assert stream.then(int).result(10) == 0
 """)
 
 
+# -- an error and who is told of it -----------------------------------------------------------
+
+
+def told_of(stream, then_open):
+    """The errors of 50 awaits of a stream, 50 of an event, and 50 futures."""
+    event, seen = stream.record(), []
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
+        futures = [stream.then(seen.append, "called") for _ in range(50)]
+        await asyncio.sleep(0)  # each has begun to wait
+        then_open()
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
+        return found + [future.exception(LONG) for future in futures]
+
+    found = asyncio.run(main())
+    assert not seen
+    return [str(error) for error in found]
+
+
+def test_an_error_reaches_every_waiter(stream, hold):
+    gate, told = hold(stream), []
+    stream.submit(fail, "first")
+
+    def block(what):
+        with pytest.raises(RuntimeError) as caught:
+            what.sync(LONG)
+        told.append(str(caught.value))
+
+    threads = [threading.Thread(target=block, args=(what,))
+               for what in [stream] * 4 + [stream.record()] * 4]  # fmt: skip
+    for thread in threads:
+        thread.start()
+
+    # what holds it, what fails, two events, and a mark of each other one that waits
+    def then_open():
+        assert eventually(lambda: len(stream._queue._pending) == 2 + 2 + 4 + 50 + 50)
+        gate.open()
+
+    assert told_of(stream, then_open) == ["first"] * 150
+    for thread in threads:
+        thread.join(LONG)
+    assert told == ["first"] * 8
+    stream.sync()
+
+
+def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
+    """The control: what fails was submitted after the points that are waited for."""
+    before, event = hold(stream), stream.record()
+    future = stream.then(int)
+    waiting = threading.Thread(target=lambda: outcome.append(stream.sync(LONG)))
+    outcome = []
+    waiting.start()
+    assert eventually(lambda: len(stream._queue._pending) == 4)
+    stream.submit(fail, "later")
+    before.open()
+    waiting.join(LONG)
+    event.sync(LONG)
+    assert (outcome, future.result(LONG), event.done) == ([None], 0, True)
+    with pytest.raises(RuntimeError, match="later"):
+        stream.sync()
+
+
+@pytest.mark.parametrize("wait", [lambda e: e.sync(LONG), lambda e: e.done,
+                                  lambda e: asyncio.run(wait_for(e))],
+                         ids=["sync", "done", "await"])  # fmt: skip
+def test_an_events_wait_tells_the_error_and_leaves_it_for_the_stream(stream, wait):
+    stream.submit(fail, "first")
+    event = stream.record()
+    assert eventually(lambda: stream._queue.idle)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="first"):
+            wait(event)
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    later = stream.record()
+    later.sync()
+    assert later.done
+    stream.sync()
+
+
+def test_the_first_error_is_told_also_after_a_second_and_a_sync(stream, hold):
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    first = stream.record()
+    stream.submit(fail, "second")
+    last = stream.record()
+    gate.open()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    stream.submit(fail, "third")
+    third = stream.record()
+    for event, text in ((first, "first"), (last, "first"), (third, "third")):
+        with pytest.raises(RuntimeError, match=text):
+            event.sync(LONG)
+    with pytest.raises(RuntimeError, match="third"):
+        stream.sync()
+
+
+def test_an_old_error_hides_no_later_one(stream, hold):
+    """Of two that wait for the first error, one is told when another error is there."""
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    awaits = [stream.__await__() for _ in range(2)]
+
+    async def main():
+        for waiting in awaits:
+            assert waiting.send(None) is not None  # it waits
+        stream.submit(fail, "second")
+        gate.open()
+        assert await asyncio.to_thread(eventually, lambda: stream._queue.idle)
+        with pytest.raises(RuntimeError, match="first"):
+            stream.sync()
+        stream.submit(fail, "third")
+        assert await asyncio.to_thread(eventually, lambda: stream._queue.idle)
+        await asyncio.sleep(0)  # the loop settles what the two wait for
+        for waiting in awaits:
+            with pytest.raises(RuntimeError, match="first"):
+                waiting.send(None)
+        with pytest.raises(RuntimeError, match="third"):
+            await stream
+
+    asyncio.run(main())
+
+
+def test_inside_a_scope_an_event_takes_the_error_of_what_was_submitted_there(stream):
+    with stream:
+        before = stream.record()
+        stream.submit(fail, "first")
+        event = stream.record()
+    before.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        event.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_an_error_told_hundreds_of_times_does_not_grow(stream):
+    def frames(error):
+        trace, count = error.__traceback__, 0
+        while trace is not None:
+            trace, count = trace.tb_next, count + 1
+        return count
+
+    stream.submit(fail, "first")
+    event, counts = stream.record(), set()
+    futures = [stream.then(int) for _ in range(300)]
+    for wait in [lambda: event.sync(LONG), lambda: asyncio.run(wait_for(event))] * 20 + [
+        functools.partial(future.result, LONG) for future in futures
+    ]:
+        with pytest.raises(RuntimeError) as caught:
+            wait()
+        counts.add(frames(caught.value))
+    assert max(counts) < 20
+
+
 # -- under an engine --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_under_an_engine_an_error_reaches_every_waiter(seed):
+    with adversarial(seed):
+        stream = sk.new_stream("cpu")
+        stream.submit(fail, "first")
+        assert told_of(stream, int) == ["first"] * 150
+        stream.sync()
 
 
 @pytest.mark.parametrize("seed", range(20))
