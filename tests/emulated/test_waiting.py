@@ -12,10 +12,11 @@ import weakref
 
 import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
+from _raw import Cell, busy, check, destroy_stream, driver, make_stream
 from _waits import WAITED, Later, wait_for, warm_up
 
 import streamkit as sk
+from _contention import contended, logged
 from _queues import LONG, eventually, together, within
 from streamkit import _dispatch, _lanes
 
@@ -270,6 +271,33 @@ def test_at_most_four_threads_run_functions():
     assert all(name.startswith("streamkit-then") for name in running)
 
 
+def test_two_thousand_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream() for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = Cell(number)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d read %d", number, held.read())
+            held.free()
+
+        futures = []
+        for number in range(2000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.wait(streams[(number + 1) % 8])
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 2000, 8)) for index in range(8)]
+    assert set(text.getvalue().splitlines()) == {
+        f"{number} read {number}" for number in range(2000)
+    }
+
+
 def test_what_a_function_raises_is_in_its_future():
     stream = sk.new_stream()
     with pytest.raises(ZeroDivisionError):
@@ -363,6 +391,18 @@ def test_sync_waits_without_asking_over_and_over(held, gate, of):
     asked = _emulator.calls("cuStreamQuery") + _emulator.calls("cuEventQuery")
     assert not busy(stream.handle)
     assert asked < 400, "it asked all the time"
+
+
+@WAITED
+def test_a_long_sync_leaves_the_processor_to_others(held, gate, of):
+    """That of the whole process: the dispatcher does not ask over and over either."""
+    waited = of(held())
+    opener = threading.Timer(0.5, gate.open)
+    opener.start()
+    begun = time.process_time()
+    waited.sync()
+    assert time.process_time() - begun < 0.2
+    opener.join()
 
 
 @WAITED

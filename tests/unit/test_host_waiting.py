@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 import streamkit as sk
+from _contention import contended, logged
 from _programs import python
 from _queues import LONG, Gate, eventually, together, within
 from streamkit.testing import adversarial, for_seeds
@@ -165,6 +166,29 @@ def test_a_loop_that_is_closed_meanwhile_is_left_alone(stream, hold):
     waiting.close()
 
 
+def test_a_thousand_awaits_over_64_streams_that_are_held(hold):
+    """The loop goes on meanwhile, and there is no thread but each stream's own."""
+    before = threading.active_count()
+    streams = [sk.new_stream("cpu") for _ in range(64)]
+    gates = [hold(stream) for stream in streams]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert not any(task.done() for task in tasks)
+        assert threading.active_count() <= before + 64
+        for gate in gates[1:]:
+            gate.open()
+        others = [task for number, task in enumerate(tasks) if number % 64]
+        await asyncio.wait_for(asyncio.gather(*others), LONG)
+        assert not any(task.done() for task in tasks[::64])
+        gates[0].open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
 def test_await_needs_a_running_loop(stream, hold):
     hold(stream)
     with pytest.raises(RuntimeError, match="loop"):
@@ -246,6 +270,30 @@ def test_at_most_four_threads_run_functions():
     for future in futures:
         future.result(LONG)
     assert len(set(running)) == 4
+
+
+def test_ten_thousand_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = bytearray(1 + number * 7919 % 300_000)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d allocated %d", number, len(held))
+
+        futures = []
+        for number in range(10_000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.submit(sum, range(100))
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 10_000, 8)) for index in range(8)]
+    assert {int(line.split()[0]) for line in text.getvalue().splitlines()} == set(range(10_000))
 
 
 def test_a_function_that_runs_keeps_its_thread_to_itself():
@@ -359,6 +407,51 @@ assert not _callbacks._unsettled
 threading.Thread.start = start
 assert stream.then(int).result(10) == 0
 """)
+
+
+# -- sync -------------------------------------------------------------------------------------
+
+
+@WAITED
+@pytest.mark.parametrize("timeout", [None, LONG])
+def test_a_long_sync_leaves_the_processor_to_others(stream, hold, of, timeout):
+    """That of the whole process: no other thread of it asks over and over either."""
+    gate = hold(stream)
+    waited = of(stream)
+    opener = threading.Timer(0.5, gate.open)
+    opener.start()
+    begun = time.process_time()
+    waited.sync(timeout)
+    assert time.process_time() - begun < 0.2
+    opener.join()
+
+
+@pytest.mark.parametrize(
+    "waits",
+    ["s.sync()", "s.sync(60)", "event.sync()", "event.sync(60)", "asyncio.run(wait_for(event))"],
+)
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    out = python(f"""
+import asyncio, os, signal, threading
+import streamkit as sk
+
+async def wait_for(something):
+    await something
+
+s, release = sk.new_stream("cpu"), threading.Event()
+s.submit(release.wait)
+event = s.record()
+try:
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    {waits}
+except KeyboardInterrupt:
+    print("interrupted", s.done, event.done)
+release.set()
+event.sync()
+s.sync()
+print(s.done)
+""")
+    assert out == "interrupted False False\nTrue\n"
 
 
 # -- an error and who is told of it -----------------------------------------------------------
