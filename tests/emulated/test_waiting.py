@@ -394,18 +394,6 @@ def test_sync_waits_without_asking_over_and_over(held, gate, of):
 
 
 @WAITED
-def test_a_long_sync_leaves_the_processor_to_others(held, gate, of):
-    """That of the whole process: the dispatcher does not ask over and over either."""
-    waited = of(held())
-    opener = threading.Timer(0.5, gate.open)
-    opener.start()
-    begun = time.process_time()
-    waited.sync()
-    assert time.process_time() - begun < 0.2
-    opener.join()
-
-
-@WAITED
 @pytest.mark.parametrize("timeout", [0, -1, 0.0001, 0.05])
 def test_a_timeout_names_the_object_and_stops_no_work(held, gate, of, timeout):
     stream = held()
