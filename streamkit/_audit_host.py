@@ -44,8 +44,9 @@ class HostRecorder:
         if any(isinstance(scope.stream, HostStream) for scope in scopes):
             return
         for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
-            mark = Mark()
-            stream._queue.put(mark)  # noqa: SLF001 - next door
+            queue = stream._queue  # noqa: SLF001 - next door
+            mark = Mark(queue)
+            queue.put(mark)
             mark.wait()
 
     def operations(

@@ -24,6 +24,7 @@ from streamkit._locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 _MOST = 4  # threads
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run
@@ -35,6 +36,23 @@ _threads: list[threading.Thread] = []
 _lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()  # those with a function to call
 _all: WeakSet[Line] = WeakSet()
 _is_over = False
+
+
+class Outcome(Future[Any]):
+    """A future whose error may be that of many: raised as it came, or its traceback would grow."""
+
+    _trace: TracebackType | None = None
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._trace = None if exception is None else exception.__traceback__
+        super().set_exception(exception)
+
+    def result(self, timeout: float | None = None) -> Any:
+        error = self.exception(timeout)
+        if error is not None:
+            error.__traceback__ = self._trace
+        del error  # its frames hold this one
+        return super().result(timeout)
 
 
 class Call:
@@ -50,7 +68,7 @@ class Call:
         surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
         future: Future[Any] | None = None,
     ) -> None:
-        self.future: Future[Any] = future or Future()
+        self.future: Future[Any] = future or Outcome()
         self._call: Callable[[], Any] = functools.partial(fn, *args, **kwargs)
         self._surroundings = surroundings
 
@@ -72,7 +90,7 @@ class Call:
         with contextlib.suppress(InvalidStateError):  # cancelled
             future.set_exception(_refusals_waiting.future_of_the_parent())
 
-    def run(self, failed: Exception | None = None) -> None:
+    def run(self, failed: BaseException | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
         self._thread = threading.get_ident()
         try:
@@ -83,7 +101,7 @@ class Call:
             _unsettled.discard(self)  # not before: until then it has a thread for itself
             del self  # an error's frames hold this one
 
-    def _settle(self, failed: Exception | None) -> None:
+    def _settle(self, failed: BaseException | None) -> None:
         future, call, surroundings = self.future, self._call, self._surroundings
         if not future.set_running_or_notify_cancel():
             return
@@ -109,10 +127,10 @@ class Line:
 
     def begin(self) -> None:
         """Have none, as at first."""
-        self._ready: deque[tuple[Call, Exception | None]] = deque()
+        self._ready: deque[tuple[Call, BaseException | None]] = deque()
         self._is_busy = False
 
-    def add(self, call: Call, failed: Exception | None = None) -> None:
+    def add(self, call: Call, failed: BaseException | None = None) -> None:
         """Let a worker run the call after those that were added before."""
         with _lock:
             self._ready.append((call, failed))

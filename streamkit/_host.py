@@ -144,9 +144,9 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
             self._queue.put(item)
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Queue ``fn(*args, **kwargs)``; its first error is raised by the next ``sync``.
+        """Queue ``fn(*args, **kwargs)``; its error is raised by all that waits for it.
 
-        It returns no value: results travel in arrays.
+        If nothing does, by the next ``sync``. It returns no value: results travel in arrays.
         """
         self._check_open()
         step = _host_watch.note(self, "function", fn)
@@ -164,8 +164,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
                 here = threading.current_thread()
                 if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
                     raise  # a Ctrl-C, which comes there only
-                if self._queue.error is None:
-                    self._queue.error = error
+                self._queue.first.set(error)
 
         self._put(call)
 
@@ -184,7 +183,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
             target._live()  # noqa: SLF001 - next door
         else:
             raise foreign(self, event)
-        target._mark = mark = Mark()  # noqa: SLF001 - next door
+        target._mark = mark = Mark(self._queue)  # noqa: SLF001 - next door
         self._put(mark)
         _host_watch.note(self, "record", "record", mark)
         return target

@@ -61,25 +61,39 @@ class HostEvent(Event, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded."""
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        Raises the error as ``sync``.
+        """
         mark = self._live()
-        return mark is None or mark.done
+        if mark is None:
+            return True
+        done = mark.done
+        mark.raise_error()
+        return done
 
     def sync(self, timeout: float | None = None) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds."""
+        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+
+        Raises the first error of the functions before it, each time, and leaves it to the stream's
+        own ``sync`` as well; but none that the stream had told before the event was recorded.
+        """
         mark = self._live()
         with _host_watch.note(None, "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 _refusals_waiting.raise_timeout(self, timeout)
+        if mark is not None:
+            mark.raise_error()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until the last recorded point was reached; see ``sync``.
+        """Suspend the task until the last recorded point was reached; errors as ``sync``'s.
 
         It takes a running asyncio loop, in any thread.
         """
         mark = self._live()
         if mark is not None:
             yield from _host_waits.awaited(mark)
+            mark.raise_error()
 
     def __sub__(self, start: object) -> float:
         """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""

@@ -10,6 +10,8 @@ from streamkit._host_queue import Mark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkit._host_queue import WorkQueue
+
 
 class KeptOnHost(_keep.Kept):
     """Objects kept until a mark is reached."""
@@ -29,6 +31,7 @@ class HostKeeper:
     """A host stream as something that keeps objects alive."""
 
     _ledger: _keep.Ledger
+    _queue: WorkQueue
     _check_open: Callable[[], None]
     _put: Callable[[Callable[[], None]], None]
 
@@ -43,7 +46,7 @@ class HostKeeper:
         A later call of StreamKit, or a garbage collection, lets them go.
         """
         self._check_open()
-        mark = Mark()
+        mark = Mark(self._queue)
         self._put(mark)
         self._ledger.add(KeptOnHost(objects, mark))
         _keep.let_go((self._ledger,))

@@ -1,6 +1,6 @@
 """The queue behind a host stream: items in order, on one worker thread while there are any.
 
-An ``Engine`` can take the place of the worker threads of all queues: ``streamkit.testing`` has one.
+An engine can take the place of the worker threads of all queues: ``streamkit.testing`` has one.
 In a forked child all queues begin empty: what they had runs in the parent, which has the threads.
 """
 
@@ -9,40 +9,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakSet
+
+from streamkit._host_error import FirstError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkit._host_engine import Engine
+
     Item = Callable[[], None]
-
-
-class Engine(Protocol):
-    """What runs the items of all queues instead of worker threads. Called from any thread."""
-
-    @abstractmethod
-    def put(self, queue: WorkQueue, item: Item) -> None:
-        """Take a queue's next item. Never runs it."""
-
-    @abstractmethod
-    def ended(self, queue: WorkQueue) -> None:
-        """Know that the queue's running item has ended."""
-
-    @abstractmethod
-    def wait(self, event: threading.Event, timeout: float | None) -> bool:
-        """Run items until one of them sets the event; False after ``timeout`` seconds."""
-
-    @abstractmethod
-    def polled(self) -> None:
-        """Know that somebody asks, without waiting, whether something is done."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Run all items there are."""
 
 
 _engine: Engine | None = None
@@ -68,7 +47,7 @@ def drain() -> None:
     if _engine is not None:
         _engine.finish()
     for queue in _working.copy():
-        mark = Mark()
+        mark = Mark(queue)
         queue.put(mark)
         mark.wait()
 
@@ -85,9 +64,11 @@ def _wait(event: threading.Event, timeout: float | None = None) -> bool:
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("_forks", "_tells", "reached", "time_ns")
+    __slots__ = ("_failed", "_forks", "_tells", "first", "reached", "time_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: WorkQueue) -> None:
+        self.first = queue.first  # which the queue may have told when this is reached
+        self._failed = False
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
         self._tells: list[Callable[[], object]] = []
@@ -96,6 +77,7 @@ class Mark:
     def __call__(self) -> None:
         """Be reached, as an item of the queue."""
         self.time_ns = time.perf_counter_ns()
+        self._failed = self.first.error is not None
         self.reached.set()
         self._tell()
 
@@ -122,6 +104,17 @@ class Mark:
             except IndexError:  # another thread took it
                 return
             call()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first error before it that was not told when it was made; None until reached."""
+        return self.first.again() if self._failed else None
+
+    def raise_error(self) -> None:
+        """Raise that error, each time."""
+        error = self.error
+        if error is not None:
+            raise error
 
     @property
     def is_reached(self) -> bool:
@@ -185,7 +178,7 @@ class WorkQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.error: BaseException | None = None  # the first of an item that nobody was told of
+        self.first = FirstError()  # that no wait for the queue has told
         self.begin()
         _queues.add(self)
 
@@ -241,9 +234,13 @@ class WorkQueue:
                     _working.discard(self)
             raise
 
-    def raise_error(self) -> None:
-        """Raise the first error of an item, once."""
-        error, self.error = self.error, None
+    def raise_error(self, mark: Mark | None = None) -> None:
+        """Raise the first error of an item that was not told; with a mark, that of the mark."""
+        with self._lock:
+            first = self.first if mark is None else mark.first
+            error = first.again() if mark is None else mark.error
+            if error is not None and first is self.first:
+                self.first = FirstError()
         if error is not None:
             raise error
 

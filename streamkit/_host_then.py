@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from streamkit import _callbacks, _host_queue
@@ -11,6 +9,7 @@ from streamkit._host_queue import Mark, Wait, WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from streamkit._host_queue import Item
 
@@ -25,22 +24,23 @@ class After:
     def add(
         self,
         put: Callable[[Item], object],
+        mark: Mark,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have ``fn`` called after what ``put``, which is given a mark, has queued so far."""
-        mark, end = Mark(), Mark()
+        """Have ``fn`` called after what ``put``, which is given the mark, has queued so far."""
         if _host_queue.has_engine():
+            end = Mark(self._queue)
             call = _callbacks.Call(fn, args, kwargs, future=_Driven(end))
             put(mark)
-            for item in (Wait(mark), call.run, end):
+            for item in (Wait(mark), lambda: call.run(mark.error), end):
                 self._queue.put(item)
             return call.future
         call = _callbacks.Call(fn, args, kwargs)
         try:
             _callbacks.reserve(call)
-            mark.tell(functools.partial(self._line.add, call))
+            mark.tell(lambda: self._line.add(call, mark.error))
             put(mark)
         except BaseException:
             call.drop()
@@ -48,7 +48,7 @@ class After:
         return call.future
 
 
-class _Driven(Future[Any]):
+class _Driven(_callbacks.Outcome):
     """A future under an engine, which runs nothing unless somebody waits: it waits for its end."""
 
     def __init__(self, end: Mark) -> None:

@@ -71,7 +71,8 @@ class HostWaits:
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
-        Raises the first error of a submitted function, once. TimeoutError names the stream.
+        Raises the first error of a submitted function, as does all that waits for that function
+        meanwhile; a wait that begins after it does not. TimeoutError names the stream.
         """
         self._check_open()
         with _host_watch.note(self, "synchronisation", "sync"):
@@ -79,7 +80,7 @@ class HostWaits:
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 _refusals_waiting.raise_timeout(self, timeout)
         _keep.drain()
-        self._queue.raise_error()
+        self._queue.raise_error(mark)
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until all work submitted so far has run; errors as ``sync``'s.
@@ -91,13 +92,13 @@ class HostWaits:
         if mark is not None:
             yield from awaited(mark)
         _keep.drain()
-        self._queue.raise_error()
+        self._queue.raise_error(mark)
 
     def _mark(self) -> Mark | None:
         """Mark the present end of the queue; None if it is reached."""
         if self._queue.idle or _open_scopes.holds(self):
             return None
-        mark = Mark()
+        mark = Mark(self._queue)
         self._queue.put(mark)
         return mark
 
@@ -105,14 +106,15 @@ class HostWaits:
         """Have ``fn`` called when all work submitted so far has run; return its future.
 
         The functions of one stream are called in their order, in one of a few threads of
-        StreamKit's; they hold up no queue. The future has what ``fn`` returns or raises; ``fn``
-        is not called once it is cancelled, as at the end of the interpreter. A submitted function
-        that failed is for ``sync`` to tell, as always.
+        StreamKit's; they hold up no queue. The future has what ``fn`` returns or raises, or the
+        error of a function that was submitted before, which ``sync`` has not told and still will;
+        ``fn`` is not called then, nor once the future is cancelled, as at the end of the
+        interpreter.
         """
         self._check_open()
         from streamkit import _host_then  # noqa: PLC0415 - few programs come here
 
         with _lock:
             after = self._after = self._after or _host_then.After(self._queue.name)
-        future: Future[T] = after.add(self._put, fn, args, kwargs)
+        future: Future[T] = after.add(self._put, Mark(self._queue), fn, args, kwargs)
         return future

@@ -189,7 +189,10 @@ class Event(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def sync(self, timeout: float | None = None) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds."""
+        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+
+        Raises if work before that point failed, as ``done`` does.
+        """
 
     @abstractmethod
     def __await__(self) -> Generator[Any, Any, None]:

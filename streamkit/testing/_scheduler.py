@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from streamkit import _host_queue, _open_scopes, errors
 from streamkit._host import HostStream
-from streamkit._host_queue import Engine, Mark, Turn, Wait
+from streamkit._host_engine import Engine
+from streamkit._host_queue import Mark, Turn, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -132,7 +133,7 @@ class _Scheduler(Engine):
                     lane.running = None
                 if lane.running is None and not lane.items:
                     del self._lanes[queue]
-            if queue.error is not None:
+            if queue.first.error is not None:
                 self._failed[queue] = None
             self._notify()
 

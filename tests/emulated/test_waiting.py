@@ -12,10 +12,11 @@ import weakref
 
 import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
+from _raw import Cell, busy, check, destroy_stream, driver, make_stream
 from _waits import WAITED, Later, wait_for, warm_up
 
 import streamkit as sk
+from _contention import contended, logged
 from _queues import LONG, eventually, together, within
 from streamkit import _dispatch, _lanes
 
@@ -268,6 +269,33 @@ def test_at_most_four_threads_run_functions():
         future.result(LONG)
     assert len(set(running)) == 4
     assert all(name.startswith("streamkit-then") for name in running)
+
+
+def test_two_thousand_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream() for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = Cell(number)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d read %d", number, held.read())
+            held.free()
+
+        futures = []
+        for number in range(2000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.wait(streams[(number + 1) % 8])
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 2000, 8)) for index in range(8)]
+    assert set(text.getvalue().splitlines()) == {
+        f"{number} read {number}" for number in range(2000)
+    }
 
 
 def test_what_a_function_raises_is_in_its_future():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sys
 import threading
@@ -13,6 +14,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 import streamkit as sk
+from _contention import contended, logged
 from _programs import python
 from _queues import LONG, Gate, eventually, together, within
 from streamkit.testing import adversarial, for_seeds
@@ -164,6 +166,29 @@ def test_a_loop_that_is_closed_meanwhile_is_left_alone(stream, hold):
     waiting.close()
 
 
+def test_a_thousand_awaits_over_64_streams_that_are_held(hold):
+    """The loop goes on meanwhile, and there is no thread but each stream's own."""
+    before = threading.active_count()
+    streams = [sk.new_stream("cpu") for _ in range(64)]
+    gates = [hold(stream) for stream in streams]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert not any(task.done() for task in tasks)
+        assert threading.active_count() <= before + 64
+        for gate in gates[1:]:
+            gate.open()
+        others = [task for number, task in enumerate(tasks) if number % 64]
+        await asyncio.wait_for(asyncio.gather(*others), LONG)
+        assert not any(task.done() for task in tasks[::64])
+        gates[0].open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
 def test_await_needs_a_running_loop(stream, hold):
     hold(stream)
     with pytest.raises(RuntimeError, match="loop"):
@@ -247,6 +272,30 @@ def test_at_most_four_threads_run_functions():
     assert len(set(running)) == 4
 
 
+def test_ten_thousand_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = bytearray(1 + number * 7919 % 300_000)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d allocated %d", number, len(held))
+
+        futures = []
+        for number in range(10_000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.submit(sum, range(100))
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 10_000, 8)) for index in range(8)]
+    assert {int(line.split()[0]) for line in text.getvalue().splitlines()} == set(range(10_000))
+
+
 def test_a_function_that_runs_keeps_its_thread_to_itself():
     """Another stream's is called meanwhile, though none was waiting when it was handed over."""
     out = python("""
@@ -287,11 +336,17 @@ def test_what_a_function_raises_is_in_its_future_alone(stream):
     assert stream.then(int).result(LONG) == 0
 
 
-def test_an_error_of_submitted_work_stays_for_sync(stream):
+def test_an_error_of_the_work_is_the_futures_and_stays_for_sync(stream, hold):
+    gate, seen = hold(stream), []
     stream.submit(fail, "first")
-    assert stream.then(int).result(LONG) == 0
+    futures = [stream.then(seen.append, number) for number in range(3)]
+    gate.open()
+    futures.append(stream.then(seen.append, 3))
+    assert {str(future.exception(LONG)) for future in futures} == {"first"}
     with pytest.raises(RuntimeError, match="first"):
         stream.sync()
+    assert stream.then(int).result(LONG) == 0
+    assert not seen
 
 
 def test_a_cancelled_future_is_not_run(stream, hold):
@@ -354,7 +409,217 @@ assert stream.then(int).result(10) == 0
 """)
 
 
+# -- sync -------------------------------------------------------------------------------------
+
+
+@WAITED
+@pytest.mark.parametrize("timeout", [None, LONG])
+def test_a_long_sync_leaves_the_processor_to_others(stream, hold, of, timeout):
+    """That of the whole process: no other thread of it asks over and over either."""
+    gate = hold(stream)
+    waited = of(stream)
+    opener = threading.Timer(0.5, gate.open)
+    opener.start()
+    begun = time.process_time()
+    waited.sync(timeout)
+    assert time.process_time() - begun < 0.2
+    opener.join()
+
+
+@pytest.mark.parametrize(
+    "waits",
+    ["s.sync()", "s.sync(60)", "event.sync()", "event.sync(60)", "asyncio.run(wait_for(event))"],
+)
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    out = python(f"""
+import asyncio, os, signal, threading
+import streamkit as sk
+
+async def wait_for(something):
+    await something
+
+s, release = sk.new_stream("cpu"), threading.Event()
+s.submit(release.wait)
+event = s.record()
+try:
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    {waits}
+except KeyboardInterrupt:
+    print("interrupted", s.done, event.done)
+release.set()
+event.sync()
+s.sync()
+print(s.done)
+""")
+    assert out == "interrupted False False\nTrue\n"
+
+
+# -- an error and who is told of it -----------------------------------------------------------
+
+
+def told_of(stream, then_open):
+    """The errors of 50 awaits of a stream, 50 of an event, and 50 futures."""
+    event, seen = stream.record(), []
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
+        futures = [stream.then(seen.append, "called") for _ in range(50)]
+        await asyncio.sleep(0)  # each has begun to wait
+        then_open()
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
+        return found + [future.exception(LONG) for future in futures]
+
+    found = asyncio.run(main())
+    assert not seen
+    return [str(error) for error in found]
+
+
+def test_an_error_reaches_every_waiter(stream, hold):
+    gate, told = hold(stream), []
+    stream.submit(fail, "first")
+
+    def block(what):
+        with pytest.raises(RuntimeError) as caught:
+            what.sync(LONG)
+        told.append(str(caught.value))
+
+    threads = [threading.Thread(target=block, args=(what,))
+               for what in [stream] * 4 + [stream.record()] * 4]  # fmt: skip
+    for thread in threads:
+        thread.start()
+
+    # what holds it, what fails, two events, and a mark of each other one that waits
+    def then_open():
+        assert eventually(lambda: len(stream._queue._pending) == 2 + 2 + 4 + 50 + 50)
+        gate.open()
+
+    assert told_of(stream, then_open) == ["first"] * 150
+    for thread in threads:
+        thread.join(LONG)
+    assert told == ["first"] * 8
+    stream.sync()
+
+
+def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
+    """The control: what fails was submitted after the points that are waited for."""
+    before, event = hold(stream), stream.record()
+    future = stream.then(int)
+    waiting = threading.Thread(target=lambda: outcome.append(stream.sync(LONG)))
+    outcome = []
+    waiting.start()
+    assert eventually(lambda: len(stream._queue._pending) == 4)
+    stream.submit(fail, "later")
+    before.open()
+    waiting.join(LONG)
+    event.sync(LONG)
+    assert (outcome, future.result(LONG), event.done) == ([None], 0, True)
+    with pytest.raises(RuntimeError, match="later"):
+        stream.sync()
+
+
+@pytest.mark.parametrize("wait", [lambda e: e.sync(LONG), lambda e: e.done,
+                                  lambda e: asyncio.run(wait_for(e))],
+                         ids=["sync", "done", "await"])  # fmt: skip
+def test_an_events_wait_tells_the_error_and_leaves_it_for_the_stream(stream, wait):
+    stream.submit(fail, "first")
+    event = stream.record()
+    assert eventually(lambda: stream._queue.idle)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="first"):
+            wait(event)
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    later = stream.record()
+    later.sync()
+    assert later.done
+    stream.sync()
+
+
+def test_the_first_error_is_told_also_after_a_second_and_a_sync(stream, hold):
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    first = stream.record()
+    stream.submit(fail, "second")
+    last = stream.record()
+    gate.open()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    stream.submit(fail, "third")
+    third = stream.record()
+    for event, text in ((first, "first"), (last, "first"), (third, "third")):
+        with pytest.raises(RuntimeError, match=text):
+            event.sync(LONG)
+    with pytest.raises(RuntimeError, match="third"):
+        stream.sync()
+
+
+def test_an_old_error_hides_no_later_one(stream, hold):
+    """Of two that wait for the first error, one is told when another error is there."""
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    awaits = [stream.__await__() for _ in range(2)]
+
+    async def main():
+        for waiting in awaits:
+            assert waiting.send(None) is not None  # it waits
+        stream.submit(fail, "second")
+        gate.open()
+        assert await asyncio.to_thread(eventually, lambda: stream._queue.idle)
+        with pytest.raises(RuntimeError, match="first"):
+            stream.sync()
+        stream.submit(fail, "third")
+        assert await asyncio.to_thread(eventually, lambda: stream._queue.idle)
+        await asyncio.sleep(0)  # the loop settles what the two wait for
+        for waiting in awaits:
+            with pytest.raises(RuntimeError, match="first"):
+                waiting.send(None)
+        with pytest.raises(RuntimeError, match="third"):
+            await stream
+
+    asyncio.run(main())
+
+
+def test_inside_a_scope_an_event_takes_the_error_of_what_was_submitted_there(stream):
+    with stream:
+        before = stream.record()
+        stream.submit(fail, "first")
+        event = stream.record()
+    before.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        event.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_an_error_told_hundreds_of_times_does_not_grow(stream):
+    def frames(error):
+        trace, count = error.__traceback__, 0
+        while trace is not None:
+            trace, count = trace.tb_next, count + 1
+        return count
+
+    stream.submit(fail, "first")
+    event, counts = stream.record(), set()
+    futures = [stream.then(int) for _ in range(300)]
+    for wait in [lambda: event.sync(LONG), lambda: asyncio.run(wait_for(event))] * 20 + [
+        functools.partial(future.result, LONG) for future in futures
+    ]:
+        with pytest.raises(RuntimeError) as caught:
+            wait()
+        counts.add(frames(caught.value))
+    assert max(counts) < 20
+
+
 # -- under an engine --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_under_an_engine_an_error_reaches_every_waiter(seed):
+    with adversarial(seed):
+        stream = sk.new_stream("cpu")
+        stream.submit(fail, "first")
+        assert told_of(stream, int) == ["first"] * 150
+        stream.sync()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -38,6 +38,8 @@ LAYERS = (
         "_captures",
         "_collection",
         "_immortal",
+        "_host_error",
+        "_host_engine",
     ),
     ("_library",),
     ("_driver",),

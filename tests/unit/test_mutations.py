@@ -19,6 +19,7 @@ LISTED = run.read()
 WITHOUT = {
     "__init__",
     "_adapter",
+    "_host_engine",
     "_pytest_plugin",
     "errors",
     "_refusals",

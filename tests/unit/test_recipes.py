@@ -10,7 +10,10 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 import streamkit as sk
+from _documents import ROOT, blocks
 from _queues import LONG
 
 
@@ -49,39 +52,7 @@ def test_a_service_awaits_its_queues_with_a_time_limit():
     assert asyncio.run(main()) == [[request * 2] for request in range(100)]
 
 
-def test_a_worker_process_makes_its_stream_itself(tmp_path):
-    """Spawned, not forked; a stream that is sent to it is refused with this advice."""
-    script = tmp_path / "service.py"
-    script.write_text(
-        textwrap.dedent("""
-        import multiprocessing
-
-        import streamkit as sk
-
-        stream = None
-
-
-        def begin():
-            global stream
-            stream = sk.new_stream("cpu")
-
-
-        def work(number):
-            results = []
-            stream.submit(results.append, number * 2)
-            return stream.then(results.copy).result(10)
-
-
-        if __name__ == "__main__":
-            spawn = multiprocessing.get_context("spawn")
-            with spawn.Pool(2, initializer=begin) as pool:
-                print(pool.map(work, range(4)))
-                try:
-                    pool.apply(work, [sk.new_stream("cpu")])
-                except TypeError as error:
-                    print("Make a stream in each process" in str(error))
-        """)
-    )
+def run(script):
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         env={**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])},
@@ -90,4 +61,36 @@ def test_a_worker_process_makes_its_stream_itself(tmp_path):
         timeout=100,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("[[0], [2], [4], [6]]\nTrue\n", "")
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_guides_program_with_worker_processes(tmp_path):
+    """The page is no module that a spawned worker could import: the block is a file here."""
+    pytest.importorskip("numpy")
+    page = ROOT / "docs" / "guides" / "asyncio.md"
+    (block,) = (one for one in blocks(page.read_text()) if "multiprocessing" in one.code)
+    script = tmp_path / "service.py"
+    script.write_text(block.code)
+    assert run(script) == block.prints
+
+
+def test_a_worker_process_is_sent_no_stream(tmp_path):
+    """It is refused with the advice to make one there."""
+    script = tmp_path / "service.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing
+
+        import streamkit as sk
+
+        if __name__ == "__main__":
+            spawn = multiprocessing.get_context("spawn")
+            with spawn.Pool(1) as pool:
+                try:
+                    pool.apply(id, [sk.new_stream("cpu")])
+                except TypeError as error:
+                    print("Make a stream in each process" in str(error))
+        """)
+    )
+    assert run(script) == "True\n"

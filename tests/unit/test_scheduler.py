@@ -516,7 +516,8 @@ def test_a_turn_that_is_given_up_does_not_free_a_running_stream():
 
         def work():
             stream.submit(enter_running_stream)
-            stream.record().sync()
+            with pytest.raises(sk.ScopeError, match="waits for itself"):
+                stream.record().sync()
             third.submit(seen.append, "third")
             third.sync()
             seen.append("work")
