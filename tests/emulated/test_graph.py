@@ -380,6 +380,28 @@ def test_a_broken_capture_says_so(cells, nonblocking):
         del g
 
 
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_legacy_work_of_another_thread_breaks_a_blocking_capture(
+    cells, primary_context, nonblocking
+):
+    cell, other, codes = cells(1), cells(1), []
+
+    def fill_on_legacy():
+        check(driver.cuCtxSetCurrent(primary_context))
+        codes.extend(driver.cuMemsetD32Async(other.pointer, 0x40000000, 1, 1))
+
+    with stream_for(nonblocking) as stream, contextlib.ExitStack() as refused:
+        if not nonblocking:
+            refused.enter_context(pytest.raises(sk.CaptureError, match=r"blocking one.*any thread"))
+        with sk.capture(stream):
+            fill(cell, 2, stream.handle)
+            thread = threading.Thread(target=fill_on_legacy)
+            thread.start()
+            thread.join()
+    assert (codes == [0]) is nonblocking
+    assert other.read() == (2 if nonblocking else 1)
+
+
 def test_a_broken_section_says_so(cells):
     cell = cells(1)
     with pytest.raises(sk.CaptureError, match="something illegal broke"):
