@@ -160,8 +160,7 @@ class _Work:
             return None
         advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
         is_whole = found is not None and found.is_valid
-        names_it = isinstance(error, RuntimeError) and _OF_CAPTURES.search(str(error))
-        if is_whole and advice is None and not names_it:
+        if is_whole and advice is None and not names_capture(error, self._adapters):
             return None
         return _refusals_capture.failed(
             self._stream, error, advice, blocking=self._queue.nonblocking is False
@@ -193,6 +192,20 @@ class _Work:
             parts.callback(self._first.abandon)
             for part in self._joined:
                 parts.callback(part.abandon)
+
+
+def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
+    """Whether an error of these libraries, or a bare one of Python's, is about captures.
+
+    A class of the program's own never is, nor is memory that has run out: what the libraries say
+    then tells of graphs too.
+    """
+    kind = type(error)
+    roots = {"builtins", *(adapter.name.partition(".")[0] for adapter in adapters)}
+    is_theirs = str(kind.__module__).partition(".")[0] in roots
+    if not is_theirs or kind.__name__ == "OutOfMemoryError" or not isinstance(error, RuntimeError):
+        return False
+    return _OF_CAPTURES.search(str(error)) is not None
 
 
 def _advice(adapter: Any, error: Exception) -> str | None:

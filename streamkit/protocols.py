@@ -243,7 +243,9 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
         None: the stream of this thread's innermost scope; outside of any, ``stream``, ordered
         after what each library's current stream was given before and before what follows there.
-        Runs of one graph follow each other, whatever their streams.
+        Runs of one graph follow each other, whatever their streams. UnsupportedStreamError on a
+        stream that the library which began the capture cannot take: torch refuses the per-thread
+        default stream.
         """
 
     @abstractmethod

@@ -23,6 +23,9 @@ _FIRST_USE = (
     "If it is none of these, run it once before the capture: what CuPy makes at a first use is "
     "illegal inside."
 )
+_ROOTS = ("cupy", "cupy_backends", "cupyx")
+_ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileException)
+"""Errors of CuPy's that no capture makes: they pass."""
 
 
 _spare: deque[Any] = deque()
@@ -74,8 +77,8 @@ def pool() -> Generator[object]:
 
 def explain_capture(error: Exception) -> str | None:
     """Say what to do about an error of CuPy's inside a capture."""
-    if isinstance(error, NotImplementedError) and "stream capture" in str(error):
+    if type(error) is NotImplementedError and "stream capture" in str(error):
         return _NOT_CAPTURED
-    if type(error).__module__.startswith("cupy"):
-        return f"{_NOT_CAPTURED} {_FIRST_USE}"
-    return None
+    if isinstance(error, _ITS_OWN) or str(type(error).__module__).partition(".")[0] not in _ROOTS:
+        return None
+    return f"{_NOT_CAPTURED} {_FIRST_USE}"

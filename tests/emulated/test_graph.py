@@ -380,6 +380,28 @@ def test_a_broken_capture_says_so(cells, nonblocking):
         del g
 
 
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_legacy_work_of_another_thread_breaks_a_blocking_capture(
+    cells, primary_context, nonblocking
+):
+    cell, other, codes = cells(1), cells(1), []
+
+    def fill_on_legacy():
+        check(driver.cuCtxSetCurrent(primary_context))
+        codes.extend(driver.cuMemsetD32Async(other.pointer, 0x40000000, 1, 1))
+
+    with stream_for(nonblocking) as stream, contextlib.ExitStack() as refused:
+        if not nonblocking:
+            refused.enter_context(pytest.raises(sk.CaptureError, match=r"blocking one.*any thread"))
+        with sk.capture(stream):
+            fill(cell, 2, stream.handle)
+            thread = threading.Thread(target=fill_on_legacy)
+            thread.start()
+            thread.join()
+    assert (codes == [0]) is nonblocking
+    assert other.read() == (2 if nonblocking else 1)
+
+
 def test_a_broken_section_says_so(cells):
     cell = cells(1)
     with pytest.raises(sk.CaptureError, match="something illegal broke"):
@@ -400,9 +422,31 @@ def test_an_error_that_broke_the_capture_is_chained():
     assert "and more" not in str(refused.value)
 
 
+class OfTheProgramError(RuntimeError):
+    """An error of the program's own, whatever it says."""
+
+
+def of_a_library(name):
+    """An error of a class of Warp's, the library that takes part here."""
+    return type(name, (RuntimeError,), {"__module__": "warp.config"})
+
+
+class WithoutModuleError(RuntimeError):
+    __module__ = None
+
+
 @pytest.mark.parametrize(
     "error",
-    [ValueError("captured by a user"), RuntimeError("no frame was captured"), KeyboardInterrupt()],
+    [
+        ValueError("captured by a user"),
+        RuntimeError("no frame was captured"),
+        KeyboardInterrupt(),
+        OfTheProgramError("the CUDA graph cache of this program is full"),
+        type("Other", (RuntimeError,), {"__module__": "warp_helpers"})("a CUDA graph"),
+        WithoutModuleError("stream capture"),
+        of_a_library("OutOfMemoryError")("40 MiB are in private pools (e.g., CUDA Graphs)"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
 def test_the_blocks_own_error_passes(cells, error):
     cell = cells(1)
@@ -437,6 +481,14 @@ def test_an_error_that_names_the_capture_is_explained(cells, said):
     with pytest.raises(sk.CaptureError, match="inside the capture"), sk.capture() as g:
         fill(cell, 2, g.stream.handle)
         raise RuntimeError(said)
+
+
+def test_a_librarys_error_that_names_the_capture_is_explained(warp, cells):
+    cell, error = cells(1), of_a_library("LibraryError")("not during stream capture")
+    with pytest.raises(sk.CaptureError, match="LibraryError inside the capture"):
+        with sk.capture() as g:
+            fill(cell, 2, g.stream.handle)
+            raise error
 
 
 def test_a_capture_that_was_ended_inside_says_so():

@@ -77,3 +77,26 @@ def players(primary_context):
         return made[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def workload(primary_context):
+    from _workload import Workload
+
+    return Workload()
+
+
+@pytest.fixture
+def libraries_as_before(players):
+    """Have every library with a current stream, which stands afterwards where it stood."""
+    from _players import WITH_CURRENT
+
+    import streamkit as sk
+
+    for name in WITH_CURRENT:
+        players(name)
+    before = {name: stream.handle for name, stream in sk.current_streams().items()}
+    assert gc.isenabled()
+    yield
+    assert {name: stream.handle for name, stream in sk.current_streams().items()} == before
+    assert gc.isenabled()

@@ -1,90 +1,21 @@
-# ruff: noqa: PT012, SIM117 - what a capture does is in its block
-"""One graph from torch, CuPy and Warp: whole, right at every launch, and harmless when it fails."""
+# ruff: noqa: SIM117 - what a capture does is in its block
+"""One graph from torch, CuPy and Warp: right at every launch, on any stream, whoever begins it."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
-import threading
-import weakref
 
 import pytest
 from _players import WITH_CURRENT
-from _raw import busy, check, driver, make_stream
+from _raw import Gate, check, destroy_stream, driver, held, make_stream, sync
+from _workload import Pressure
 
 import streamkit as sk
 from _libraries import need
 
-COUNT = 4096
-DOUBLE = """
-extern "C" __global__ void twice(float* a, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) a[i] *= 2;
-}
-"""
-
-
-class Workload:
-    """Work of every library on each other's results, with temporaries of each."""
-
-    def __init__(self):
-        self.torch, self.cupy, self.warp = need("torch"), need("cupy"), need("warp")
-        from _warp_kernel import add_one_to_each
-
-        self.add_one = add_one_to_each
-        self.twice = self.cupy.RawKernel(DOUBLE, "twice")
-        self.torch.manual_seed(1)
-        self.weight = self.torch.randn(64, 64, device="cuda") / 8
-        self.x = self.torch.randn(COUNT // 64, 64, device="cuda")
-        self.run()
-        self.torch.cuda.synchronize()
-
-    def hidden(self):
-        return self.torch.relu(self.x @ self.weight) + 0.5  # no zeros but the dropped ones
-
-    def rest(self, dropped):
-        """What follows the dropout."""
-        cupy, warp, torch = self.cupy, self.warp, self.torch
-        c = cupy.from_dlpack(dropped).ravel()
-        c = cupy.sin(c) * 2 + cupy.cos(c)
-        self.twice((COUNT // 256,), (256,), (c, cupy.int32(COUNT)))
-        first = warp.empty(COUNT, dtype=warp.float32, device="cuda:0")
-        last = warp.empty(COUNT, dtype=warp.float32, device="cuda:0")
-        warp.launch(self.add_one, dim=COUNT, inputs=[warp.from_dlpack(c), first], device="cuda:0")
-        warp.launch(self.add_one, dim=COUNT, inputs=[first, last], device="cuda:0")
-        total = cupy.from_dlpack(torch.from_dlpack(last)).sum() + cupy.abs(c).max()
-        return torch.from_dlpack(last) * 3 + torch.from_dlpack(total)
-
-    def run(self):
-        dropped = self.torch.nn.functional.dropout(self.hidden(), 0.5)
-        return dropped, self.rest(dropped)
-
-    def press(self):
-        """Allocate and write in eager code: what a graph does not own is overwritten."""
-        for size in (COUNT, 3 * COUNT):
-            self.torch.full((size,), -1.0, device="cuda")
-            self.cupy.full(size, -1.0, "f4")
-            self.warp.full(size, -1.0, dtype=self.warp.float32, device="cuda:0")
-
-
-@pytest.fixture(scope="session")
-def workload(primary_context):
-    return Workload()
-
-
-@pytest.fixture(autouse=True)
-def all_libraries(players):
-    for name in WITH_CURRENT:
-        players(name)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(all_libraries):
-    before = {name: stream.handle for name, stream in sk.current_streams().items()}
-    assert gc.isenabled()
-    yield
-    assert {name: stream.handle for name, stream in sk.current_streams().items()} == before
-    assert gc.isenabled()
+pytestmark = pytest.mark.usefixtures("libraries_as_before")
 
 
 def bits(value):
@@ -103,6 +34,14 @@ def nodes_so_far(handle):
 # -- the whole of it --------------------------------------------------------------------------
 
 
+def is_right(workload, dropped, result):
+    """Whether a run's results are those of eager code, but for which numbers dropout dropped."""
+    torch = workload.torch
+    expected = torch.where(dropped != 0, workload.hidden() * 2, 0)
+    same = torch.allclose(dropped, expected, atol=1e-5)
+    return same and torch.allclose(result, workload.rest(dropped), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 def test_a_mixed_workload_is_right_a_thousand_times(workload, nonblocking):
     torch, stream = workload.torch, sk.new_stream(nonblocking=nonblocking)
@@ -111,6 +50,7 @@ def test_a_mixed_workload_is_right_a_thousand_times(workload, nonblocking):
             dropped, result = workload.run()
     launches = 1000 if nonblocking else 50
     targets = [sk.new_stream() for _ in range(3)]
+    pressure = Pressure(workload.makers(), stream)
     masks, wrong = set(), []
     for index in range(launches):
         workload.x.uniform_(-1, 1)
@@ -120,52 +60,136 @@ def test_a_mixed_workload_is_right_a_thousand_times(workload, nonblocking):
         g.launch(target)
         if target is not None:
             sk.wrap(torch.cuda.current_stream()).wait(target)
-        workload.press()
-        mask = dropped != 0
-        expected = torch.where(mask, workload.hidden() * 2, 0)
-        same = torch.allclose(dropped, expected, atol=1e-5)
-        same &= torch.allclose(result, workload.rest(dropped), rtol=1e-4, atol=1e-4)
-        if not same:
+        pressure.add()
+        if not is_right(workload, dropped, result):
             wrong.append(index)
-        if index < 50:
-            masks.add(mask.cpu().numpy().tobytes())
+        masks.add((dropped != 0).cpu().numpy().tobytes())
     assert wrong == []
-    assert len(masks) == 50
+    assert pressure.overwritten() == set()
+    assert len(masks) == launches
 
 
-def test_warp_temporaries_and_reductions_on_a_private_stream(workload):
-    """What Warp allocates inside its own calls, and a graph on a private stream."""
-    warp, torch = workload.warp, workload.torch
-    values = warp.full(COUNT, 1.0, dtype=warp.float32, device="cuda:0")
-    sums = warp.empty(COUNT, dtype=warp.float32, device="cuda:0")
-    with sk.capture() as g:
-        copy = warp.clone(values)
-        warp.utils.array_scan(copy, sums)
-        del copy
-        cumulated = workload.cupy.cumsum(workload.cupy.asarray(sums))
-    g.keep(values, sums)
-    for value in (1.0, 2.0, 3.0):
-        values.fill_(value)
+@pytest.mark.parametrize("mode", ["global", "relaxed"])
+def test_the_other_modes_capture_the_same(workload, mode):
+    with sk.capture(mode=mode) as g:
+        dropped, result = workload.run()
+    pressure = Pressure(workload.makers(), g.stream)
+    for _ in range(10):
+        workload.x.uniform_(-1, 1)
         g.launch()
-        workload.press()
-        assert sums.numpy()[-1] == value * COUNT
-        assert float(cumulated[-1]) == pytest.approx(value * COUNT * (COUNT + 1) / 2, rel=1e-4)
-    torch.cuda.synchronize()
+        pressure.add()
+        assert is_right(workload, dropped, result)
+    assert pressure.overwritten() == set()
 
 
-def test_two_graphs_own_different_memory(workload):
-    torch = workload.torch
-    x = torch.ones(COUNT, device="cuda")
-    with sk.capture() as one:
-        y = workload.cupy.from_dlpack(x + 1) * 2
-    with sk.capture() as two:
-        z = workload.cupy.from_dlpack(x + 3) * 5
-    for _ in range(3):
-        one.launch()
-        two.launch()
-        workload.press()
-        assert float(y.sum()) == 4 * COUNT
-        assert float(z.sum()) == 20 * COUNT
+# -- where it runs ----------------------------------------------------------------------------
+
+TARGETS = {
+    "torch": lambda players: players("torch").new_stream(),
+    "CuPy": lambda players: players("cupy").new_stream(),
+    "Warp": lambda players: players("warp").new_stream(),
+    "cuda.core": lambda players: players("cuda.core").new_stream(),
+    "legacy": lambda players: sk.default_stream(),
+    "blocking": lambda players: sk.new_stream(),
+    "nonblocking": lambda players: sk.new_stream(nonblocking=True),
+}
+
+
+def through_all(players, cells):
+    """Cells, of which each but the first is one more after the work of one library."""
+    chain = [cells(1), cells(0), cells(0), cells(0)]
+
+    def work():
+        for name, src, dst in zip(WITH_CURRENT, chain, chain[1:], strict=False):
+            players(name).add_one_current(src.pointer, dst.pointer)
+
+    return chain, work
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_graph_runs_on_streams_of_every_library(players, cells, gate, kind):
+    native = TARGETS[kind](players)
+    target, aside = sk.wrap(native), make_stream()
+    chain, work = through_all(players, cells)
+    with sk.capture() as g:
+        work()
+    g.launch()  # the first one brings it to the device, which could wait for what is held
+    check(driver.cuCtxSynchronize())
+    for cell in chain[1:]:
+        cell.write(0)
+    found = ctypes.c_float(-1)
+    gate.hold(target.handle)
+    g.launch(native)
+    assert held(target.handle)
+    check(driver.cuMemcpyDtoHAsync(ctypes.addressof(found), chain[-1].pointer, 4, aside))
+    sync(aside)
+    assert found.value == 0
+    gate.open()
+    sync(target.handle)
+    assert [cell.read() for cell in chain] == [1, 2, 3, 4]
+    destroy_stream(aside)
+
+
+def test_a_graph_of_torchs_does_not_run_on_the_per_thread_stream(players, cells):
+    chain, work = through_all(players, cells)
+    with sk.capture() as g:
+        work()
+    with pytest.raises(sk.UnsupportedStreamError, match="per-thread default stream"):
+        g.launch(sk.per_thread_stream())
+    g.launch()
+    check(driver.cuCtxSynchronize())
+    assert chain[-1].read() == 4
+
+
+# -- external records and waits -----------------------------------------------------------------
+
+
+def test_each_launch_makes_an_external_record(players, cells):
+    """Others wait for a point of the graph that a launch is still held before."""
+    chain, work = through_all(players, cells)
+    copy, event, other = cells(0), sk.new_event(), make_stream()
+    with sk.capture() as g:
+        work()
+        g.stream.record(event, external=True)
+    g.launch()
+    check(driver.cuCtxSynchronize())
+    for value in (5, 7):
+        chain[0].write(value)
+        check(driver.cuCtxSynchronize())
+        gate = Gate()
+        gate.hold(g.stream.handle)
+        g.launch(g.stream)
+        check(driver.cuStreamWaitEvent(other, event.handle, 0))
+        check(driver.cuMemcpyDtoDAsync(copy.pointer, chain[-1].pointer, 4, other))
+        assert held(other)
+        gate.open()
+        sync(other)
+        assert copy.read() == value + 3
+        gate.free()
+    destroy_stream(other)
+
+
+def test_each_launch_waits_for_the_last_record_outside(players, cells):
+    chain, work = through_all(players, cells)
+    event, other = sk.new_event(), make_stream()
+    check(driver.cuEventRecord(event.handle, other))
+    with sk.capture() as g:
+        g.stream.wait(event, external=True)
+        work()
+    g.launch()
+    check(driver.cuCtxSynchronize())
+    for value in (2, 3):
+        gate = Gate()
+        gate.hold(other)
+        check(driver.cuMemsetD32Async(chain[0].pointer, bits(value), 1, other))
+        check(driver.cuEventRecord(event.handle, other))
+        g.launch(g.stream)
+        assert held(g.stream.handle)
+        gate.open()
+        sync(g.stream.handle)
+        assert chain[-1].read() == value + 3
+        gate.free()
+    destroy_stream(other)
 
 
 # -- who begins, who records ------------------------------------------------------------------
@@ -228,7 +252,7 @@ BEGUN = {
 @pytest.mark.parametrize("recorder", WITH_CURRENT)
 def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
     player, handle = players(recorder), make_stream()
-    src, dst = cells(1), cells(0)
+    src, dst, copy = cells(1), cells(0), cells(0)
     check(driver.cuCtxSynchronize())
     with BEGUN[begun](handle) as (native, launch):
         stream = sk.wrap(native)
@@ -243,6 +267,10 @@ def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
             assert sk.current_stream(recorder) == side
         stream.wait(side)
         assert nodes_so_far(handle) == 1
+        side.wait(stream.record())
+        check(driver.cuMemcpyDtoDAsync(copy.pointer, dst.pointer, 4, side.handle))
+        stream.wait(side.record())
+        assert nodes_so_far(handle) == 2
         for illegal in (stream.sync, lambda stream=stream: stream.done):
             with pytest.raises(sk.CaptureError):
                 illegal()
@@ -255,8 +283,56 @@ def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
         check(driver.cuCtxSynchronize())  # the copy is on the legacy stream, the graph is not
         launch()
         check(driver.cuCtxSynchronize())
-        assert dst.read() == value + 1
+        assert (dst.read(), copy.read()) == (value + 1, value + 1)
     del native, launch, stream
+    gc.collect()
+
+
+def two_more(player, src, dst):
+    """Write ``src + 2`` through an array of the library's own."""
+    if player.name == "warp":
+        between = player.warp.empty(1, dtype=player.warp.float32, device=player.device)
+        player.warp.launch(player.kernel, dim=1, inputs=[player.array(src), between])
+        player.warp.launch(player.kernel, dim=1, inputs=[between, player.array(dst)])
+        return
+    between = player.array(src) + 1
+    library = player.torch if player.name == "torch" else player.cupy
+    library.add(between, 1, out=player.array(dst))
+
+
+# in a capture that somebody else began, torch and Warp would not keep the memory for it
+ALLOCATES = [
+    ("begun_by_torch", "torch"),
+    ("begun_by_torch", "cupy"),
+    ("begun_by_cupy", "cupy"),
+    ("begun_by_warp", "warp"),
+    ("begun_by_warp", "cupy"),
+    ("begun_by_core", "cupy"),
+    *(("begun_by_streamkit", name) for name in WITH_CURRENT),
+]
+
+
+@pytest.mark.parametrize(("begun", "recorder"), ALLOCATES)
+def test_a_recorder_allocates_in_a_scope_inside(players, cells, begun, recorder):
+    player, handle = players(recorder), make_stream()
+    src, dst = cells(1), cells(0)
+    with sk.from_handle(handle):  # the library's pool for this stream has what it will need
+        two_more(player, src.pointer, dst.pointer)
+    check(driver.cuCtxSynchronize())
+    dst.write(0)
+    with BEGUN[begun](handle) as (native, launch):
+        with sk.wrap(native):
+            two_more(player, src.pointer, dst.pointer)
+        assert capturing(handle) == 1
+    check(driver.cuCtxSynchronize())
+    assert dst.read() == 0
+    for value in (1, 5):
+        src.write(value)
+        check(driver.cuCtxSynchronize())
+        launch()
+        check(driver.cuCtxSynchronize())
+        assert dst.read() == value + 2
+    del native, launch
     gc.collect()
 
 
@@ -273,157 +349,3 @@ def test_a_fork_into_another_librarys_stream(players, cells):
     g.launch()
     check(driver.cuCtxSynchronize())
     assert c.read() == 3
-
-
-# -- what goes wrong --------------------------------------------------------------------------
-
-
-def left_elsewhere(workload, g):
-    workload.x * 2
-    workload.torch.cuda.set_stream(workload.torch.cuda.Stream())
-
-
-def unjoined(workload, g):
-    side = sk.new_stream(nonblocking=True)
-    side.wait(g.stream)
-    with side:
-        workload.torch.ones(4, device="cuda")
-
-
-FAILURES = {
-    "torch sync": (lambda w, g: w.torch.cuda.synchronize(), "AcceleratorError"),
-    "torch item": (lambda w, g: w.x[0, 0].item(), "AcceleratorError"),
-    "cupy matmul": (lambda w, g: w.cupy.ones((4, 4)) @ w.cupy.ones((4, 4)), "no cuBLAS"),
-    "cupy random": (lambda w, g: w.cupy.random.rand(4), "cuRAND"),
-    "cupy get": (lambda w, g: w.cupy.ones(4).get(), "D2H transfers are disallowed"),
-    "warp sync": (lambda w, g: w.warp.synchronize(), "broke|inside the capture"),
-    "query": (lambda w, g: driver.cuStreamQuery(g.stream.handle), "broke"),
-    "free": (lambda w, g: w.cupy.cuda.Memory(1 << 20), "broke|inside the capture"),
-    "unjoined": (unjoined, "not joined"),
-    "left elsewhere": (left_elsewhere, "has left torch on another stream"),
-    "its own": (lambda w, g: 1 / 0, None),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_inside_leaves_every_library_usable(workload, players, cells, name):
-    workload.cupy.ones((4, 4)) @ workload.cupy.ones((4, 4))  # its handles exist: it then refuses
-    fail, words = FAILURES[name]
-    with (
-        pytest.raises(sk.CaptureError if words else ZeroDivisionError, match=words),
-        sk.capture() as g,
-    ):
-        held = workload.torch.rand(8, device="cuda"), workload.warp.zeros(8, device="cuda:0")
-        fail(workload, g)
-    del held
-    assert not capturing(g.stream.handle)
-    assert g.closed
-    torch = workload.torch
-    assert not torch.equal(torch.rand(8, device="cuda"), torch.rand(8, device="cuda"))
-    for player in WITH_CURRENT:
-        src, dst = cells(1), cells(0)
-        players(player).add_one_current(src.pointer, dst.pointer)
-        check(driver.cuCtxSynchronize())
-        assert dst.read() == 2
-    with sk.capture() as again:
-        made = torch.rand(8, device="cuda")
-    seen = []
-    for _ in range(2):
-        again.launch()
-        seen.append(made.clone())
-    assert not torch.equal(*seen)
-
-
-def test_legacy_work_beside_a_blocking_capture(workload):
-    torch = workload.torch
-    default, x = torch.cuda.default_stream(), workload.x
-    with pytest.raises(sk.CaptureError, match="blocking one"):
-        with sk.capture(sk.new_stream()):
-            x * 2
-            with torch.cuda.stream(default):
-                x * 3
-    with sk.capture() as g:
-        y = x * 2
-        with torch.cuda.stream(default):
-            z = x * 3
-    g.launch()
-    assert torch.equal(y, x * 2)
-    assert torch.equal(z, x * 3)
-
-
-def test_a_section_that_ran_elsewhere_is_found(workload, gate):
-    torch = workload.torch
-    elsewhere = sk.wrap(torch.cuda.Stream())
-    with sk.capture() as g:
-        workload.x * 2
-        gate.hold(elsewhere.handle)
-        with pytest.raises(sk.CaptureError, match=f"pending on .*{elsewhere.handle:#x}"):
-            with g.section("lost"):
-                check(driver.cuMemsetD32Async(workload.x.data_ptr(), 0, 1, elsewhere.handle))
-    assert busy(elsewhere.handle)
-    gate.open()
-    elsewhere.sync()
-
-
-def test_one_capture_of_torch_at_a_time(workload):
-    errors = []
-
-    def second():
-        try:
-            with sk.capture():
-                pass
-        except sk.CaptureError as error:
-            errors.append(str(error))
-
-    with sk.capture():
-        workload.x * 2
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-    assert "one at a time" in errors[0]
-
-
-def test_older_graphs_die_inside_newer_captures(workload):
-    stream = sk.new_stream(nonblocking=True)
-    for index in range(5):
-        with sk.capture(stream) as g:
-            y = workload.cupy.from_dlpack(workload.x + index).sum()
-        g.launch()
-    assert float(y) == pytest.approx(float((workload.x + 4).sum()), rel=1e-3)
-
-
-def test_a_graph_whose_end_was_interrupted_lets_go_of_what_it_kept(workload):
-    class Kept:
-        pass
-
-    kept = Kept()
-    gone = weakref.ref(kept)
-    with sk.capture() as g:
-        workload.x * 2
-        g.keep(kept)
-    del kept
-    g._parts.executable.close()  # an interrupt came here, before the rest was let go of
-    g.close()
-    gc.collect()
-    assert gone() is None
-
-
-@pytest.mark.alone
-def test_a_thousand_abandoned_captures_leak_nothing(workload):
-    def free():
-        gc.collect()
-        workload.torch.cuda.synchronize()
-        return check(driver.cuMemGetInfo())[0]
-
-    def abandon():
-        with contextlib.suppress(KeyError), sk.capture():
-            workload.cupy.from_dlpack(workload.torch.rand(COUNT, device="cuda")) * 2
-            workload.warp.zeros(COUNT, dtype=workload.warp.float32, device="cuda:0")
-            raise KeyError
-
-    for _ in range(20):
-        abandon()
-    before = free()
-    for _ in range(1000):
-        abandon()
-    assert before - free() < 4 << 20

@@ -179,3 +179,18 @@ def test_what_cupy_does_not_capture_is_explained():
     assert "first use" in explain_capture(cold)
     assert explain_capture(NotImplementedError("a user's")) is None
     assert explain_capture(RuntimeError("stream capture")) is None
+
+
+def test_errors_that_no_capture_makes_are_not_explained():
+    """A program's own, whatever its package is called; memory that ran out; a kernel's source."""
+    from streamkit.backends._cupy_capture import explain_capture
+
+    helper = type("HelperError", (Exception,), {"__module__": "cupy_helpers.cache"})
+    unbuilt = type("OwnError", (NotImplementedError,), {})
+    for error in (
+        helper("full"),
+        unbuilt("no stream capture yet"),
+        cupy.cuda.memory.OutOfMemoryError(1, 2),
+        cupy.cuda.compiler.CompileException("expected a ;", "f(", "f.cu", ()),
+    ):
+        assert explain_capture(error) is None

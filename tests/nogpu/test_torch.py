@@ -165,3 +165,14 @@ def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
         assert _audit_cupti._torch_profiles()
     assert not _audit_cupti._torch_profiles()
+
+
+def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
+    from streamkit import _capture
+
+    adapters = [_registry.adapter("torch")]
+    said = "CUDA error: operation not permitted when stream is capturing"
+    assert _capture.names_capture(torch.AcceleratorError(said), adapters)
+    assert not _capture.names_capture(torch.AcceleratorError(said), [])
+    full = "CUDA out of memory. 2.00 MiB are allocated in private pools (e.g., CUDA Graphs)"
+    assert not _capture.names_capture(torch.OutOfMemoryError(full), adapters)

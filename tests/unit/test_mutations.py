@@ -30,7 +30,7 @@ WITHOUT = {
     "_cli",
     "_doctor_table",
     "_gate",
-    "_torch_capture",  # it has no test without a GPU: tests/gpu/test_graph.py is all of it
+    "_torch_capture",  # it has no test without a GPU: tests/gpu/test_graph*.py are all of it
 }
 WITHOUT_PREFIX = ("_bench", "_conformance", "_demo", "_matrix")
 
