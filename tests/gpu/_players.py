@@ -9,9 +9,7 @@ import os
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from _raw import current_context
-
-from _libraries import cuda_devices, need
+from _libraries import need
 
 # one thread is all these kernels need
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
@@ -249,18 +247,3 @@ class Numba(Player):
 
 PLAYERS = {player.name: player for player in (Torch, Cupy, Warp, Core, Numba)}
 WITH_CURRENT = ("torch", "cupy", "warp")
-
-
-def stand(three):
-    """Where each library stands, by its own API; Warp's native current stream as well."""
-    torch, cupy, warp = three["torch"].torch, three["cupy"].cupy, three["warp"].warp
-    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
-    devices = range(cuda_devices())
-    return {
-        "torch": [torch.cuda.current_stream(index) for index in devices],
-        "cupy": [cupy.cuda.get_current_stream(index) for index in devices],
-        "warp": [warp.get_stream(f"cuda:{index}") for index in devices],
-        "warp native": [native(warp.get_cuda_device(index).context) for index in devices],
-        "warp device": str(warp.get_device()),
-        "context": current_context(),
-    }

@@ -6,7 +6,8 @@ import contextlib
 import itertools
 
 import pytest
-from _players import WITH_CURRENT, stand
+from _places import current, place, playing_on, stand, standing_apart, standing_on
+from _players import WITH_CURRENT
 from _raw import held, idle, make_stream, on_device, sync
 
 import streamkit as sk
@@ -21,11 +22,6 @@ DEVICES = [
 @pytest.fixture
 def device(each_device):
     return each_device
-
-
-def current(three):
-    """The current stream of each library where it plays."""
-    return {name: player.current() for name, player in three.items()}
 
 
 def owned(three):
@@ -64,33 +60,6 @@ KINDS = pytest.mark.parametrize(
 def written(line, peek):
     """What the kernels have written so far, which nothing here waits for."""
     return [peek(dst) for _, dst in line]
-
-
-@contextlib.contextmanager
-def standing_apart(three, device):
-    """Each library on a new stream of its own, which waits for none of the others."""
-    with on_device(device):
-        first = current(three)
-    try:
-        with on_device(device):
-            for player in three.values():
-                player.make_current(player.new_stream())
-        yield
-    finally:
-        put_back(three, first, device)
-
-
-@contextlib.contextmanager
-def playing_on(three, device):
-    """The device current for the driver and for Warp, which has a default device of its own."""
-    warp = three["warp"].warp
-    before = warp.get_device()
-    with on_device(device):
-        warp.set_device(f"cuda:{device}")
-        try:
-            yield
-        finally:
-            warp.set_device(before)
 
 
 def cells_for_each(cells, device):
@@ -280,12 +249,12 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
         with on_device(device):  # where its streams are; outside of it, device 0 is current
             first = current(three)
             pushed, used = cupy.new_stream(), cupy.new_stream()
-            undo.callback(put_back, three, first, device)
+            undo.callback(place, three, first, device)
             torch.make_current(torch_states(torch, keep)[torch_state])
             if cupy_state == "pushed":
                 undo.enter_context(pushed)
             if cupy_state != "default":
-                undo.callback(put_back, three, current(three), device)
+                undo.callback(place, three, current(three), device)
                 cupy.make_current(used)
             if warp_state != "own":
                 warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
@@ -310,13 +279,6 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             leave(sk.new_stream(device), lambda: None)
         assert stand(three) == before
     assert stand(three) == before_all
-
-
-def put_back(three, streams, device):
-    """Make each library's stream current again where it plays."""
-    with on_device(device):  # CuPy takes no stream of another
-        for name, player in three.items():
-            player.make_current(streams[name])
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
@@ -384,18 +346,6 @@ def test_libraries_narrows_the_scope(three, device):
             sk.use(stream, libraries=[name])
         with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
             sk.current_stream(name)
-
-
-@contextlib.contextmanager
-def standing_on(three, library, device):
-    """A new stream of the library, made current there; then the one before."""
-    with on_device(device):
-        first, previous = current(three), three[library].new_stream()
-        three[library].make_current(previous)
-    try:
-        yield previous
-    finally:
-        put_back(three, first, device)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
