@@ -298,9 +298,10 @@ def test_nor_do_those_that_ask_torch_and_cupy(three, players, library, primary_c
             sk.current_streams(device=1)
         with unmoved():
             sk.current_stream(library, device=0)
-        with unmoved():
+        # torch's own guard of its device leaves a thread without context on device 0
+        guard = at_most_on_device_0(primary_context) if library == "torch" else unmoved()
+        with guard:
             lent = sk.handoff(array, kit.stream, after=kit.other)
-        with unmoved():
             again = sk.handoff(array, kit.other)
         kit.stream.sync()
         kit.other.sync()

@@ -454,3 +454,38 @@ def test_foreign_streams_are_entered_too(three):
     with sk.use(native) as stream:
         assert stream.native is native
         assert sk.current_stream("warp") == stream
+
+
+@pytest.mark.parametrize("state", ["default", "pool", "external"])
+@pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
+def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
+    """They are for versions of torch whose private ones are not known."""
+    from streamkit.backends import _torch
+
+    private = _torch._get, _torch._set
+    monkeypatch.setattr(_torch, "_get", _torch._public_get)
+    monkeypatch.setattr(_torch, "_set", _torch._public_set)
+    assert _torch._get not in private, "torch has no private ones"
+    torch, keep = three["torch"], []
+    with on_device(device):
+        first = current(three)
+        stands_on = torch_states(torch, keep)[state]
+        torch.make_current(stands_on)
+        assert _torch._get(device) == private[0](device)
+        assert sk.current_stream("torch") == sk.wrap(stands_on)
+    try:
+        before = stand(three)
+        for body in bodies(three, device):
+            leave(sk.new_stream(device), body)
+            assert stand(three) == before, body.__name__
+        stream = sk.new_stream(device)
+        with stream, stream:
+            torch.make_current(torch.new_stream())
+            with stream:
+                sk.assert_one_queue()
+                assert sk.current_stream("torch") == stream
+                assert torch.handle_of(torch.current()) == stream.handle
+        assert stand(three) == before
+        assert sk.current_stream("torch", device=device) == sk.wrap(stands_on)
+    finally:
+        place(three, first, device)
