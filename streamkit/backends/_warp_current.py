@@ -134,15 +134,19 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
                 continue
             if other.is_alive:
                 raise _refusals.process_wide(
-                    _NAME,
-                    _text(stream),
-                    _text(level[0]),
-                    str(other),
-                    "name it at each launch: wp.launch(..., stream=s.to('warp'))",
+                    _NAME, _text(stream), _text(level[0]), str(other), _ways(stream, level[0])
                 )
             threads.remove(other)
         if not threads:
             _end(level, _place(level[0].device)[1])
+
+
+def _ways(stream: Any, other: Any) -> str:
+    """Say how two threads can use Warp; on two devices they cannot share a stream."""
+    launch = "name it at each launch: wp.launch(..., "
+    if stream.device is other.device:
+        return f"{launch}stream=s.to('warp')), or share one stream"
+    return f"{launch}device={stream.device.alias!r}, stream=s.to('warp'))"
 
 
 def is_held() -> bool:

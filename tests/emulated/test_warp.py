@@ -214,3 +214,93 @@ def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_s
             warp.set_stream(other.to("warp"), "cuda:0")
             warp.set_device("cuda:1")
         assert stands()[:3] == there[:3]
+
+
+def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advised(warp, stands):
+    """Warp's default device is one for the process: it would follow the second thread."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with sk.new_stream(0):
+            entered.set()
+            leave.wait(10)
+
+    holder = threading.Thread(target=hold, name="holder")
+    holder.start()
+    assert entered.wait(10)
+    try:
+        there = stands()
+        stream = sk.new_stream(1)
+        with pytest.raises(sk.ScopeError, match="holder") as caught, stream:
+            pass
+        assert stands() == there
+        assert "libraries=" in str(caught.value)
+        assert "device='cuda:1', stream=s.to('warp')" in str(caught.value)
+        assert "share one stream" not in str(caught.value)
+        with pytest.raises(sk.ScopeError, match="or share one stream"), sk.new_stream(0):
+            pass
+        with sk.use(stream, libraries=[]):
+            assert stands()[:3] == there[:3]
+    finally:
+        leave.set()
+        holder.join()
+
+
+def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, stands):
+    """As with ``torch.cuda.stream``; the default device, of which there is one, is put back."""
+    here, there = warp.Stream("cuda:0"), warp.Stream("cuda:1")
+    first, before = warp.get_stream("cuda:1"), stands()
+    with sk.new_stream(0):
+        warp.set_stream(here, "cuda:0")
+        warp.set_stream(there, "cuda:1")
+        warp.set_device("cuda:1")
+    streams, native, *others = stands()
+    assert streams == [before[0][0], there]
+    assert native == [before[1][0], there.cuda_stream]
+    assert others == list(before[2:])
+    warp.set_stream(first, "cuda:1")
+
+
+@pytest.fixture
+def public(monkeypatch):
+    """As in a version of Warp whose own state is not known."""
+    from streamkit.backends import _warp_current
+
+    monkeypatch.setattr(_warp_current, "_native", lambda: None)
+    monkeypatch.setattr(_warp_current, "_runtime", None)  # which nothing needs then
+
+
+@pytest.mark.usefixtures("public")
+@pytest.mark.parametrize(
+    "leave", [leave_by_exception, leave_by_generator, leave_inner_first, leave_after_a_change]
+)
+@pytest.mark.parametrize("start", ["own", "another", "null"])
+@pytest.mark.parametrize("device", [0, 1])
+def test_what_was_current_comes_back_by_warps_public_functions_too(
+    warp, stands, leave, start, device
+):
+    test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start, device)
+
+
+@pytest.mark.usefixtures("public")
+@pytest.mark.parametrize("device", [0, 1])
+def test_warp_stands_on_the_scopes_stream_by_its_public_functions_too(warp, stands, device):
+    stream, elsewhere = sk.new_stream(device), warp.Stream(f"cuda:{device}")
+    with stream:
+        there = stands()
+        assert sk.current_stream("warp") == stream == sk.current_stream()
+        assert there[0][device].cuda_stream == there[1][device] == stream.handle
+        assert there[2:] == (stream.device, stream.context)
+        with stream:
+            assert stands() == there
+            warp.set_stream(elsewhere, stream.device)
+            warp.set_device(f"cuda:{1 - device}")
+            with stream:
+                assert stands() == there
+            assert sk.current_stream("warp", device=device) == sk.wrap(elsewhere)
+        assert stands() == there
+
+
+@pytest.mark.usefixtures("public")
+def test_another_thread_joins_and_is_refused_by_warps_public_functions_too(stands):
+    test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands)

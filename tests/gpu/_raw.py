@@ -123,6 +123,7 @@ class Cell:
     """One float32 on the device, read and written by synchronous copies."""
 
     def __init__(self, value: float) -> None:
+        self.device = int(check(driver.cuCtxGetDevice()))
         self.pointer = int(check(driver.cuMemAlloc(4)))
         self.write(value)
 
@@ -137,3 +138,26 @@ class Cell:
 
     def free(self) -> None:
         check(driver.cuMemFree(self.pointer))
+
+
+class Peek:
+    """Reads cells of one device while queues are held: on a stream that waits for no other."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        with on_device(device):
+            self._stream = make_stream()
+            self._word = check(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_PORTABLE))
+        self._view = ctypes.c_float.from_address(int(self._word))
+
+    def __call__(self, cell: Cell) -> float:
+        assert cell.device == self._device
+        with on_device(self._device):
+            check(driver.cuMemcpyDtoHAsync(int(self._word), cell.pointer, 4, self._stream))
+            sync(self._stream)
+        return self._view.value
+
+    def free(self) -> None:
+        with on_device(self._device):
+            destroy_stream(self._stream)
+            check(driver.cuMemFreeHost(self._word))

@@ -57,6 +57,51 @@ def cells(gate):
         cell.free()
 
 
+@pytest.fixture
+def device():
+    """The device on which a test plays; a file that plays on each has its own ``device``."""
+    return 0
+
+
+@pytest.fixture(params=[0, 1])
+def each_device(request, three):
+    """The device on which the three play, their kernels loaded; what is current stays device 0."""
+    from _raw import Cell, check, driver, on_device
+
+    from _libraries import cuda_devices
+
+    if request.param >= cuda_devices():
+        pytest.skip("one CUDA device")
+    three["warp"].device = f"cuda:{request.param}"
+    with on_device(request.param):
+        src, dst = Cell(1), Cell(0)
+        for player in three.values():
+            player.add_one(player.new_stream(), src.pointer, dst.pointer)
+        check(driver.cuCtxSynchronize())
+        src.free(), dst.free()
+    yield request.param
+    three["warp"].device = "cuda:0"
+
+
+@pytest.fixture
+def peek(device, gate):
+    """Read cells of the device while queues are held."""
+    from _raw import Peek
+
+    peek = Peek(device)
+    yield peek
+    gate.open()
+    peek.free()
+
+
+@pytest.fixture
+def three(players):
+    """The players whose libraries have a current stream."""
+    from _players import WITH_CURRENT
+
+    return {name: players(name) for name in WITH_CURRENT}
+
+
 @pytest.fixture(scope="session")
 def players(primary_context):
     """Give each library's player, warmed up: compiling inside a test could wait for the device."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from _places import standing_on
+from _players import WITH_CURRENT
 from _raw import check, destroy_stream, driver, make_stream, stream_id
 
 import streamkit as sk
@@ -121,3 +123,51 @@ def test_a_scope_inside_a_capture_adds_nothing_to_it(players, mode):
     _, count = check(driver.cuGraphGetNodes(graph))
     assert count == 0
     check(driver.cuGraphDestroy(graph))
+
+
+def written_by(node):
+    return int(check(driver.cuGraphMemsetNodeGetParams(node)).dst)
+
+
+def edges_of(graph):
+    """Which fill comes directly after which, each known by what it writes."""
+    newest = hasattr(driver, "cuGraphGetEdges_v2")  # the first may not know the edges' data
+    ask = driver.cuGraphGetEdges_v2 if newest else driver.cuGraphGetEdges
+    before, after, *_ = check(ask(graph, int(check(ask(graph))[-1])))
+    return {(written_by(one), written_by(other)) for one, other in zip(before, after, strict=True)}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_only_an_ordered_scope_inside_a_capture_is_edges_of_its_graph(
+    three, cells, library, ordered
+):
+    origin, stream = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    event = check(driver.cuEventCreate(2))
+    before, inside, after = (cells(0).pointer for _ in range(3))
+
+    def fill(place, queue):
+        check(driver.cuMemsetD32Async(place, 0, 1, queue.handle))
+
+    def order(later, earlier):
+        check(driver.cuEventRecord(event, earlier.handle))
+        check(driver.cuStreamWaitEvent(later.handle, event, 0))
+
+    with standing_on(three, library, 0, origin.to(library)):
+        with sk.use(stream, ordered=True):  # makes what it needs
+            pass
+        check(driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(1)))
+        order(stream, origin)  # both take part, whatever the scope does
+        fill(before, origin)
+        with sk.use(stream, ordered=ordered):
+            fill(inside, stream)
+        fill(after, origin)
+        order(origin, stream)
+        graph = check(driver.cuStreamEndCapture(origin.handle))
+
+    edges = edges_of(graph)
+    assert (before, after) in edges
+    assert ((before, inside) in edges) is ordered
+    assert ((inside, after) in edges) is ordered
+    check(driver.cuGraphDestroy(graph))
+    check(driver.cuEventDestroy(event))

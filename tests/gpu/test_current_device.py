@@ -270,3 +270,42 @@ def test_no_call_moves_the_current_device(calls, kind, primary_context):
             del kit.stream, kit.other, kit.event, kit.graph
         with on_device(1):
             destroy_stream(kit.raw)
+
+
+def numbers(players, library):
+    """An array of the library on device 1."""
+    with on_device(1):
+        if library == "torch":
+            array = players("torch").torch.zeros(4, device="cuda:1")
+        else:
+            array = players("cupy").cupy.zeros(4, dtype="f4")
+        check(driver.cuCtxSynchronize())
+    return array
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_nor_do_those_that_ask_torch_and_cupy(three, players, library, primary_context):
+    for current in (primary_context, 0):  # 0: none
+        check(driver.cuCtxSetCurrent(primary_context))
+        kit = make_kit(sk.new_stream)
+        array = numbers(players, library)
+        with on_device(1):  # where the array's library stands, if nobody says
+            sk.current_stream(library)
+        check(driver.cuCtxSetCurrent(current))
+        with unmoved():
+            sk.current_stream(library, device=1)
+        with unmoved():
+            sk.current_streams(device=1)
+        with unmoved():
+            sk.current_stream(library, device=0)
+        # torch's own guard of its device leaves a thread without context on device 0
+        guard = at_most_on_device_0(primary_context) if library == "torch" else unmoved()
+        with guard:
+            lent = sk.handoff(array, kit.stream, after=kit.other)
+            again = sk.handoff(array, kit.other)
+        kit.stream.sync()
+        kit.other.sync()
+        check(driver.cuCtxSetCurrent(primary_context))  # freeing is the library's own
+        del lent, again, array
+        with on_device(1):
+            destroy_stream(kit.raw)

@@ -37,8 +37,8 @@ def test_round_trip_keeps_handle_device_and_identity(players, first, second):
 
 
 @pairs
-def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(
-    players, gate, cells, first, second
+def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(  # noqa: PLR0917 - the cases
+    players, gate, cells, peek, first, second
 ):
     one, two = players(first), players(second)
     native = one.new_stream()
@@ -48,10 +48,28 @@ def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(
     gate.hold(one.handle_of(native))
     two.add_one(view, src.pointer, dst.pointer)
 
-    assert busy(one.handle_of(native))
+    assert held(one.handle_of(native))
+    assert peek(dst) == 0, "it ran although the queue is held"
+    assert gate.closed
     gate.open()
     sync(one.handle_of(native))
-    assert dst.read() == 2
+    assert peek(dst) == 2
+
+
+@pairs
+def test_control_on_a_stream_of_its_own_it_does_not_wait(  # noqa: PLR0917 - the cases
+    players, gate, cells, peek, first, second
+):
+    one, two = players(first), players(second)
+    native, own = one.new_stream(), two.new_stream()
+    src, dst = cells(1), cells(0)
+
+    gate.hold(one.handle_of(native))
+    two.add_one(own, src.pointer, dst.pointer)
+
+    sync(two.handle_of(own))
+    assert peek(dst) == 2
+    assert gate.closed
 
 
 def produce_and_consume(one, two, gate, cells, order):

@@ -6,8 +6,9 @@ import contextlib
 import itertools
 
 import pytest
+from _places import current, place, playing_on, stand, standing_apart, standing_on
 from _players import WITH_CURRENT
-from _raw import current_context, held, idle, on_device, sync
+from _raw import held, idle, make_stream, on_device, sync
 
 import streamkit as sk
 from _libraries import cuda_devices
@@ -19,88 +20,121 @@ DEVICES = [
 
 
 @pytest.fixture
-def three(players):
-    return {name: players(name) for name in WITH_CURRENT}
+def device(each_device):
+    return each_device
 
 
-@pytest.fixture(params=DEVICES)
-def device(request, three):
-    """The device on which the libraries play; what is current stays on device 0."""
-    three["warp"].device = f"cuda:{request.param}"
-    yield request.param
-    three["warp"].device = "cuda:0"
+def owned(three):
+    return sk.new_stream()
 
 
-def stand(three):
-    """Where each library stands, by its own API; Warp's native current stream as well."""
-    torch, cupy, warp = three["torch"].torch, three["cupy"].cupy, three["warp"].warp
-    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
-    devices = range(cuda_devices())
-    return {
-        "torch": [torch.cuda.current_stream(index) for index in devices],
-        "cupy": [cupy.cuda.get_current_stream(index) for index in devices],
-        "warp": [warp.get_stream(f"cuda:{index}") for index in devices],
-        "warp native": [native(warp.get_cuda_device(index).context) for index in devices],
-        "warp device": str(warp.get_device()),
-        "context": current_context(),
-    }
+def owned_nonblocking(three):
+    return sk.new_stream(nonblocking=True)
 
 
-def current(three):
-    """The current stream of each library where it plays."""
-    return {name: player.current() for name, player in three.items()}
+def torchs(three):
+    return sk.wrap(three["torch"].new_stream())
 
 
-@pytest.mark.parametrize("nonblocking", [False, True])
-def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(
-    three, gate, cells, nonblocking, device
-):
-    stream = sk.new_stream(device, nonblocking=nonblocking)
+def cupys(three):
+    return sk.wrap(three["cupy"].new_stream())
+
+
+def warps(three):
+    return sk.wrap(three["warp"].new_stream())
+
+
+def raw(three):
+    return sk.from_handle(make_stream(nonblocking=False))
+
+
+def raw_nonblocking(three):
+    return sk.from_handle(make_stream())
+
+
+KINDS = pytest.mark.parametrize(
+    "kind", [owned, owned_nonblocking, torchs, cupys, warps, raw, raw_nonblocking]
+)
+
+
+def written(line, peek):
+    """What the kernels have written so far, which nothing here waits for."""
+    return [peek(dst) for _, dst in line]
+
+
+def cells_for_each(cells, device):
+    """Two cells for the kernel of each library."""
     with on_device(device):
-        line = [cells_pair(cells) for _ in WITH_CURRENT]
-        for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
-            own = three[name].new_stream()  # loads the kernel there, which could wait for a queue
-            three[name].add_one(own, src.pointer, dst.pointer)
-            sync(three[name].handle_of(own))
-            dst.write(0)
-    with stream:
-        gate.hold(stream.handle)
-        for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
-            three[name].add_one_current(src.pointer, dst.pointer)
+        return [(cells(1), cells(0)) for _ in WITH_CURRENT]
+
+
+@KINDS
+def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa: PLR0917 - the cases
+    three, gate, cells, peek, device, kind
+):
+    line = cells_for_each(cells, device)
+    with on_device(device):
+        stream = kind(three)
+    with standing_apart(three, device):
+        with stream:
+            gate.hold(stream.handle)
+            for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
+                three[name].add_one_current(src.pointer, dst.pointer)
         assert held(stream.handle)
-    gate.open()
-    stream.sync()
-    assert [dst.read() for _, dst in line] == [2, 2, 2]
+        assert written(line, peek) == [0, 0, 0], "it ran although the scope's queue is held"
+        assert gate.closed
+        gate.open()
+        sync(stream.handle)
+        assert written(line, peek) == [2, 2, 2]
 
 
-def cells_pair(cells):
-    return cells(1), cells(0)
-
-
-@pytest.mark.parametrize("library", WITH_CURRENT)
-def test_control_outside_the_scope_they_do_not_wait(three, gate, cells, library):
-    stream = sk.new_stream(nonblocking=True)
-    src, dst = cells(1), cells(0)
-    gate.hold(stream.handle)
-    three[library].add_one_current(src.pointer, dst.pointer)
-    sync(three[library].handle_of(three[library].current()))
-    assert gate.closed
-    assert dst.read() == 2
-
-
-def test_a_pipeline_over_three_libraries_is_in_order(three, gate, cells):
-    stream = sk.wrap(three["torch"].new_stream())
-    line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    with sk.use(stream):
+@KINDS
+def test_control_outside_the_scope_they_do_not_wait(  # noqa: PLR0917 - the cases
+    three, gate, cells, peek, device, kind
+):
+    line = cells_for_each(cells, device)
+    with on_device(device):
+        stream = kind(three)
+    with standing_apart(three, device), playing_on(three, device):
         gate.hold(stream.handle)
-        for name, (src, dst) in zip(WITH_CURRENT, itertools.pairwise(line), strict=True):
+        for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
             three[name].add_one_current(src.pointer, dst.pointer)
-        assert {s.id for s in sk.current_streams().values()} == {stream.id}
-        assert sk.current_stream() is stream
-        sk.assert_one_queue()
-    gate.open()
-    stream.sync()
-    assert line[-1].read() == 4
+            sync(three[name].handle_of(three[name].current()))
+        assert written(line, peek) == [2, 2, 2]
+        assert gate.closed
+        gate.open()
+        sync(stream.handle)
+
+
+@pytest.mark.parametrize("scoped", [True, False])
+def test_a_pipeline_over_three_libraries_is_in_order_by_the_scope(  # noqa: PLR0917 - the cases
+    three, gate, cells, peek, device, scoped
+):
+    with on_device(device):
+        line = [cells(float(index)) for index in (1, 0, 0, 0)]
+    with standing_apart(three, device), playing_on(three, device):
+        stream = sk.wrap(three["torch"].current())
+        with sk.use(stream) if scoped else contextlib.nullcontext():
+            gate.hold(stream.handle)
+            for name, pair in zip(WITH_CURRENT, pairs_of(line), strict=True):
+                three[name].add_one_current(*pair)
+                if not scoped and name != "torch":
+                    sync(three[name].handle_of(three[name].current()))
+            if scoped:
+                assert {s.id for s in sk.current_streams().values()} == {stream.id}
+                assert sk.current_stream() is stream
+                sk.assert_one_queue()
+        assert held(stream.handle)
+        assert [peek(cell) for cell in line] == ([1, 0, 0, 0] if scoped else [1, 0, 1, 2])
+        assert gate.closed
+        gate.open()
+        sync(stream.handle)
+        assert [peek(cell) for cell in line] == ([1, 2, 3, 4] if scoped else [1, 2, 1, 2])
+
+
+def pairs_of(line):
+    """What each kernel of a pipeline reads and writes."""
+    return [(src.pointer, dst.pointer) for src, dst in itertools.pairwise(line)]
 
 
 def test_the_current_streams_are_the_users_own_objects_again(three):
@@ -122,24 +156,72 @@ def test_the_current_streams_are_the_users_own_objects_again(three):
     assert stand(three) == before_all
 
 
-def leave_by_return(stream):
+def leave_by_return(stream, body):
     with sk.use(stream):
-        return
+        body()
 
 
-def leave_by_exception(stream):
-    with pytest.raises(KeyError), sk.use(stream):
+def leave_by_exception(stream, body):
+    with pytest.raises(KeyError), sk.use(stream):  # noqa: PT012 - the body is what is tested
+        body()
         raise KeyError
 
 
-def leave_by_generator_close(stream):
-    def body():
+def leave_by_generator_close(stream, body):
+    def generate():
         with sk.use(stream):
+            body()
             yield
 
-    generator = body()
+    generator = generate()
     next(generator)
     generator.close()
+
+
+def bodies(three, device):
+    """What a block may do to the libraries on its device, by their own functions and by scopes."""
+    torch, cupy, warp = (three[name] for name in WITH_CURRENT)
+    kept = []  # a CuPy stream that dies is no longer current
+
+    def new(player):
+        kept.append(player.new_stream())
+        return kept[-1]
+
+    def nothing():
+        pass
+
+    def sets():
+        for player in three.values():
+            player.make_current(new(player))
+
+    def sets_defaults():
+        for player in three.values():
+            player.make_current(player.default())
+
+    def enters():
+        with (
+            torch.torch.cuda.stream(new(torch)),
+            new(cupy),
+            warp.warp.ScopedStream(new(warp)),
+        ):
+            sets()
+
+    def sets_and_enters():
+        sets()
+        enters()
+
+    def nests():
+        sets()
+        with sk.new_stream(device):
+            sets()
+            with sk.use(sk.new_stream(device), libraries=["cupy"]):
+                enters()
+            with sk.use(sk.new_stream(device), ordered=True):
+                sets()
+            with sk.new_stream(0):
+                pass
+
+    return nothing, sets, sets_defaults, enters, sets_and_enters, nests
 
 
 def torch_states(player, keep):
@@ -167,20 +249,21 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
         with on_device(device):  # where its streams are; outside of it, device 0 is current
             first = current(three)
             pushed, used = cupy.new_stream(), cupy.new_stream()
-            undo.callback(put_back, three, first, device)
+            undo.callback(place, three, first, device)
             torch.make_current(torch_states(torch, keep)[torch_state])
             if cupy_state == "pushed":
                 undo.enter_context(pushed)
             if cupy_state != "default":
-                undo.callback(put_back, three, current(three), device)
+                undo.callback(place, three, current(three), device)
                 cupy.make_current(used)
             if warp_state != "own":
                 warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
         before = stand(three)
         stream = sk.new_stream(device)
 
-        leave(stream)
-        assert stand(three) == before
+        for body in bodies(three, device):
+            leave(stream, body)
+            assert stand(three) == before, body.__name__
 
         with stream:  # what the body sets does not survive it, nor a nested scope of the same
             with stream:
@@ -192,17 +275,10 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             torch.make_current(torch.new_stream())
             warp.make_current(warp.new_stream())
             cupy.make_current(pushed)
-            leave(sk.new_stream(0))
-            leave(sk.new_stream(device))
+            leave(sk.new_stream(0), lambda: None)
+            leave(sk.new_stream(device), lambda: None)
         assert stand(three) == before
     assert stand(three) == before_all
-
-
-def put_back(three, streams, device):
-    """Make each library's stream current again where it plays."""
-    with on_device(device):  # CuPy takes no stream of another
-        for name, player in three.items():
-            player.make_current(streams[name])
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
@@ -226,22 +302,24 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
         pass
 
 
-def test_a_library_that_refuses_leaves_the_others_where_they_were(three):
+def test_a_library_that_refuses_leaves_the_others_where_they_were(three, device):
     before = stand(three)
     with pytest.raises(sk.UnsupportedStreamError, match="torch"):
-        sk.per_thread_stream().__enter__()
-    with pytest.raises(sk.UnsupportedStreamError, match="torch"), sk.per_thread_stream():
+        sk.per_thread_stream(device).__enter__()
+    assert stand(three) == before
+    with pytest.raises(sk.UnsupportedStreamError, match="torch"), sk.per_thread_stream(device):
         pass
     assert stand(three) == before
-    with sk.use(sk.per_thread_stream(), libraries=["cupy"]):
-        assert sk.current_stream("cupy") == sk.per_thread_stream()
-        assert three["torch"].current() == before["torch"][0]
+    with sk.use(sk.per_thread_stream(device), libraries=["cupy"]):
+        assert sk.current_stream("cupy") == sk.per_thread_stream(device)
+        assert three["torch"].current() == before["torch"][device]
     assert stand(three) == before
 
 
-def test_leaving_out_of_order_raises_and_restores(three):
+@pytest.mark.parametrize("outer_device", DEVICES)
+def test_leaving_out_of_order_raises_and_restores(three, device, outer_device):
     before = stand(three)
-    outer, inner = sk.new_stream(name="outer"), sk.new_stream(name="inner")
+    outer, inner = sk.new_stream(outer_device, name="outer"), sk.new_stream(device, name="inner")
     first, second = sk.use(outer), sk.use(inner)
     first.__enter__()
     second.__enter__()
@@ -253,12 +331,12 @@ def test_leaving_out_of_order_raises_and_restores(three):
     assert stand(three) == before
 
 
-def test_libraries_narrows_the_scope(three):
+def test_libraries_narrows_the_scope(three, device):
     before = stand(three)
-    stream = sk.new_stream()
+    stream = sk.new_stream(device)
     with sk.use(stream, libraries=["cupy"]):
         assert sk.current_stream("cupy") == stream != sk.current_stream("torch")
-        assert three["torch"].current() == before["torch"][0]
+        assert three["torch"].current() == before["torch"][device]
         with pytest.raises(sk.OneQueueError, match=r"torch on .*; cupy on "):
             sk.assert_one_queue()
         sk.assert_one_queue(libraries=["cupy"])
@@ -268,18 +346,6 @@ def test_libraries_narrows_the_scope(three):
             sk.use(stream, libraries=[name])
         with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
             sk.current_stream(name)
-
-
-@contextlib.contextmanager
-def standing_on(three, library, device):
-    """A new stream of the library, made current there; then the one before."""
-    with on_device(device):
-        first, previous = current(three), three[library].new_stream()
-        three[library].make_current(previous)
-    try:
-        yield previous
-    finally:
-        put_back(three, first, device)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -310,18 +376,42 @@ def test_the_previous_stream_waits_for_an_ordered_scope_also_by_exception(
         scope.sync()
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("first", ["previous", "scope"])
 @pytest.mark.parametrize("library", WITH_CURRENT)
-def test_work_before_in_and_after_an_ordered_scope_is_in_order(three, gate, cells, library):
-    player, scope = three[library], sk.new_stream(nonblocking=True)
-    src, dst = cells_pair(cells)
-    with standing_on(three, library, 0) as previous:
-        gate.hold(player.handle_of(previous))
-        with sk.use(scope, ordered=True):
-            player.add_one_current(src.pointer, dst.pointer)
-        player.add_one_current(dst.pointer, src.pointer)
+def test_only_an_ordered_scope_keeps_what_is_before_in_and_after_it_in_order(  # noqa: PLR0917 - the cases
+    three, gate, cells, peek, device, library, first, ordered
+):
+    """``first`` is the queue that is held, from its first work on."""
+    player = three[library]
+    with on_device(device):
+        line = [cells(float(index)) for index in (1, 0, 0, 0)]
+    with standing_on(three, library, device) as previous, playing_on(three, device):
+        scope = sk.new_stream(device, nonblocking=True)
+        queues = {"previous": player.handle_of(previous), "scope": scope.handle}
+        works = [lambda pair=pair: player.add_one_current(*pair) for pair in pairs_of(line)]
+        if first == "previous":
+            gate.hold(queues["previous"])
+        works[0]()
+        with sk.use(scope, ordered=ordered):
+            if first == "scope":
+                gate.hold(queues["scope"])
+            works[1]()
+        works[2]()
+        if ordered:
+            assert held(queues["previous"])
+            assert [peek(cell) for cell in line] == [1, 0 if first == "previous" else 2, 0, 0]
+        else:
+            sync(queues["scope" if first == "previous" else "previous"])
+            assert [peek(cell) for cell in line] == (
+                [1, 0, 1, 0] if first == "previous" else [1, 2, 0, 1]
+            )
+        assert gate.closed
         gate.open()
-        sync(player.handle_of(previous))
-        assert (dst.read(), src.read()) == (2, 3)
+        sync(queues["scope"])
+        sync(queues["previous"])
+        if ordered:
+            assert [peek(cell) for cell in line] == [1, 2, 3, 4]
 
 
 def test_current_stream_names_those_that_differ(three):
@@ -336,15 +426,27 @@ def test_current_stream_names_those_that_differ(three):
         assert sk.current_stream() is stream
 
 
-def test_submit_runs_now_on_the_queue(three, gate, cells):
-    stream = sk.new_stream()
-    src, dst = cells_pair(cells)
-    gate.hold(stream.handle)
-    assert stream.submit(three["cupy"].add_one_current, src.pointer, dst=dst.pointer) is None
-    assert held(stream.handle)
-    gate.open()
-    stream.sync()
-    assert dst.read() == 2
+@pytest.mark.parametrize("submitted", [True, False])
+@pytest.mark.parametrize("library", WITH_CURRENT)
+def test_only_what_is_submitted_waits_for_the_queue(  # noqa: PLR0917 - the cases
+    three, gate, cells, peek, device, library, submitted
+):
+    stream, player = sk.new_stream(device), three[library]
+    with on_device(device):
+        src, dst = cells(1), cells(0)
+    with standing_apart(three, device), playing_on(three, device):
+        gate.hold(stream.handle)
+        if submitted:
+            assert stream.submit(player.add_one_current, src.pointer, dst=dst.pointer) is None
+            assert held(stream.handle)
+        else:
+            player.add_one_current(src.pointer, dst.pointer)
+            sync(player.handle_of(player.current()))
+        assert peek(dst) == (0 if submitted else 2)
+        assert gate.closed
+        gate.open()
+        sync(stream.handle)
+        assert peek(dst) == 2
 
 
 def test_foreign_streams_are_entered_too(three):
@@ -352,3 +454,38 @@ def test_foreign_streams_are_entered_too(three):
     with sk.use(native) as stream:
         assert stream.native is native
         assert sk.current_stream("warp") == stream
+
+
+@pytest.mark.parametrize("state", ["default", "pool", "external"])
+@pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
+def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
+    """They are for versions of torch whose private ones are not known."""
+    from streamkit.backends import _torch
+
+    private = _torch._get, _torch._set
+    monkeypatch.setattr(_torch, "_get", _torch._public_get)
+    monkeypatch.setattr(_torch, "_set", _torch._public_set)
+    assert _torch._get not in private, "torch has no private ones"
+    torch, keep = three["torch"], []
+    with on_device(device):
+        first = current(three)
+        stands_on = torch_states(torch, keep)[state]
+        torch.make_current(stands_on)
+        assert _torch._get(device) == private[0](device)
+        assert sk.current_stream("torch") == sk.wrap(stands_on)
+    try:
+        before = stand(three)
+        for body in bodies(three, device):
+            leave(sk.new_stream(device), body)
+            assert stand(three) == before, body.__name__
+        stream = sk.new_stream(device)
+        with stream, stream:
+            torch.make_current(torch.new_stream())
+            with stream:
+                sk.assert_one_queue()
+                assert sk.current_stream("torch") == stream
+                assert torch.handle_of(torch.current()) == stream.handle
+        assert stand(three) == before
+        assert sk.current_stream("torch", device=device) == sk.wrap(stands_on)
+    finally:
+        place(three, first, device)

@@ -10,16 +10,25 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from _places import stand
 
 import streamkit as sk
+from _libraries import cuda_devices
 
 SECONDS = float(os.environ.get("STREAMKIT_STRESS_SECONDS", "30"))
 
 
 @pytest.fixture(autouse=True)
-def all_three(players):
-    for name in ("torch", "cupy", "warp"):
-        players(name)
+def all_three(three):
+    """All of them are loaded, and stand after each test where they stood."""
+    before = stand(three)
+    yield
+    assert stand(three) == before
+
+
+@pytest.fixture
+def device(each_device):
+    return each_device
 
 
 class Elsewhere:
@@ -48,11 +57,11 @@ class Elsewhere:
         self.thread.join()
 
 
-def test_another_queue_in_another_thread_is_refused_for_warp(players):
-    warp = players("warp")
-    before = warp.current(), players("torch").current(), players("cupy").current()
-    holder = Elsewhere(sk.new_stream(name="theirs"))
-    mine = sk.new_stream(name="mine")
+def test_another_queue_in_another_thread_is_refused_for_warp(three, device):
+    before = stand(three)
+    holder = Elsewhere(sk.new_stream(device, name="theirs"))
+    held = stand(three)
+    mine = sk.new_stream(device, name="mine")
     with pytest.raises(sk.ScopeError) as caught, mine:
         pass
     text = str(caught.value)
@@ -60,19 +69,40 @@ def test_another_queue_in_another_thread_is_refused_for_warp(players):
     assert "MainThread" in text
     assert "libraries=" in text
     assert "wp.launch" in text
-    assert (players("torch").current(), players("cupy").current()) == before[1:]
+    assert "share one stream" in text
+    assert stand(three) == held
+    assert {name: held[name] for name in ("torch", "cupy", "context")} == {
+        name: before[name] for name in ("torch", "cupy", "context")
+    }
     with sk.use(mine, libraries=["torch", "cupy"]):
         assert sk.current_stream("torch") == mine == sk.current_stream("cupy")
+    assert stand(three) == held
     holder.leave()
-    assert warp.current() is before[0]
+    assert stand(three) == before
     with mine:
         assert sk.current_stream("warp") == mine
+    assert stand(three) == before
 
 
-def test_the_same_queue_is_joined_and_the_last_one_out_restores(players):
-    warp = players("warp")
-    before = warp.current()
-    shared = sk.new_stream()
+@pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+def test_a_scope_on_another_device_is_refused_too_for_warps_default_device_is_one(three):
+    holder = Elsewhere(sk.new_stream(0, name="theirs"))
+    held = stand(three)
+    mine = sk.new_stream(1, name="mine")
+    with pytest.raises(sk.ScopeError, match="libraries=") as caught, mine:
+        pass
+    assert "wp.launch" in str(caught.value)
+    assert "share one stream" not in str(caught.value)
+    assert stand(three) == held
+    with sk.use(mine, libraries=["torch", "cupy"]):
+        assert sk.current_stream("torch") == mine == sk.current_stream("cupy")
+    assert stand(three) == held
+    holder.leave()
+
+
+def test_the_same_queue_is_joined_and_the_last_one_out_restores(three, device):
+    before = stand(three)
+    shared = sk.new_stream(device)
     holder = Elsewhere(shared)
     with shared:
         assert sk.current_stream("warp") == shared
@@ -80,51 +110,59 @@ def test_the_same_queue_is_joined_and_the_last_one_out_restores(players):
         holder.leave()
         assert holder.error is None
         assert sk.current_stream("warp") == shared, "the first one out restored"
-    assert warp.current() is before
+        sk.assert_one_queue()
+    assert stand(three) == before
 
 
-def test_a_nested_scope_may_not_pull_warp_away_from_another_thread():
-    shared = sk.new_stream()
+def test_a_nested_scope_may_not_pull_warp_away_from_another_thread(device):
+    shared = sk.new_stream(device)
     holder = Elsewhere(shared)
     with shared:
-        with pytest.raises(sk.ScopeError, match="holder"), sk.new_stream():
+        with pytest.raises(sk.ScopeError, match="holder"), sk.new_stream(device):
             pass
         assert sk.current_stream("warp") == shared
         sk.assert_one_queue()
     holder.leave()
 
 
-def test_joining_above_a_scope_of_another_queue_is_refused():
+def test_joining_above_a_scope_of_another_queue_is_refused(device):
     """When the one below ended, it would come back under the thread that joined."""
-    outer, inner = sk.new_stream(), sk.new_stream()
+    outer, inner = sk.new_stream(device), sk.new_stream(device)
     with outer, inner:
         guest = Elsewhere(inner)
         assert isinstance(guest.error, sk.ScopeError)
         guest.leave()
 
 
-def test_leaving_in_another_thread_raises_and_leaves_both_whole(players):
-    before = players("torch").current()
-    scope = sk.use(sk.new_stream())
+def test_leaving_in_another_thread_raises_and_leaves_both_whole(three, device):
+    before = stand(three)
+    scope = sk.use(sk.new_stream(device))
     scope.__enter__()
-    caught = []
+    inside = stand(three)
+    caught, theirs = [], []
 
     def leave():
+        theirs.append(stand(three))
         try:
             scope.__exit__(None, None, None)
         except sk.ScopeError as error:
             caught.append(error)
+        theirs.append(stand(three))
 
     thread = threading.Thread(target=leave)
     thread.start()
     thread.join()
     assert "not open in this thread" in str(caught[0])
+    assert theirs[0] == theirs[1]
+    assert stand(three) == inside
     scope.__exit__(None, None, None)
-    assert players("torch").current() == before
+    assert stand(three) == before
 
 
-def test_two_tasks_that_hold_scopes_across_an_await_are_told(players):
-    before = players("torch").current(), players("warp").current()
+@pytest.mark.parametrize("first_out", ["outer", "inner"])
+def test_two_tasks_that_hold_scopes_across_an_await_are_told(three, device, first_out):
+    """Whichever ends first: in order nothing is wrong in the end, out of order both are told."""
+    before = stand(three)
 
     async def hold(stream, entered, may_leave, left):
         try:
@@ -135,16 +173,42 @@ def test_two_tasks_that_hold_scopes_across_an_await_are_told(players):
             left.set()
 
     async def both():
-        a_in, b_in, a_out, b_out = (asyncio.Event() for _ in range(4))
+        outer_in, inner_in, outer_out, inner_out = (asyncio.Event() for _ in range(4))
+
+        async def enter_second():
+            await outer_in.wait()
+            may_leave = outer_out if first_out == "outer" else inner_in
+            await hold(sk.new_stream(device), inner_in, may_leave, inner_out)
+
+        may_leave = inner_in if first_out == "outer" else inner_out
         return await asyncio.gather(
-            hold(sk.new_stream(), a_in, b_in, a_out),  # leaves while the other is inside
-            hold(sk.new_stream(), b_in, a_out, b_out),
+            hold(sk.new_stream(device), outer_in, may_leave, outer_out),
+            enter_second(),
             return_exceptions=True,
         )
 
     results = asyncio.run(both())
-    assert any(isinstance(result, sk.ScopeError) for result in results)
-    assert (players("torch").current(), players("warp").current()) == before
+    told = [isinstance(result, sk.ScopeError) for result in results]
+    assert told == [first_out == "outer"] * 2
+    assert stand(three) == before
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_leaving_out_of_order_ends_all_inside_and_leaves_everything_whole(three, device, depth):
+    before = stand(three)
+    scopes = [sk.use(sk.new_stream(device)) for _ in range(depth + 1)]
+    scopes[0].__enter__()
+    between = stand(three)
+    for scope in scopes[1:]:
+        scope.__enter__()
+    with pytest.raises(sk.ScopeError, match="inside it were open"):
+        scopes[1].__exit__(None, None, None)
+    assert stand(three) == between
+    with pytest.raises(sk.ScopeError, match="not open in this thread"):
+        scopes[-1].__exit__(None, None, None)
+    assert stand(three) == between
+    scopes[0].__exit__(None, None, None)
+    assert stand(three) == before
 
 
 def run_on(stream, fn, *args):

@@ -176,3 +176,22 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     assert not _capture.names_capture(torch.AcceleratorError(said), [])
     full = "CUDA out of memory. 2.00 MiB are allocated in private pools (e.g., CUDA Graphs)"
     assert not _capture.names_capture(torch.OutOfMemoryError(full), adapters)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"),
+    [
+        ("2.9.1", False),
+        ("2.10.0+cu130", True),
+        ("2.15.1a0+git0123abc", True),
+        ("2.16.0.dev20270101", False),
+        ("3.0.0", False),
+    ],
+)
+def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is_known):
+    from streamkit.backends import _torch
+
+    monkeypatch.setattr(torch, "__version__", version)
+    public, private = object(), torch._C._get_default_device  # any that there is
+    assert _torch._private("_get_default_device", public) is (private if is_known else public)
+    assert _torch._private("_not_there", public) is public

@@ -1,0 +1,89 @@
+"""What CUPTI sees of a scope: nothing at all, unless it is ordered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import pytest
+from _places import playing_on, standing_apart
+from _raw import check, driver
+
+import streamkit as sk
+
+pytest.importorskip("cupti")
+
+BLOCKING = pytest.mark.parametrize("nonblocking", [False, True])
+
+
+def scopes(stream, other):
+    """Every kind of scope that shall wait for nothing; an ordered one is on its own queue."""
+    with stream:
+        sk.assert_one_queue()
+    with stream, stream, other, stream:
+        sk.assert_one_queue()
+    with sk.use(stream), sk.use(other, libraries=["torch", "cupy"]), sk.use(stream):
+        sk.assert_one_queue()
+    with stream, sk.use(stream, ordered=True):
+        sk.assert_one_queue()
+    with contextlib.suppress(KeyError), stream:
+        raise KeyError
+
+
+@pytest.fixture
+def kernels(three, cells):
+    """Run a kernel of each library where it stands."""
+    src, dst = cells(1).pointer, cells(0).pointer
+
+    def run():
+        for player in three.values():
+            player.add_one_current(src, dst)
+
+    return run
+
+
+@BLOCKING
+def test_scopes_give_the_device_nothing_and_wait_for_nothing(three, kernels, nonblocking):
+    stream, other = sk.new_stream(nonblocking=nonblocking), sk.wrap(three["torch"].new_stream())
+    with standing_apart(three, 0), playing_on(three, 0):
+        scopes(stream, other)  # builds the views
+        kernels()
+        check(driver.cuCtxSynchronize())
+        with sk.audit() as report:
+            scopes(stream, other)
+    assert report.operations == ()
+
+
+@BLOCKING
+def test_their_work_is_all_there_is_and_the_queues_are_theirs(three, kernels, nonblocking):
+    stream, other = sk.new_stream(nonblocking=nonblocking), sk.wrap(three["torch"].new_stream())
+    with standing_apart(three, 0):
+        scopes(stream, other)
+        with sk.audit() as report, stream:
+            kernels()
+            with other:
+                kernels()
+            kernels()
+    assert {one.kind for one in report.operations} == {"kernel"}
+    found = Counter(one.queue.key for one in report.work)
+    assert found == {report._key_of(stream): 6, report._key_of(other): 3}
+
+
+@BLOCKING
+def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
+    three, kernels, nonblocking
+):
+    stream = sk.new_stream(nonblocking=nonblocking)
+    with standing_apart(three, 0), playing_on(three, 0):
+        before = [sk.wrap(player.current()) for player in three.values()]
+        with sk.use(stream, ordered=True):  # makes what it needs
+            pass
+        with sk.audit() as report:
+            kernels()
+            with sk.use(stream, ordered=True):
+                kernels()
+            kernels()
+    its, theirs = report._key_of(stream), [report._key_of(one) for one in before]
+    assert Counter(wait.queue.key for wait in report.waits) == {its: 3, **dict.fromkeys(theirs, 1)}
+    assert {wait.after.key for wait in report.waits} == {its, *theirs}
+    assert report.synchronisations == []
