@@ -9,9 +9,11 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import _emulator
 import pytest
@@ -22,7 +24,7 @@ import streamkit as sk
 from _libraries import need
 from streamkit import _driver_events
 
-pytestmark = pytest.mark.usefixtures("handles", "own_state")
+pytestmark = pytest.mark.usefixtures("handles", "memory")
 LEGACY = 1
 RELAXED = driver.CUstreamCaptureMode(2)
 MOST = 8
@@ -38,14 +40,6 @@ def memory(warp):
     yield _warp_memory
     gc.collect()
     assert not _warp_memory._unfreed
-
-
-@pytest.fixture
-def own_state(memory):
-    """Let each test be warned for the first time."""
-    from streamkit.backends import _warp_uncovered
-
-    _warp_uncovered._warned.clear()
 
 
 @pytest.fixture
@@ -751,23 +745,56 @@ class Own:
         raise NotImplementedError
 
 
+class Compiled:
+    """One that is not referenced weakly, as many an extension's class."""
+
+    __slots__ = ()
+    allocate, deallocate = Own.allocate, Own.deallocate
+
+
+@pytest.fixture
+def allocators(warp):
+    """Warp's allocators of both devices, put back after the test."""
+    yield
+    warp.set_cuda_allocator(None)
+
+
+@pytest.mark.usefixtures("allocators")
+@pytest.mark.parametrize("kind", [Own, Compiled])
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, inside):
-    allocator, stream = Own(), sk.new_stream(nonblocking=True)
-    usual = warp.get_device_allocator("cuda:0")
-    with stream if inside else contextlib.nullcontext():
-        warp.set_device_allocator("cuda:0", allocator)
-    try:
-        with pytest.warns(RuntimeWarning, match=r"Own.*s\.keep\(array\)"), stream:
-            assert warp.get_device_allocator("cuda:0") is allocator
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with stream, sk.new_stream():
-                pass
-        assert warp.get_device_allocator("cuda:0") is allocator
-    finally:
-        warp.set_device_allocator("cuda:0", None)
+def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, kind, inside):
+    usual, allocator = warp.get_device_allocator("cuda:0"), kind()
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(1, nonblocking=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if not inside:
+            warp.set_cuda_allocator(allocator)
+        with stream:
+            assert bool(told) is not inside
+            warp.set_cuda_allocator(allocator)
+    assert [warning.category for warning in told] == [RuntimeWarning]
+    assert re.search(rf"{kind.__name__}.*s\.keep\(array\)", str(told[0].message))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with stream, other:
+            pass
+    assert warp.get_device_allocator("cuda:0") is allocator
+    warp.set_device_allocator("cuda:0", kind())
+    with pytest.warns(RuntimeWarning, match=kind.__name__), stream:
+        pass
+    warp.set_device_allocator("cuda:0", None)
     assert warp.get_device_allocator("cuda:0") is usual
+
+
+@pytest.mark.usefixtures("allocators")
+def test_a_scope_is_left_though_its_warning_is_made_an_error(warp):
+    before, stream = warp.get_stream("cuda:0"), sk.new_stream(nonblocking=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(sk.ScopeError, match=r"RuntimeWarning: .*Own"), stream:
+            warp.set_device_allocator("cuda:0", Own())
+    assert warp.get_stream("cuda:0") is before
+    assert sk.current_stream("warp") != stream
 
 
 def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
@@ -785,9 +812,18 @@ def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
                 warp.set_device_allocator("cuda:0", None)
 
 
-def test_a_warp_of_unknown_functions_is_warned_of(monkeypatch, memory):
-    monkeypatch.setattr(memory, "_install", lambda: False)
+def test_a_warp_of_unknown_functions_is_left_alone_and_warned_of(monkeypatch, memory):
+    """That one of them is known does not mean that all are."""
+
+    def free():
+        raise NotImplementedError
+
+    core = SimpleNamespace(wp_free_device_async=free)
+    context = SimpleNamespace(runtime=SimpleNamespace(core=core))
+    monkeypatch.setattr(memory._warp_queues, "context", lambda: context)
+    monkeypatch.setattr(memory, "_install", memory._install.__wrapped__)
     memory._warp_uncovered.warn_of_version.cache_clear()
     with pytest.warns(RuntimeWarning, match="does not know how Warp"):
         sk.new_stream(nonblocking=True).to("warp")
     sk.new_stream(nonblocking=True).to("warp")
+    assert vars(core) == {"wp_free_device_async": free}
