@@ -732,6 +732,30 @@ def test_a_forked_child_frees_without_the_driver(memory):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+# -- what it costs ----------------------------------------------------------------------------
+
+
+def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(memory, array):
+    from streamkit import _bench_rows
+
+    (plan,) = [plan for plan in _bench_rows.PLANS if plan.name.startswith("a Warp array")]
+    other = sk.new_stream(nonblocking=True)
+    other.to("warp")
+    found = {*memory._warp_queues.watched}
+    # Warp cannot allocate on this driver, but free
+    libraries = SimpleNamespace(warp=SimpleNamespace(empty=lambda *_, **__: array()), device=0)
+    records = []
+    with plan.arrange(libraries) as arms:
+        for _ in range(2):
+            for run, after in [(arms.ours, arms.between), (arms.theirs, arms.clear)]:
+                _emulator.reset_calls()
+                run([None] * 5)
+                records.append(_emulator.calls("cuEventRecord"))
+                after()
+    assert records == [5, 0, 5, 0]
+    assert found <= {*memory._warp_queues.watched}
+
+
 # -- what is not covered ----------------------------------------------------------------------
 
 
