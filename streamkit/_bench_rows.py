@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -66,6 +67,29 @@ def _scope_nested(libraries: Libraries) -> Generator[Arms]:
     s = sk.new_stream()
     with s:
         yield _scopes(libraries, s)
+
+
+@_row(
+    "a Warp array made and dropped, non-blocking s",
+    "the same on a blocking s",
+    at_most=3.0,
+    aim=2.0,
+    note="each side inside its scope; Warp's memory is made safe on ours",
+)
+def _warp_array(libraries: Libraries) -> Generator[Arms]:
+    def inside(scope: Any, items: list[Any]) -> None:
+        with scope:
+            make(items)
+
+    from streamkit.backends._warp_queues import watched  # noqa: PLC0415 - imports Warp
+
+    s, blocking = sk.new_stream(nonblocking=True), sk.new_stream()
+    make = calls_without(partial(libraries.warp.empty, 1024, device=f"cuda:{libraries.device}"))
+    with ExitStack() as back:
+        back.callback(watched.update, watched.copy())
+        watched.clear()  # of other queues, for which both sides would wait
+        ours, theirs = partial(inside, s), partial(inside, blocking)
+        yield Arms(ours, theirs, same(None), same(None), between=watched.clear)
 
 
 @_row(

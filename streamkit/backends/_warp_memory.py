@@ -32,6 +32,15 @@ _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
 _REPLACES = re.compile(r"wp_\w*(sort|create|rebuild|update|reserve)\w*_device")
 # those that may allocate
 _ALLOCATES = re.compile(r"wp_(?!alloc|free|memset|texture|surface|array_copy)\w+_device")
+# one of each kind that must be found, or this is a Warp of other functions
+_KNOWN = {
+    "wp_free_device_async",
+    "wp_mesh_destroy_device",
+    "wp_radix_sort_pairs_int_device",
+    "wp_array_scan_int_device",
+    "wp_cuda_graph_begin_capture",
+    "wp_cuda_stream_unregister",
+}
 
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -67,9 +76,12 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         return binding
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
 
-    def enter() -> Any:
+    def look() -> None:
         if getattr(device, "_custom_allocator", None) is not None:
             _warp_uncovered.warn_of_allocator(device)
+
+    def enter() -> Any:
+        look()
         token = enter_it()
         if lent not in _warp_queues.watched:
             _warp_queues.watch(lent)
@@ -79,6 +91,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         try:
             if not stays and _driver.is_usable():
                 lent.mark()
+            look()
         finally:
             leave_it(token)
 
@@ -96,7 +109,7 @@ def _install() -> bool:
     scan, mesh and hash grid have none.
     """
     core = getattr(getattr(_warp_queues.context(), "runtime", None), "core", None)
-    if not hasattr(core, "wp_free_device_async"):
+    if _KNOWN.difference(getattr(core, "__dict__", ())):
         return False
     found: dict[str, Any] = {}
     for name, native in vars(core).items():

@@ -8,8 +8,11 @@ from typing import Any
 
 import warp
 
+from streamkit._weak_table import WeakTable
+
 _managed: Any = getattr(warp, "CudaManagedAllocator", ())  # frees by cudaFree, which waits
-_warned: set[str] = set()
+_warned: WeakTable[Any] = WeakTable()  # the allocators, by their ids
+_warned_strongly: dict[int, Any] = {}  # those that know no weak references
 
 
 @functools.cache
@@ -19,10 +22,16 @@ def warn_of_version() -> None:
 
 
 def warn_of_allocator(device: Any) -> None:
-    """Warn of an allocator that somebody set, and that may free at once."""
+    """Warn, once, of an allocator that somebody set, and that may free at once."""
     allocator = warp.get_device_allocator(device)
-    if device.alias not in _warned and not isinstance(allocator, _managed):
-        _warned.add(device.alias)
+    if isinstance(allocator, _managed):
+        return
+    number = id(allocator)
+    if number not in _warned_strongly and _warned.find(number) is not allocator:
+        try:
+            _warned.keep(number, allocator)
+        except TypeError:
+            _warned_strongly[number] = allocator
         _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
 

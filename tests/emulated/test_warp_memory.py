@@ -9,9 +9,11 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import _emulator
 import pytest
@@ -22,7 +24,7 @@ import streamkit as sk
 from _libraries import need
 from streamkit import _driver_events
 
-pytestmark = pytest.mark.usefixtures("handles", "own_state")
+pytestmark = pytest.mark.usefixtures("handles", "memory")
 LEGACY = 1
 RELAXED = driver.CUstreamCaptureMode(2)
 MOST = 8
@@ -38,14 +40,6 @@ def memory(warp):
     yield _warp_memory
     gc.collect()
     assert not _warp_memory._unfreed
-
-
-@pytest.fixture
-def own_state(memory):
-    """Let each test be warned for the first time."""
-    from streamkit.backends import _warp_uncovered
-
-    _warp_uncovered._warned.clear()
 
 
 @pytest.fixture
@@ -738,6 +732,30 @@ def test_a_forked_child_frees_without_the_driver(memory):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+# -- what it costs ----------------------------------------------------------------------------
+
+
+def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(memory, array):
+    from streamkit import _bench_rows
+
+    (plan,) = [plan for plan in _bench_rows.PLANS if plan.name.startswith("a Warp array")]
+    other = sk.new_stream(nonblocking=True)
+    other.to("warp")
+    found = {*memory._warp_queues.watched}
+    # Warp cannot allocate on this driver, but free
+    libraries = SimpleNamespace(warp=SimpleNamespace(empty=lambda *_, **__: array()), device=0)
+    records = []
+    with plan.arrange(libraries) as arms:
+        for _ in range(2):
+            for run, after in [(arms.ours, arms.between), (arms.theirs, arms.clear)]:
+                _emulator.reset_calls()
+                run([None] * 5)
+                records.append(_emulator.calls("cuEventRecord"))
+                after()
+    assert records == [5, 0, 5, 0]
+    assert found <= {*memory._warp_queues.watched}
+
+
 # -- what is not covered ----------------------------------------------------------------------
 
 
@@ -751,23 +769,56 @@ class Own:
         raise NotImplementedError
 
 
+class Compiled:
+    """One that is not referenced weakly, as many an extension's class."""
+
+    __slots__ = ()
+    allocate, deallocate = Own.allocate, Own.deallocate
+
+
+@pytest.fixture
+def allocators(warp):
+    """Warp's allocators of both devices, put back after the test."""
+    yield
+    warp.set_cuda_allocator(None)
+
+
+@pytest.mark.usefixtures("allocators")
+@pytest.mark.parametrize("kind", [Own, Compiled])
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, inside):
-    allocator, stream = Own(), sk.new_stream(nonblocking=True)
-    usual = warp.get_device_allocator("cuda:0")
-    with stream if inside else contextlib.nullcontext():
-        warp.set_device_allocator("cuda:0", allocator)
-    try:
-        with pytest.warns(RuntimeWarning, match=r"Own.*s\.keep\(array\)"), stream:
-            assert warp.get_device_allocator("cuda:0") is allocator
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with stream, sk.new_stream():
-                pass
-        assert warp.get_device_allocator("cuda:0") is allocator
-    finally:
-        warp.set_device_allocator("cuda:0", None)
+def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, kind, inside):
+    usual, allocator = warp.get_device_allocator("cuda:0"), kind()
+    stream, other = sk.new_stream(nonblocking=True), sk.new_stream(1, nonblocking=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if not inside:
+            warp.set_cuda_allocator(allocator)
+        with stream:
+            assert bool(told) is not inside
+            warp.set_cuda_allocator(allocator)
+    assert [warning.category for warning in told] == [RuntimeWarning]
+    assert re.search(rf"{kind.__name__}.*s\.keep\(array\)", str(told[0].message))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with stream, other:
+            pass
+    assert warp.get_device_allocator("cuda:0") is allocator
+    warp.set_device_allocator("cuda:0", kind())
+    with pytest.warns(RuntimeWarning, match=kind.__name__), stream:
+        pass
+    warp.set_device_allocator("cuda:0", None)
     assert warp.get_device_allocator("cuda:0") is usual
+
+
+@pytest.mark.usefixtures("allocators")
+def test_a_scope_is_left_though_its_warning_is_made_an_error(warp):
+    before, stream = warp.get_stream("cuda:0"), sk.new_stream(nonblocking=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(sk.ScopeError, match=r"RuntimeWarning: .*Own"), stream:
+            warp.set_device_allocator("cuda:0", Own())
+    assert warp.get_stream("cuda:0") is before
+    assert sk.current_stream("warp") != stream
 
 
 def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
@@ -785,9 +836,18 @@ def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
                 warp.set_device_allocator("cuda:0", None)
 
 
-def test_a_warp_of_unknown_functions_is_warned_of(monkeypatch, memory):
-    monkeypatch.setattr(memory, "_install", lambda: False)
+def test_a_warp_of_unknown_functions_is_left_alone_and_warned_of(monkeypatch, memory):
+    """That one of them is known does not mean that all are."""
+
+    def free():
+        raise NotImplementedError
+
+    core = SimpleNamespace(wp_free_device_async=free)
+    context = SimpleNamespace(runtime=SimpleNamespace(core=core))
+    monkeypatch.setattr(memory._warp_queues, "context", lambda: context)
+    monkeypatch.setattr(memory, "_install", memory._install.__wrapped__)
     memory._warp_uncovered.warn_of_version.cache_clear()
     with pytest.warns(RuntimeWarning, match="does not know how Warp"):
         sk.new_stream(nonblocking=True).to("warp")
     sk.new_stream(nonblocking=True).to("warp")
+    assert vars(core) == {"wp_free_device_async": free}

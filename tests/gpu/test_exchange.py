@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from _raw import Gate, busy, check, driver, sync
+from _raw import Cell, Gate, busy, check, driver, sync
 
 import streamkit as sk
 
@@ -210,11 +210,69 @@ def test_jax_has_the_host_wait_for_nothing(adding, gate, stream, source):
 
 
 @pytest.mark.parametrize("source", MAKERS)
-def test_jax_waits_for_no_other_queue(adding, gate, stream, source):
-    (array, add), other = adding(source), sk.new_stream(nonblocking=True)
+def test_jax_waits_for_no_other_queue(players, adding, gate, stream, source):
+    (array, add), holder = adding(source), sk.new_stream(nonblocking=True)
+    others = [players(name).current() for name in MAKERS]
     with stream:
-        gate.hold(other.handle)
+        gate.hold(holder.handle)
+        for other in [*map(sk.wrap, others), sk.default_stream()]:
+            other.wait(holder)
         assert not blocks(gate, lambda: add(array).block_until_ready())
+
+
+ADDRESS = {
+    "torch": lambda tensor: tensor.data_ptr(),
+    "cupy": lambda array: array.data.ptr,
+    "warp": lambda array: array.ptr,
+}
+LONG = 1 << 28, 1 << 29  # numbers; the second where JAX is done too soon with the first
+
+
+@pytest.fixture(scope="module")
+def computing(jax):
+    """Begin an array of some tens of milliseconds' work, and tell the value of its numbers."""
+    count, steps, calls = itertools.count(), 256, 24
+
+    @jax.jit
+    def work(array, factor, summand):
+        for _ in range(steps):  # one kernel, that nobody can shorten
+            array = array * factor + summand
+        return array
+
+    def begin(size, calls=calls):
+        first = float(next(count) % steps)  # else earlier work could leave the same in its memory
+        array = jax.numpy.full(size, first, "float32")
+        for _ in range(calls):
+            array = work(array, 1.0, 1.0)
+        return array, first + calls * steps
+
+    for size in LONG:
+        array, value = begin(size, 1)  # compiles
+        assert array[size - 1] == value
+    return begin
+
+
+@pytest.mark.parametrize("taker", DLPACK)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_queue_waits_for_what_jax_computes_and_the_host_does_not(
+    players, stream, computing, taker, ordered
+):
+    """In the control arm it is another queue that takes the array."""
+    take, cell, other = DLPACK[taker](players), Cell(0), sk.new_stream(nonblocking=True)
+    for size in LONG:
+        array, value = computing(size)
+        with stream if ordered else other:
+            taken = take(array)
+        waited = array.is_ready()
+        if not waited:
+            break
+    assert not waited, "the host has waited for JAX"
+    last = ADDRESS[taker](taken) + array.nbytes - 4
+    check(driver.cuMemcpyDtoDAsync(cell.pointer, last, 4, stream.handle))
+    sync(stream.handle)
+    assert ordered or not array.is_ready(), "the control has read too late"
+    assert (cell.read() == value) is ordered
+    cell.free()
 
 
 # -- the CUDA array interface -----------------------------------------------------------------
@@ -229,6 +287,21 @@ def test_the_array_interface_blocks_where_the_page_says(players, gate, stream, s
         check(driver.cuCtxSynchronize())
         gate.hold(stream.handle)
         assert blocks(gate, lambda: take(array)) is ((source, taker) in BLOCKS)
+
+
+@pytest.mark.parametrize("taker", INTERFACE)
+def test_jax_shows_no_stream_and_forbids_to_write(players, gate, stream, jax, taker):
+    take = INTERFACE[taker](players)
+    array = (jax.numpy.zeros(SIZE, "float32") + 1).block_until_ready()
+    with stream:
+        if taker == "torch":
+            with pytest.raises(TypeError, match="read only"):
+                take(array)
+            return
+        take(array)
+        check(driver.cuCtxSynchronize())
+        gate.hold(stream.handle)
+        assert not blocks(gate, lambda: take(array))
 
 
 @pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, INTERFACE))

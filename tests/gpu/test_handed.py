@@ -322,6 +322,7 @@ def used():
         resident=resident_bytes(),
         torch=torch.cuda.memory_allocated(),
         cupy=cupy.get_default_memory_pool().used_bytes(),
+        free=check(driver.cuMemGetInfo())[0],
     )
 
 
@@ -346,9 +347,11 @@ def test_keep_leaves_nothing(players):
     is_back(*settled(cycle))
 
 
+@pytest.mark.alone  # for the device's free memory is that of all processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", [Torch, TorchOfCupy, Cupy, Warp])
+@each
 def test_handoff_leaves_nothing(players, kind):
+    """As many handoffs as cycles are asked for, those of all kinds together."""
     library = kind(players)
     one, other = streams()
     array = library.full(1)
@@ -361,7 +364,9 @@ def test_handoff_leaves_nothing(players, kind):
         one.sync()
         other.sync()
 
-    is_back(*settled(cycle))
+    before, after = settled(cycle)
+    is_back(before, after)
+    assert before.free - after.free < 4 << 20
 
 
 def test_who_is_given_the_integer_of_dlpack(players):

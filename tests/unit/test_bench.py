@@ -140,6 +140,7 @@ def test_the_rows_are_those_of_the_design_and_of_graphs():
         "with s:, blocking s": (0.30, 0.25),
         "with s:, torch pool stream": (0.42, 0.35),
         "with s:, nested in one of s": (0.10, 0.06),
+        "a Warp array made and dropped, non-blocking s": (3.0, 2.0),
         "b.wait(a)": (0.35, 0.26),
         "s.record(e), e reused": (0.60, 0.53),
         "s.keep(x)": (2.0, 1.5),
