@@ -68,7 +68,7 @@ class HostEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds."""
         mark = self._live()
-        with _host_watch.note(None, "synchronisation", "event sync"):
+        with _host_watch.note(mark and mark.stream(), "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 _refusals_waiting.raise_timeout(self, timeout)
 

@@ -12,7 +12,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -85,9 +85,10 @@ def _wait(event: threading.Event, timeout: float | None = None) -> bool:
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("_forks", "_tells", "reached", "time_ns")
+    __slots__ = ("_forks", "_tells", "reached", "stream", "time_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Callable[[], Any] = lambda: None) -> None:
+        self.stream = stream  # gives the one that recorded it, where an event did that
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
         self._tells: list[Callable[[], object]] = []
