@@ -7,6 +7,7 @@ python docs/evidence/plot_audit.py --data FILE --out FILE   elsewhere
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
 
 HERE = Path(__file__).parent
 TITLES = {
-    "before": "Before: with torch.cuda.stream(s) alone, CuPy and Warp run too early; x is 3",
-    "after": "After: on one StreamKit stream, each follows the one before; x is 7",
+    "before": "Before: with torch.cuda.stream(s) alone, CuPy and Warp run too early; x is {:g}",
+    "after": "After: on one StreamKit stream, each follows the one before; x is {:g}",
 }
 MICROSECOND = 1000
 LEAST = 0.006  # of the width: a kernel of a microsecond has to be seen
@@ -37,7 +38,7 @@ def draw(data: dict[str, Any]) -> Figure:
     longest = max(span_ns(report)[1] - begin_ns(report) for report in reports.values())
     for axes, (name, report) in zip(rows, reports.items(), strict=True):
         lanes(axes, report, longest / MICROSECOND)
-        axes.set_title(TITLES[name], loc="left", fontsize=10)
+        axes.set_title(TITLES[name].format(data["x"][name]), loc="left", fontsize=10)
     rows[-1].set_xlabel("microseconds")
     seen = {library_of(one) for report in reports.values() for one in report.work}
     handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
@@ -78,6 +79,11 @@ def lanes(axes: Any, report: Report, width: float) -> None:
     axes.set_axisbelow(True)
 
 
+def source(written: bytes) -> str:
+    """Return what the picture says it was drawn from, which a test compares."""
+    return f"docs/evidence/audit.json, sha256 {hashlib.sha256(written).hexdigest()}"
+
+
 def main() -> None:
     """Read, draw, write; the same data give the same file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -85,10 +91,20 @@ def main() -> None:
     out = HERE.parent / "pictures" / "before-and-after.svg"
     parser.add_argument("--out", type=Path, default=out, help="where to draw them")
     arguments = parser.parse_args()
+    written: bytes = arguments.data.read_bytes()
+    data = json.loads(written)
+    if "x" not in data:
+        raise SystemExit(
+            f"{arguments.data} does not say what x was: it was recorded by an earlier example. "
+            f"Record it again: python examples/09_see_the_queues.py {arguments.data}"
+        )
+    mpl.rcdefaults()
     mpl.rcParams["svg.hashsalt"] = "streamkit"
-    figure = draw(json.loads(arguments.data.read_text(encoding="utf-8")))
+    figure = draw(data)
     arguments.out.parent.mkdir(exist_ok=True)
-    figure.savefig(arguments.out, metadata={"Date": None} if arguments.out.suffix == ".svg" else {})
+    is_svg = arguments.out.suffix == ".svg"
+    metadata = {"Date": None, "Description": source(written)} if is_svg else {}
+    figure.savefig(arguments.out, metadata=metadata)
 
 
 if __name__ == "__main__":
