@@ -101,8 +101,13 @@ class CudaRecorder:
         return self._key(stream._live())  # noqa: SLF001 - next door
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
-        """Return what this audit calls the queue of a StreamKit stream, closed ones included."""
+        """Return what this audit calls the queue of a StreamKit stream, closed ones included.
+
+        Or of the stream with this id.
+        """
         queues = self._known()
+        if isinstance(stream, int):
+            return queues.with_id(stream)
         with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
             return queues[self.key_of(stream)]
         return self._met.get(stream.id)

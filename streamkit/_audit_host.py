@@ -54,7 +54,7 @@ class HostRecorder:
     ) -> tuple[list[Operation], int]:
         """Return what ran, in nanoseconds since the start, and how many functions have not.
 
-        ``queue_of`` finds the queue of a CUDA stream for which the host waited.
+        ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
         """
         queues: dict[Any, Any] = {None: None}
         for stream in {step.stream for step in self._steps} - {None}:

@@ -86,6 +86,10 @@ class Queues:
         """Whether somebody told of this one."""
         return key in self._known
 
+    def with_id(self, number: int) -> AuditedQueue | None:
+        """Return the one that has this public id, if somebody told of it."""
+        return next((queue for queue in self._known.values() if queue.id == number), None)
+
     def __getitem__(self, key: Key) -> AuditedQueue:
         """Return the queue."""
         queue = self._known.get(key) or self._unknown.get(key)

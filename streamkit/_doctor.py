@@ -40,9 +40,10 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
     findings: list[Finding] = []
     driver = _doctor_driver.look(findings)
     usable = None if findings else driver
+    broken = list(_doctor_installed.load(installed, progress)) if load else []
+    installed = _doctor_installed.asked(installed)
     findings += tell("what is installed", lambda: _doctor_installed.check(installed, driver))
-    if load:
-        findings += _doctor_installed.load(installed, progress)
+    findings += broken
     running = _doctor_running.Running()
     if usable is not None:
         findings += tell("this process", lambda: running.check(installed, usable))

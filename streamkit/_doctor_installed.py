@@ -7,9 +7,10 @@ import importlib.metadata
 import os
 import re
 import warnings
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import _registry
 from streamkit._doctor_builds import CPU, Package, check_builds, install_line, newest
@@ -78,6 +79,20 @@ def look() -> Installed:
         {name: os.environ[name] for name in _READ if name in os.environ},
         frozenset(_registry.loaded()),
     )
+
+
+def asked(installed: Installed) -> Installed:
+    """Return it with the CUDA that CuPy is built for, if it is loaded and its metadata do not say.
+
+    From source or from conda it is called ``cupy``, whatever it is built for.
+    """
+    package = installed.packages.get("cupy")
+    if package is not None and package.cuda is None and "cupy" in _registry.loaded():
+        with suppress(Exception):  # told where it is asked for its stream
+            adapter: Any = _registry.adapter("cupy")
+            package = package._replace(cuda=adapter.built_for())
+            return replace(installed, packages={**installed.packages, "cupy": package})
+    return installed
 
 
 def _distributions() -> dict[str, Distribution]:

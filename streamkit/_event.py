@@ -64,6 +64,7 @@ class CudaEvent(Event, metaclass=Concrete):
         # of the last record: the objects through which the same queue records it again, if it can
         # be that quick; and what gives that queue, where this may be part of anybody's capture
         self._last: _Last = _NEVER
+        self._queue_id: int | None = None  # of the last record, unless others can make one
 
     @property
     def native(self) -> Any:
@@ -114,7 +115,7 @@ class CudaEvent(Event, metaclass=Concrete):
         the wait, and a long one uses no processor. TimeoutError names the event; DriverError if
         the work failed.
         """
-        with _host_watch.note(None, "synchronisation", "event sync"):
+        with _host_watch.note(self._queue_id, "synchronisation", "event sync"):
             _waiting.block(self._is_reached, self._watch, self, timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -192,6 +193,7 @@ class CudaEvent(Event, metaclass=Concrete):
         owned, core = self._owned, queue.core
         if core is None or owned is None or owned.serves != queue.context:
             return _NEVER
+        self._queue_id = queue.id
         self._last = last = core, owned.core, queue.seen_by_events or seen_by_events(queue)
         if self._owned is None:  # another thread has closed it meanwhile
             self.close()
@@ -209,7 +211,9 @@ class CudaEvent(Event, metaclass=Concrete):
             _order.record(self.handle, queue, external=external)
         if external:
             _captures.keep(self._held())
+            self._queue_id = None
             return  # a launch of the graph makes that record: the last one is what it was
+        self._queue_id = queue.id if self._owned is not None else None
         captures = queue.handle != LEGACY and _order.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
 

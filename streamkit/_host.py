@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from typing import TYPE_CHECKING, NoReturn
 
 from streamkit import _host_watch, _keep, _open_scopes, _refusals, errors
@@ -46,8 +47,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
     ) -> None:
         self._name = name
         self._id = next(_ids)
-        self._nonblocking = nonblocking
-        self._owned = owned
+        self._nonblocking, self._owned = nonblocking, owned
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._queue = WorkQueue(f"streamkit-{self._id}")
@@ -69,7 +69,6 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
     @property
     def native(self) -> None:
         """None: it wraps nothing."""
-        return
 
     @property
     def device(self) -> str:
@@ -184,6 +183,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         else:
             raise foreign(self, event)
         target._mark = mark = Mark(self._queue)  # noqa: SLF001 - next door
+        target._source = weakref.ref(self)  # noqa: SLF001 - next door
         self._put(mark)
         _host_watch.note(self, "record", "record", mark)
         return target
@@ -238,8 +238,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
 
 class _HostScope:
-    plan = None
-    again = 0
+    plan, again = None, 0
     _turn: Turn | None = None  # here, because an interrupt can leave it half made
     _step: Step | None = None  # what an audit is told of it
 
@@ -248,8 +247,10 @@ class _HostScope:
 
     def begin(self) -> None:
         """Wait for the queue's turn."""
-        self._turn = Turn(self.stream._queue)  # noqa: SLF001 - one module's business
-        self._turn.begin()
+        queue = self.stream._queue  # noqa: SLF001 - one module's business
+        self._turn = Turn(queue)
+        with _host_watch.note(self.stream, "synchronisation", "with", unless=queue.idle):
+            self._turn.begin()
         self._step = _host_watch.begin(self.stream, "scope", "with")
 
     def leave(self) -> list[str]:

@@ -9,7 +9,7 @@ from streamkit._static_protocol import Concrete
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from streamkit._host_queue import Mark
 
@@ -31,11 +31,16 @@ def foreign(stream: object, other: object) -> Exception:
     )
 
 
+def _nobody() -> None:
+    return
+
+
 class HostEvent(Event, metaclass=Concrete):
     """A point of a host queue. Safe to use from any thread."""
 
     def __init__(self, *, timing: bool = False) -> None:
         self._mark: Mark | None = None
+        self._source: Callable[[], object] = _nobody  # gives the stream of the last record
         self._timing = timing
         self._closed = False
 
@@ -79,7 +84,7 @@ class HostEvent(Event, metaclass=Concrete):
         own ``sync`` as well; but none that the stream had told before the event was recorded.
         """
         mark = self._live()
-        with _host_watch.note(None, "synchronisation", "event sync"):
+        with _host_watch.note(self._source(), "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 _refusals_waiting.raise_timeout(self, timeout)
         if mark is not None:

@@ -53,10 +53,13 @@ def _name(function: Any) -> str:
 
 
 def note(
-    stream: Any, kind: Kind, what: Any, mark: Mark | None = None
+    stream: Any, kind: Kind, what: Any, mark: Mark | None = None, *, unless: bool = False
 ) -> AbstractContextManager[None]:
-    """Tell whoever listens what a stream is given; hold the result while that runs."""
-    return _step(stream, kind, what, mark) or _UNWATCHED
+    """Tell whoever listens what a stream is given, if it is; hold the result while that runs.
+
+    ``stream`` can be the id of a CUDA queue, which nothing here keeps alive.
+    """
+    return (None if unless else _step(stream, kind, what, mark)) or _UNWATCHED
 
 
 def begin(stream: Any, kind: Kind, what: Any) -> Step | None:

@@ -49,7 +49,7 @@ class Operation:
     kind: Kind
     name: str
     queue: AuditedQueue | None
-    """None for what waits for a whole device, or for an event."""
+    """None for what waits for a whole device, or for an event whose queue is not known."""
     start_ns: int
     end_ns: int
     library: str | None = None

@@ -21,8 +21,8 @@ from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
 
 HERE = Path(__file__).parent
 TITLES = {
-    "before": "Before: with torch.cuda.stream(s) alone, CuPy and Warp run too early; x is 3",
-    "after": "After: on one StreamKit stream, each follows the one before; x is 7",
+    "before": "Before: with torch.cuda.stream(s) alone, CuPy and Warp run too early; x is {:g}",
+    "after": "After: on one StreamKit stream, each follows the one before; x is {:g}",
 }
 MICROSECOND = 1000
 LEAST = 0.006  # of the width: a kernel of a microsecond has to be seen
@@ -38,7 +38,7 @@ def draw(data: dict[str, Any]) -> Figure:
     longest = max(span_ns(report)[1] - begin_ns(report) for report in reports.values())
     for axes, (name, report) in zip(rows, reports.items(), strict=True):
         lanes(axes, report, longest / MICROSECOND)
-        axes.set_title(TITLES[name], loc="left", fontsize=10)
+        axes.set_title(TITLES[name].format(data["x"][name]), loc="left", fontsize=10)
     rows[-1].set_xlabel("microseconds")
     seen = {library_of(one) for report in reports.values() for one in report.work}
     handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
@@ -86,12 +86,19 @@ def main() -> None:
     out = HERE.parent / "pictures" / "before-and-after.svg"
     parser.add_argument("--out", type=Path, default=out, help="where to draw them")
     arguments = parser.parse_args()
+    written: bytes = arguments.data.read_bytes()
+    data = json.loads(written)
+    if "x" not in data:
+        raise SystemExit(
+            f"{arguments.data} does not say what x was: it was recorded by an earlier example. "
+            f"Record it again: python examples/09_see_the_queues.py {arguments.data}"
+        )
+    mpl.rcdefaults()
     mpl.rcParams["svg.hashsalt"] = "streamkit"
-    data = arguments.data.read_bytes()
-    figure = draw(json.loads(data))
+    figure = draw(data)
     arguments.out.parent.mkdir(exist_ok=True)
     # a test asks a drawing of which data it is
-    drawn = {"Date": None, "Source": f"sha256 of the data: {hashlib.sha256(data).hexdigest()}"}
+    drawn = {"Date": None, "Source": f"sha256 of the data: {hashlib.sha256(written).hexdigest()}"}
     figure.savefig(arguments.out, metadata=drawn if arguments.out.suffix == ".svg" else {})
 
 

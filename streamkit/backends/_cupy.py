@@ -69,6 +69,11 @@ def borrow(queue: Queue) -> Any:
     return stream
 
 
+def built_for() -> str | None:
+    """Return the major of CUDA that this CuPy was compiled for; None if it is for ROCm."""
+    return None if cupy.cuda.runtime.is_hip else str(cupy.cuda.driver.get_build_version() // 1000)
+
+
 # -- current stream ---------------------------------------------------------------------------
 
 

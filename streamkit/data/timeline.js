@@ -61,15 +61,22 @@ function pixels() {
   return {axis, perMs: axis._length / (axis.range[1] - axis.range[0])};
 }
 
-// The first bar of a lane that may reach to a time: bars of one queue seldom overlap.
+// For each lane: when the last of the bars so far ends. A long one may reach beyond many after it.
+const reach = new Map(byLane.map((lane) => {
+  let last = -Infinity;
+  return [lane, lane.map(([, , , start, duration]) => (last = Math.max(last, start + duration)))];
+}));
+
+// The first bar of a lane that reaches to a time.
 function firstAt(lane, time) {
+  const ends = reach.get(lane);
   let low = 0, high = lane.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (lane[middle][3] < time) low = middle + 1;
+    if (ends[middle] < time) low = middle + 1;
     else high = middle;
   }
-  return Math.max(0, low - 8);
+  return low;
 }
 
 function escaped(text) {  // Plotly reads annotations as HTML
@@ -117,7 +124,7 @@ function barAt(clientX, clientY) {
     const [, , , start, duration] = lane[i];
     if ((start - time) * perMs > 4) break;
     const off = Math.max(start - time, time - start - duration, 0) * perMs;
-    if (off < distance) [best, distance] = [lane[i], off];
+    if (off <= distance) [best, distance] = [lane[i], off];  // the later one lies on the other
   }
   return best;
 }

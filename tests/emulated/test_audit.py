@@ -97,6 +97,34 @@ def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
     ]
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_events_sync_is_on_the_queue_that_recorded_it_last(cupti, quick):
+    s, t, default = sk.new_stream(name="first"), sk.new_stream(name="last"), sk.default_stream(0)
+    if quick:  # from its second record on
+        t.record()
+    event, never, on_default = s.record(), sk.new_event(), default.record()
+    with sk.audit() as report:
+        t.record(event)
+        t.close()
+        for one in (event, never, on_default):
+            one.sync()
+    names = [str(one.queue) for one in report.synchronisations]
+    assert names == ["last (cuda:0)", "None", "legacy default stream (cuda:0)"]
+
+
+def test_of_an_event_that_others_may_record_the_queue_is_not_guessed(cupti, warp):
+    s = sk.new_stream()
+    event, in_graph = sk.wrap_event(warp.Event("cuda:0")), s.record()
+    s.record(event)
+    check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(1)))
+    s.record(in_graph, external=True)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(s.handle))))
+    with sk.audit() as report:
+        event.sync()
+        in_graph.sync()
+    assert [one.queue for one in report.synchronisations] == [None, None]
+
+
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
     with sk.audit() as report:

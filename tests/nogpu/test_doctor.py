@@ -88,6 +88,34 @@ def test_the_cuda_that_a_library_is_built_for_is_what_it_says_itself(library):
         assert int(row["cuda"].partition(".")[0]) == driver.CUDA_VERSION // 1000
 
 
+PLAIN = """
+import functools, importlib.metadata
+importlib.metadata.distributions = functools.partial(importlib.metadata.distributions, path=[{!r}])
+"""
+
+
+@pytest.mark.parametrize("how", ["loaded", "load=True", "not loaded"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_cupy_whose_name_tells_no_cuda_is_asked_when_it_is_loaded(tmp_path, how, fits):
+    own = need("cupy").cuda.runtime.runtimeGetVersion() // 1000
+    other = own if fits else 25 - own
+    for name, version in (("cupy", "14.2.0"), ("cuda_bindings", f"{other}.9")):  # as conda's
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    data = look(
+        PLAIN.format(str(tmp_path)) + ("import cupy\n" if how == "loaded" else ""),
+        how if how == "load=True" else "",
+    )
+    built = {row["name"]: row["cuda"] for row in data["libraries"]}
+    assert built["cupy"] == (None if how == "not loaded" else str(own))
+    told = [found["what"] for found in data["findings"] if found["code"] == "cuda-majors"]
+    if fits or how == "not loaded":
+        assert told == []
+    else:
+        assert f"cupy for {own}, cuda.bindings for {other}" in told[0]
+
+
 def test_a_loaded_library_that_no_metadata_describes_is_listed():
     data = look(
         """

@@ -24,8 +24,8 @@ def second():
     pass
 
 
-def kinds(report):
-    return [one.kind for one in report.operations]
+def host_waits(report):
+    return [(one.name, one.queue and one.queue.name) for one in report.synchronisations]
 
 
 def test_functions_are_recorded_with_their_names_queues_and_times(stream, other):
@@ -85,8 +85,31 @@ def test_the_body_of_a_scope_is_work_and_a_sync_holds_the_host(stream):
         stream.record().sync()
         stream.sync()
     assert [one.kind for one in report.work] == ["scope"]
-    assert [one.name for one in report.synchronisations] == ["event sync", "sync"]
-    assert [one.queue and one.queue.name for one in report.synchronisations] == [None, "s"]
+    assert host_waits(report) == [("event sync", "s"), ("sync", "s")]
+
+
+def test_a_scope_that_has_to_wait_for_its_turn_holds_the_host(stream, other, hold):
+    gate = hold(stream)
+    with sk.audit() as report:
+        stream.submit(first)
+        threading.Timer(0.1, gate.open).start()
+        with stream, other:  # the other one is idle
+            pass
+    ran, body, _ = report.work
+    (wait,) = report.synchronisations
+    assert host_waits(report) == [("with", "s")]
+    assert wait.start_ns <= ran.start_ns <= ran.end_ns <= wait.end_ns <= body.start_ns
+
+
+def test_an_event_is_on_the_queue_that_recorded_it_last(stream, other):
+    event, never = stream.record(), sk.new_event(device="cpu")
+    other.record(event)
+    gone = sk.new_stream("cpu").record()
+    with sk.audit() as report:
+        for one in (event, never, gone):
+            one.sync()
+    names = [queue for _, queue in host_waits(report)]
+    assert names == ["other", None, None]
 
 
 def test_other_threads_are_recorded_too(stream):

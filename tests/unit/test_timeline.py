@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import streamkit as sk
 from _programs import python
 from _recorded import LEGACY, TORCH, WARP, report
 from streamkit import _timeline_trace
@@ -175,3 +180,74 @@ def test_each_device_is_a_process():
         if event["name"] == "process_name"
     }
     assert sorted(processes.values()) == ["cuda:0", "cuda:1"]
+
+
+def tracks(made):
+    """Return the slices of each thread of the trace, and check that Perfetto keeps them all.
+
+    It keeps one that begins inside another only if that one is not over before it.
+    """
+    found, names = {}, {}
+    for event in _timeline_trace.events(made):
+        place = event["pid"], event.get("tid")
+        if event["name"] == "thread_name":
+            assert place not in names
+            names[place] = event["args"]["name"]
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            found.setdefault(place, []).append((start, start + round(event["dur"] * 1000)))
+    for place, slices in found.items():
+        assert place in names
+        open_ = []
+        for start, end in sorted(slices, key=lambda one: one[0]):  # of one time: as written
+            while open_ and open_[-1] <= start:
+                open_.pop()
+            assert not open_ or end <= open_[-1], slices
+            open_.append(end)
+    return {place: (names[place], slices) for place, slices in found.items()}
+
+
+def test_branches_of_a_graph_are_on_tracks_beside_each_other():
+    made = report("graph")
+    found = tracks(made).values()
+    for queue in made.queues:
+        beside = [len(slices) for name, slices in found if name == str(queue)]
+        assert sorted(beside) == [1, 2]  # of the three kernels of a launch
+
+
+def test_threads_that_wait_at_once_are_on_tracks_beside_each_other():
+    streams = [sk.new_stream("cpu") for _ in range(3)]
+    held = [threading.Event() for _ in streams]
+    with sk.audit() as made:
+        threads = [threading.Thread(target=stream.sync) for stream in streams]
+        for stream, event, thread in zip(streams, held, threads, strict=True):
+            stream.submit(event.wait)
+            thread.start()
+            while len(stream._queue._pending) == 1:  # until it waits
+                time.sleep(0.001)
+        for event, thread in zip(held, threads, strict=True):  # the first one's end is the first
+            event.set()
+            thread.join()
+    waits = [slices for name, slices in tracks(made).values() if name == "the host waits"]
+    assert sum(map(len, waits)) == 3
+
+
+TIMES = st.integers(0, 12)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, st.sampled_from([TORCH, WARP, None]))))
+def test_no_slice_is_lost_whatever_overlaps(drawn):
+    operations = [
+        Operation("kernel", "k", queue, start, start + length)
+        if queue is not None
+        else Operation("synchronisation", "s", None, start, start + length, blocks_host=True)
+        for start, length, queue in drawn
+    ]
+    made = small(*operations)
+    assert sum(len(slices) for _, slices in tracks(made).values()) == len(operations)
+
+
+def test_what_runs_inside_another_or_after_it_needs_no_other_track():
+    times = [(0, 100), (0, 40), (40, 60), (60, 60), (100, 120)]
+    made = small(*(Operation("kernel", "k", TORCH, start, end) for start, end in reversed(times)))
+    assert len(tracks(made)) == 1

@@ -134,6 +134,35 @@ def test_ten_thousand_operations_can_be_zoomed_and_pointed_at(opened):
     assert answer["tip"].splitlines()[:3] == [answer["expected"], "Warp", str(WARP)]
 
 
+POINT = """
+    const box = chart.getBoundingClientRect(), {xaxis, yaxis} = chart._fullLayout;
+    const at = (ms) => {
+      chart.dispatchEvent(new MouseEvent("mousemove", {
+        clientX: box.left + xaxis._offset + xaxis.d2p(ms),
+        clientY: box.top + yaxis._offset + yaxis.d2p(0)}));
+      return tip.hidden ? null : tip.textContent.split("\\n")[0];
+    };
+"""
+
+
+def test_a_long_bar_under_many_short_ones_is_found_and_so_are_they(opened):
+    made, ms = Report(), 10**6
+    short = [
+        Operation("kernel", f"short_{n}", TORCH, n * 50 * ms, n * 50 * ms + 20 * ms, "torch")
+        for n in range(1, 15)
+    ]
+    made.complete([Operation("kernel", "long", TORCH, 0, 1000 * ms, "torch"), *short])
+    answer = opened(
+        made,
+        POINT
+        + """const found = [25, 510, 535, 990, 1100].map(at);
+             await Plotly.relayout(chart, {"xaxis.range": [800, 900]});
+             await new Promise((done) => setTimeout(done, 200));
+             return [found, chart.layout.annotations.slice(1).map((one) => one.text)];""",
+    )
+    assert answer == [["long", "short_10", "long", "long", None], ["long"]]
+
+
 def test_in_a_narrow_window_the_chart_is_not_wider_than_the_page(opened):
     answer = opened(
         many(30),
