@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 
 import pytest
@@ -178,6 +179,12 @@ def leave_by_generator_close(stream, body):
     generator.close()
 
 
+@functools.cache
+def spare(device, number):
+    """One of some streams that are made once: converting a new one to Warp takes milliseconds."""
+    return sk.new_stream(device, name=f"spare {number}")
+
+
 def bodies(three, device):
     """What a block may do to the libraries on its device, by their own functions and by scopes."""
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
@@ -212,13 +219,13 @@ def bodies(three, device):
 
     def nests():
         sets()
-        with sk.new_stream(device):
+        with spare(device, 1):
             sets()
-            with sk.use(sk.new_stream(device), libraries=["cupy"]):
+            with sk.use(spare(device, 2), libraries=["cupy"]):
                 enters()
-            with sk.use(sk.new_stream(device), ordered=True):
+            with sk.use(spare(device, 3), ordered=True):
                 sets()
-            with sk.new_stream(0):
+            with spare(0, 4):
                 pass
 
     return nothing, sets, sets_defaults, enters, sets_and_enters, nests
@@ -275,8 +282,8 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             torch.make_current(torch.new_stream())
             warp.make_current(warp.new_stream())
             cupy.make_current(pushed)
-            leave(sk.new_stream(0), lambda: None)
-            leave(sk.new_stream(device), lambda: None)
+            leave(spare(0, 4), lambda: None)
+            leave(spare(device, 1), lambda: None)
         assert stand(three) == before
     assert stand(three) == before_all
 
@@ -476,7 +483,7 @@ def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypa
     try:
         before = stand(three)
         for body in bodies(three, device):
-            leave(sk.new_stream(device), body)
+            leave(spare(device, 5), body)
             assert stand(three) == before, body.__name__
         stream = sk.new_stream(device)
         with stream, stream:
