@@ -24,7 +24,7 @@ def work(x):
     last = warp.empty(COUNT, dtype=warp.float32, device="cuda:0")
     warp.launch(add_one_to_each, dim=COUNT, inputs=[warp.from_dlpack(c), first], device="cuda:0")
     warp.launch(add_one_to_each, dim=COUNT, inputs=[first, last], device="cuda:0")
-    return cupy.asarray(last) * 3 + cupy.abs(c).max()
+    return cupy.from_dlpack(last) * 3 + cupy.abs(c).max()
 
 
 def main():
