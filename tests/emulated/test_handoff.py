@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -497,6 +498,32 @@ def test_cycles_leave_nothing(make):
     assert not memory.freed.is_set()
     assert not _keep._busy
     assert not _keep._waiting
+
+
+@each
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_calls_nothing(make, capfd):
+    source, target = streams()
+    memory = Memory()
+    lent = [sk.handoff(make(memory), target, after=source)]
+    gc.collect()  # what others have left, in which the child is not asked
+    capfd.readouterr()
+    child = os.fork()
+    if not child:
+        code, said = 1, []
+        with contextlib.suppress(BaseException):
+            sys.unraisablehook = said.append
+            _emulator.reset_calls()
+            lent.clear()
+            gc.collect()
+            code = 2 * memory.freed.is_set() + 4 * bool(_emulator.all_calls()) + 8 * bool(said)
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert capfd.readouterr().err == ""
+    lent.clear()
+    target.sync()
+    gc.collect()
+    assert memory.freed.is_set()
 
 
 # -- DLPack's integer -------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -230,26 +231,30 @@ LONG = 1 << 28, 1 << 29  # numbers; the second where JAX is done too soon with t
 
 @pytest.fixture(scope="module")
 def computing(jax):
-    """Begin an array of some tens of milliseconds' work, and tell the value of its numbers."""
-    count, steps, calls = itertools.count(), 256, 24
+    """Begin an array of some 100 ms of work, and tell the value of its numbers."""
+    count, steps = itertools.count(), 256
 
     @jax.jit
     def work(array, factor, summand):
-        for _ in range(steps):  # one kernel, that nobody can shorten
+        for _ in range(steps):  # that nobody can shorten
             array = array * factor + summand
         return array
 
-    def begin(size, calls=calls):
+    def begin(size, calls):
         first = float(next(count) % steps)  # else earlier work could leave the same in its memory
         array = jax.numpy.full(size, first, "float32")
         for _ in range(calls):
             array = work(array, 1.0, 1.0)
         return array, first + calls * steps
 
-    for size in LONG:
+    for size in reversed(LONG):
         array, value = begin(size, 1)  # compiles
         assert array[size - 1] == value
-    return begin
+    start = time.perf_counter()
+    begin(LONG[0], 4)[0].block_until_ready()
+    one = (time.perf_counter() - start) / 4
+    calls = min(max(2, round(0.1 / one)), 24)  # with more of them under way JAX waits for the first
+    return lambda size: begin(size, calls)
 
 
 @pytest.mark.parametrize("taker", DLPACK)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import warnings
 
 import numpy as np
 import pytest
@@ -394,6 +395,47 @@ def test_a_native_function_beside_a_capture_of_this_thread_leaves_it_valid(warp,
             assert call() == own
             check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(capturing))))
             destroy_stream(capturing)
+
+
+# -- what is not covered ----------------------------------------------------------------------
+
+
+class Own:
+    """An allocator of the user's."""
+
+    def __init__(self):
+        self.made, self.freed = [], []
+
+    def allocate(self, size_in_bytes):
+        self.made.append(int(check(driver.cuMemAlloc(size_in_bytes))))
+        return self.made[-1]
+
+    def deallocate(self, ptr, size_in_bytes):
+        check(driver.cuMemFree(ptr))
+        self.freed.append(ptr)
+
+
+def test_a_users_allocator_is_left_alone_and_told_of_once(warp, torch):
+    (_, stream), own = streams_of("torch", torch), Own()
+    usual = warp.get_device_allocator("cuda:0")
+    warp.set_device_allocator("cuda:0", own)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                with stream:
+                    array = warp.ones(SIZE, dtype=warp.int32, device="cuda:0")
+                assert array.ptr == own.made[-1]
+                assert warp.get_device_allocator("cuda:0") is own
+            stream.sync()
+            assert not wrong(warp, array)
+            del array
+    finally:
+        warp.set_device_allocator("cuda:0", None)
+    assert ["Own" in str(one.message) for one in told if "s.keep" in str(one.message)] == [True]
+    assert len(own.made) == 3
+    assert sorted(own.freed) == sorted(own.made)
+    assert warp.get_device_allocator("cuda:0") is usual
 
 
 # -- CuPy -------------------------------------------------------------------------------------

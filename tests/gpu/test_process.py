@@ -53,6 +53,34 @@ def test_a_forked_child_is_told_and_the_parent_is_unharmed():
     assert (done.stdout, done.stderr) == ("0\nparent True\n", "")
 
 
+def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_ends_nothing():
+    need("cupy")
+    done = run("""
+        import gc, os
+        import cupy
+        import streamkit as sk
+
+        one, other = sk.new_stream(), sk.new_stream(nonblocking=True)
+        with one:
+            array = cupy.ones(8)
+        lent = [sk.handoff(array, other, after=one)]
+        del array
+        used = cupy.get_default_memory_pool().used_bytes
+        before = used()
+        child = os.fork()
+        if child == 0:
+            lent.clear()
+            gc.collect()
+            os._exit(used() != before)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        lent.clear()
+        other.sync()
+        gc.collect()
+        print(used() < before)
+    """)
+    assert (done.stdout, done.stderr) == ("0\nTrue\n", "")
+
+
 @pytest.mark.parametrize(
     "ending",
     ["pass", "raise SystemExit(0)", "scope.__enter__()", "s.close()", "del s", "ring.append(ring)"],
