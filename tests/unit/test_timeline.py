@@ -84,6 +84,13 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     assert max(map(len, output.splitlines())) <= 90
 
 
+def test_a_kernel_is_called_by_its_name_alone(capsys):
+    name = "(anonymous namespace)::m::_3clocals_3e::add_one[abi:v1][abi:cw51cXTLSUwv1sDUaKthqaNg]"
+    assert "\n  add_one [numba-cuda]\n" in show(
+        small(Operation("kernel", name, TORCH, 0, 9, "numba")), capsys
+    )
+
+
 def test_of_a_long_lane_the_first_names_are_shown_and_the_rest_counted(capsys):
     work = [Operation("kernel", f"k{n}", TORCH, n, n + 1, None) for n in range(10)]
     assert "  k5\n  and 4 more\n" in show(small(*work), capsys)
