@@ -15,7 +15,8 @@ _KERNELS = {
     "torch": re.compile(r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_"),
     "cupy": re.compile(r"^cupy_"),
     "warp": re.compile(r"_cuda_kernel_(forward|backward)$"),
-    "numba": re.compile(r"(?<![\w:])cudapy::"),
+    # of older ones the namespace; else the version and, in base64, the options of the compilation
+    "numba": re.compile(r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$"),
 }
 _MODULES = ("torch", "cupy", "warp", "numba", "numpy")
 

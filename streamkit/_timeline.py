@@ -53,8 +53,8 @@ def library_of(operation: Operation) -> str:
 
 
 def short(name: str) -> str:
-    """Return a kernel's name without the namespaces of C++."""
-    return re.sub(r"\(anonymous namespace\)::|\b\w+::", "", in_one_line(name))
+    """Return a kernel's name without the namespaces and tags of C++."""
+    return re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
 
 
 def title(report: Report) -> str:

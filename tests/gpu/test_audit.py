@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from _raw import check, driver, make_stream, stream_id
+from _raw import Cell, check, current_context, driver, make_stream, on_device, stream_id
 
 import streamkit as sk
-from _libraries import need
+from _libraries import cuda_devices, need
 from _programs import python
 
 cupti = pytest.importorskip("cupti")
@@ -212,6 +213,91 @@ def test_more_work_than_a_buffer_holds(torch):
         for _ in range(3000):
             x.fill_(1)
     assert len(report.work) == 3000
+
+
+def test_numbas_kernel_is_known_by_its_name(players, cells):
+    player, src, dst = players("numba"), cells(1), cells(0)
+    stream = player.new_stream()
+    with sk.audit() as report:
+        player.add_one(stream, src.pointer, dst.pointer)
+    (kernel,) = report.work
+    assert (kernel.kind, kernel.library) == ("kernel", "numba"), kernel.name
+    assert kernel.queue.key == report._key_of(sk.wrap(stream))
+    report.assert_one_queue(stream)
+
+
+def test_an_events_sync_is_on_the_queue_that_recorded_it(cells):
+    s, cell = sk.new_stream(name="s"), cells(0)
+    with sk.audit() as report:
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, s.handle))
+        s.record().sync()
+    (fill,) = report.work
+    assert [(sync.name, sync.queue) for sync in report.synchronisations] == [
+        ("event sync", fill.queue)
+    ]
+
+
+# -- two devices ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def there():
+    """A stream of the second device, and a cell there."""
+    if cuda_devices() < 2:
+        pytest.skip("one CUDA device")
+    stream = sk.new_stream(1, name="there")
+    with on_device(1):
+        cell, context = Cell(0), current_context()
+    yield SimpleNamespace(stream=stream, handle=stream.handle, cell=cell, context=context)
+    with on_device(1):
+        check(driver.cuCtxSynchronize())
+        cell.free()
+
+
+def test_the_work_of_two_devices_is_in_one_audit(cells, there):
+    here, cell = sk.new_stream(0, name="here"), cells(0)
+    with sk.audit() as report:
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, here.handle))
+        with on_device(1):
+            check(driver.cuMemsetD32Async(there.cell.pointer, 0, 1, there.handle))
+            check(driver.cuMemsetD32Async(there.cell.pointer, 0, 1, 1))
+    assert sorted((one.kind, str(one.queue)) for one in report.work) == [
+        ("fill", "here (cuda:0)"),
+        ("fill", "legacy default stream (cuda:1)"),
+        ("fill", "there (cuda:1)"),
+    ]
+    assert {one.queue.device for one in report.off_queue(here)} == {"cuda:1"}
+    assert len(report.off_queue(there.stream)) == 2
+    assert [one.queue.device for one in report.legacy_work] == ["cuda:1"]
+    assert len(report.off_queue(sk.default_stream(0))) == 3
+    assert len(report.off_queue(sk.default_stream(1))) == 2
+
+
+def test_a_wait_across_devices_names_both_queues(cells, there):
+    here, cell = sk.new_stream(0, name="here"), cells(0)
+    with sk.audit() as report:
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, here.handle))
+        there.stream.wait(here)
+        with on_device(1):
+            check(driver.cuMemsetD32Async(there.cell.pointer, 0, 1, there.handle))
+    assert [(str(wait.after), str(wait.queue)) for wait in report.waits] == [
+        ("here (cuda:0)", "there (cuda:1)")
+    ]
+
+
+def test_a_copy_to_another_device_is_on_the_queue_that_was_given_it(cells, there):
+    here, cell = sk.new_stream(0, name="here"), cells(3)
+    with sk.audit() as report:
+        check(
+            driver.cuMemcpyPeerAsync(
+                there.cell.pointer, there.context, cell.pointer, current_context(), 4, here.handle
+            )
+        )
+    assert [(one.kind, one.name, str(one.queue), one.blocks_host) for one in report.work] == [
+        ("copy", "copy device to another, 4 bytes", "here (cuda:0)", False)
+    ]
+    with on_device(1):
+        assert there.cell.read() == 3
 
 
 # -- how it begins and ends -------------------------------------------------------------------

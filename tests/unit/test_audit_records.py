@@ -133,6 +133,15 @@ def test_a_library_is_told_by_its_own_names_only():
     ), unknown  # fmt: skip
 
 
+# what numba-cuda 0.30.4 calls outer.<locals>.add_one, compiled for two arrays
+SYMBOL = (
+    "_ZN8__main__5outer12_3clocals_3e7add_oneB2v1B72cw51cXTLSUwv1sDUaKthqaNgoKmjgOR3W3CwAkMXLaJtQYk"
+    "OIgxJU0gCqOkELKEJAA_3d_3dE5ArrayIfLi1E1A7mutable7alignedE5ArrayIfLi1E1A7mutable7alignedE"
+)
+OPTIONS = "cw51cXTLSUwv1sDUaKthqaNgoKmjgOR3W3CwAkMXLaJtQYkOIgxJU0gCqOkELKEJAA_3d_3d"
+NUMBA = f"__main__::outer::_3clocals_3e::add_one[abi:v1][abi:{OPTIONS}]"
+
+
 @pytest.mark.parametrize(
     ("name", "library"),
     [
@@ -141,6 +150,9 @@ def test_a_library_is_told_by_its_own_names_only():
         ("cupy_multiply__float32", "cupy"),
         ("add_one_b5b6dbb2_cuda_kernel_forward", "warp"),
         ("cudapy::__main__::f", "numba"),
+        (NUMBA, "numba"),
+        ("mine::f[abi:v160006]", None),
+        ("mine::f[abi:v1][abi:cxx11]", None),
         ("that::native::kernel", None),
         ("my::at::kernel", None),
         ("my_cupy_kernel", None),
@@ -155,6 +167,7 @@ def test_which_library_a_name_tells(name, library):
     [
         ("cupy_fill", "cupy_fill"),
         ("_Z3fooi", "foo"),
+        (SYMBOL, NUMBA),
         ("_ZN2at6native3barIfEEvi", "at::native::bar<float>"),
         ("_Znot a symbol", "_Znot a symbol"),
     ],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,70 @@ def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, ca
         output, complaints = capsys.readouterr()
         assert output == ""
         assert ("a row" in complaints) is terminal
+
+
+COMMANDS = """
+import sys
+from streamkit import _bench, _cli, _doctor, _matrix
+
+def told_by(command):
+    def run(*, progress, load=False):
+        progress(f"a step of {command}", 1, 3)
+        sys.exit()
+    return run
+
+_bench.run, _matrix.run, _doctor.examine = map(told_by, ("bench", "matrix", "doctor"))
+for command in ("demo", "bench", "matrix", "doctor"):
+    print(f"== {command}", file=sys.stderr, flush=True)
+    sys.argv = ["streamkit", command]
+    try:
+        _cli.main()
+    except SystemExit as done:
+        assert not done.code, done
+"""
+
+
+@pytest.mark.parametrize("terminal", ["stderr", "stdout", None])
+def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(terminal):
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", BLOCKER.format(blocked=LIBRARIES) + COMMANDS],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TERM": "xterm",
+            "COLUMNS": "100",
+        },
+        encoding="utf-8",
+        **{**both, **({terminal: theirs} if terminal else {})},
+    )
+    os.close(theirs)
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # its other end was closed
+            while part := os.read(ours, 4096):
+                shown.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    output, complaints = running.communicate(timeout=100)
+    reader.join()
+    os.close(ours)
+    assert running.returncode == 0, (complaints, shown)
+    quiet = "".join(f"== {command}\n" for command in ("demo", "bench", "matrix", "doctor"))
+    if terminal != "stderr":
+        assert complaints == quiet
+        assert "run the stages" not in (output or b"".join(shown).decode())
+        return
+    assert output.splitlines()[-1].startswith("OK: off by ")
+    assert "\x1b" not in output
+    _, *parts = b"".join(shown).decode().split("== ")
+    steps = ("run the stages", "a step of bench", "a step of matrix", "a step of doctor")
+    assert [step in part for step, part in zip(steps, parts, strict=True)] == [True] * 4
 
 
 @pytest.mark.parametrize("missing", ["numpy", "rich", "typer"])

@@ -28,6 +28,16 @@ def test_the_result_is_right(result):
     assert result.mean == pytest.approx(mean, abs=1e-6)
 
 
+def test_it_says_what_comes_next_and_how_much_is_done():
+    told = []
+    _demo.run(device="cpu", libraries=(), progress=lambda *step: told.append(step))
+    assert told == [
+        ("import the libraries", 0, 3),
+        ("compile the kernels", 1, 3),
+        ("run the stages", 2, 3),
+    ]
+
+
 def test_every_stage_ran_on_the_one_queue_and_took_time(result):
     assert [stage.name for stage in result.stages] == ["luminance", "stretch", "sharpen", "mean"]
     assert {stage.library for stage in result.stages} == {"numpy"}

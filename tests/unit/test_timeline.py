@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -16,6 +17,7 @@ from _programs import python
 from _recorded import LEGACY, TORCH, WARP, report
 from streamkit import _timeline_trace
 from streamkit._report import AuditedQueue, Operation, Report
+from streamkit._timeline import COLOURS
 from streamkit.errors import OneQueueError
 
 
@@ -53,6 +55,24 @@ def test_a_lane_shows_whose_work_is_most_of_each_cell(capsys):
     assert lines[lines.index("the host waits") + 1] == "········=="
 
 
+def test_each_librarys_letter_is_on_its_colour_in_the_lanes_and_in_the_legend():
+    console = pytest.importorskip("rich.console")
+    from streamkit import _timeline_terminal
+
+    operations = (
+        Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)
+        for n, library in enumerate(COLOURS)
+    )
+    drawn = console.Console(
+        width=len(COLOURS), color_system="truecolor", force_terminal=True, file=io.StringIO()
+    )
+    _timeline_terminal.show(small(*operations), drawn)
+    seen = re.findall(r"\x1b\[1;37;48;2;(\d+);(\d+);(\d+)m(.)\x1b\[0m", drawn.file.getvalue())
+    found = [(letter, "#{:02X}{:02X}{:02X}".format(*map(int, rgb))) for *rgb, letter in seen]
+    expected = [(_timeline_terminal.LETTERS[library], COLOURS[library]) for library in COLOURS]
+    assert found == expected * 2
+
+
 def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     output = show(report("before"), capsys, columns=90)
     assert output.startswith("6 operations on 3 queues in 0.391 ms\n")
@@ -62,6 +82,13 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     assert "t torch  c CuPy  w Warp" in output
     assert "The host waited 0 times; queues waited 0 times; 1 operation on the legacy" in output
     assert max(map(len, output.splitlines())) <= 90
+
+
+def test_a_kernel_is_called_by_its_name_alone(capsys):
+    name = "(anonymous namespace)::m::_3clocals_3e::add_one[abi:v1][abi:cw51cXTLSUwv1sDUaKthqaNg]"
+    assert "\n  add_one [numba-cuda]\n" in show(
+        small(Operation("kernel", name, TORCH, 0, 9, "numba")), capsys
+    )
 
 
 def test_of_a_long_lane_the_first_names_are_shown_and_the_rest_counted(capsys):

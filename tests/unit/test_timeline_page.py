@@ -13,6 +13,7 @@ import pytest
 from _libraries import lane
 from _recorded import LEGACY, TORCH, WARP, report
 from streamkit._report import AuditedQueue, Operation, Report
+from streamkit._timeline import COLOURS, LABELS
 from streamkit._timeline_page import page_data
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -110,6 +111,20 @@ def test_it_draws_a_bar_for_each_operation_and_a_lane_for_each_queue(opened):
     )
     assert answer["bars"] == [["torch", 4], ["CuPy", 1], ["Warp", 1]]
     assert set(answer["labels"]) >= {str(TORCH), str(LEGACY), str(WARP)}
+
+
+def test_each_librarys_bars_and_ticks_have_its_colour(opened):
+    made = Report()
+    made.complete(
+        Operation("kernel", "k", TORCH, n * 1000, n * 1000 + 900, library)
+        for n, library in enumerate([*COLOURS, None])
+    )
+    drawn = opened(
+        made,
+        """const drawn = chart.data.slice(0, DATA.libraries.length);
+           return drawn.map((one) => [one.name, one.line.color, one.marker.line.color]);""",
+    )
+    assert drawn == [[LABELS[name], COLOURS[name], COLOURS[name]] for name in LABELS]
 
 
 def test_ten_thousand_operations_can_be_zoomed_and_pointed_at(opened):
