@@ -1,7 +1,7 @@
 """What StreamKit's operations cost on this machine, against the libraries' own calls.
 
-The rows are in ``_bench_rows``, their timing in ``_bench_timing``; here is who is compared, what
-else is measured, and the report. Nothing here prints.
+The rows are in ``_bench_scopes`` and ``_bench_rows``, their timing in ``_bench_timing``; here is
+who is compared, what else is measured, and the report. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import _bench_waits, _driver, _library
+from streamkit import _bench_rows, _bench_scopes, _bench_waits, _driver, _library
 from streamkit._bench_count import SCOPE, Count, count_calls, count_extra
-from streamkit._bench_rows import PLANS
 from streamkit._bench_timing import Libraries, Row
 from streamkit._refusals import DISTRIBUTION
 from streamkit.errors import BackendNotInstalledError
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]
 
+PLANS = [*_bench_scopes.PLANS, *_bench_rows.PLANS]
 _LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
 _INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
 

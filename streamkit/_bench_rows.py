@@ -1,95 +1,23 @@
-"""The rows of the speed table: each of our operations, beside the library's own call."""
+"""The rows of the speed table but those of scopes: each operation beside the library's own."""
 
 from __future__ import annotations
 
-import gc
 from collections import deque
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit import _driver
-from streamkit._bench_timing import Arms, Libraries, Plan, calls, calls_without, held_calls, same
+from streamkit import _bench_plans
+from streamkit._bench_plans import each_once
+from streamkit._bench_timing import Arms, Libraries, Plan, calls, calls_without, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-PLANS: list[Plan] = []  # those of one name are one operation in several settings
 
-_MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
-
-
-def _row(
-    name: str, against: str, *, at_most: float, aim: float, note: str = ""
-) -> Callable[[Callable[[Libraries], Generator[Arms]]], None]:
-    def register(arrange: Callable[[Libraries], Generator[Arms]]) -> None:
-        PLANS.append(Plan(name, against, at_most, aim, note, contextmanager(arrange)))
-
-    return register
-
-
-def _scopes(libraries: Libraries, s: Any) -> Arms:
-    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
-    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
-
-    def ours(items: list[Any]) -> None:
-        for _ in items:
-            with s:
-                pass
-
-    def theirs(items: list[Any]) -> None:
-        for _ in items:
-            with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
-                pass
-
-    return Arms(ours, theirs, same(None), same(None))
-
-
-@_row("with s:, blocking s", _MANAGERS, at_most=0.30, aim=0.25)
-def _scope(libraries: Libraries) -> Generator[Arms]:
-    yield _scopes(libraries, sk.new_stream())
-
-
-@_row(
-    "with s:, torch pool stream",
-    _MANAGERS,
-    at_most=0.42,
-    aim=0.35,
-    note="Warp's memory is made safe on it",
-)
-def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
-    yield _scopes(libraries, sk.wrap(libraries.torch.cuda.Stream()))
-
-
-@_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
-def _scope_nested(libraries: Libraries) -> Generator[Arms]:
-    s = sk.new_stream()
-    with s:
-        yield _scopes(libraries, s)
-
-
-@_row(
-    "a Warp array made and dropped, non-blocking s",
-    "the same on a blocking s",
-    at_most=3.0,
-    aim=2.0,
-    note="each side inside its scope; Warp's memory is made safe on ours",
-)
-def _warp_array(libraries: Libraries) -> Generator[Arms]:
-    def inside(scope: Any, items: list[Any]) -> None:
-        with scope:
-            make(items)
-
-    from streamkit.backends._warp_queues import watched  # noqa: PLC0415 - imports Warp
-
-    s, blocking = sk.new_stream(nonblocking=True), sk.new_stream()
-    make = calls_without(partial(libraries.warp.empty, 1024, device=f"cuda:{libraries.device}"))
-    with ExitStack() as back:
-        back.callback(watched.update, watched.copy())
-        watched.clear()  # of other queues, for which both sides would wait
-        ours, theirs = partial(inside, s), partial(inside, blocking)
-        yield Arms(ours, theirs, same(None), same(None), between=watched.clear)
+PLANS: list[Plan] = []
+_row = partial(_bench_plans.row, PLANS)
 
 
 @_row(
@@ -139,24 +67,7 @@ def _keep(libraries: Libraries) -> Generator[Arms]:
     note="each stream wrapped once, the results held",
 )
 def _wrap_new(libraries: Libraries) -> Generator[Arms]:
-    device, from_handle = libraries.device, libraries.torch.cuda.get_stream_from_external
-    handles: list[int] = []
-
-    def fresh(count: int) -> list[Any]:
-        made = [_driver.create_stream(device, nonblocking=True, priority=0) for _ in range(count)]
-        handles.extend(made)
-        return [from_handle(handle, device) for handle in made]
-
-    def clear() -> None:
-        gc.collect()  # a library may hold its view in a cycle, and the handle must outlive the view
-        while handles:
-            _driver.destroy_stream(handles.pop())
-
-    try:
-        new, theirs = held_calls(sk.wrap), held_calls(libraries.warp.stream_from_torch)
-        yield Arms(new, theirs, fresh, fresh, clear, one_turn=True)
-    finally:
-        clear()
+    yield from each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
 
 
 @_row(

@@ -6,7 +6,6 @@ dies, the entry goes and the first one breaks. So there is one per queue, made o
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -14,7 +13,7 @@ import warp
 
 from streamkit import _refusals
 from streamkit._locks import new_lock
-from streamkit.backends import _warp_current, _warp_memory, _warp_queues
+from streamkit.backends import _warp_current, _warp_memory, _warp_queues, _warp_registered
 from streamkit.backends._warp_arrays import array_device, lend, lent_by
 from streamkit.backends._warp_diagnose import diagnose
 from streamkit.protocols import Binding, Queue, Traits, unbound
@@ -27,8 +26,6 @@ api = 1
 traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
 _views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # queue id -> view
-_searched: dict[int, None] = {}  # ids of queues that were looked for, in order
-_REMEMBERED = 10_000
 _lock = new_lock()
 
 
@@ -52,32 +49,17 @@ def borrow(queue: Queue) -> Any:
         while queue.also is not None:  # of several records the first: it holds what it must
             queue = queue.also
         stream = None if queue.id is None else _views.get(queue.id)
-        if stream is None and queue.shown and queue.id not in _searched:
-            stream = _registered(queue.handle, device)
+        if stream is None and queue.shown:
+            stream = _warp_registered.find(queue.handle, device)
             if stream is not None and queue.owner is None and not queue.is_owned:
                 queue.owner = stream  # it may be what destroys the handle
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
             _views[queue.id] = stream
-            _searched[queue.id] = None
-            if len(_searched) > _REMEMBERED:
-                del _searched[next(iter(_searched))]
         _keep(stream, queue)
         _warp_memory.lend(stream, queue)
     return stream
-
-
-def _registered(handle: int, device: Any) -> Any:
-    """Return the ``wp.Stream`` that Warp or the user already has on this handle.
-
-    Warp has no list of them, so the garbage collector is asked, which takes milliseconds: once for
-    a queue.
-    """
-    for found in gc.get_referrers(warp.Stream):
-        if type(found) is warp.Stream and found.cuda_stream == handle and found.device == device:
-            return found
-    return None
 
 
 def _keep(stream: Any, queue: Queue) -> None:

@@ -5,13 +5,12 @@ It only looks: Warp's own tables, and the objects that the garbage collector kno
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit.backends import _warp_current
+from streamkit.backends import _warp_current, _warp_registered
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
@@ -31,11 +30,7 @@ def diagnose() -> Iterator[Finding]:
 
 def _two_views() -> Iterator[Finding]:
     """Yield each handle with several ``wp.Stream``: when one dies, Warp forgets the handle."""
-    views = Counter(
-        (found.device.alias, found.cuda_stream)
-        for found in gc.get_referrers(warp.Stream)
-        if type(found) is warp.Stream and found.cuda_stream
-    )
+    views = Counter((found.device.alias, found.cuda_stream) for found in _warp_registered.streams())
     for (device, handle), count in views.items():
         if count > 1:
             yield Finding(

@@ -278,3 +278,29 @@ def test_a_stream_that_warp_has_already_is_not_wrapped_again(warp):
     gc.collect()
     assert stream_id(raw) == number, "what was found on the handle is what destroys it"
     del view
+
+
+def test_the_collector_is_asked_only_about_handles_that_warp_has(warp, monkeypatch):
+    """It takes tens of milliseconds in a large program."""
+    asked, ask = [], gc.get_referrers
+
+    def referrers(*objects):
+        asked.append(objects)
+        return ask(*objects)
+
+    def asks(raw):
+        asked.clear()
+        found = sk.from_handle(raw).to("warp")
+        return found, bool(asked)
+
+    monkeypatch.setattr(gc, "get_referrers", referrers)
+    raw = make_stream()
+    asks(raw)  # perhaps the first, which asks for what was made before
+    assert not asks(raw)[1], "the first view has ended"
+    native = warp.Stream("cuda:0", cuda_stream=raw)
+    assert asks(raw) == (native, True)
+    del native
+    assert not asks(raw)[1]
+    destroy_stream(raw)
+    own = warp.Stream("cuda:0")
+    assert asks(own.cuda_stream) == (own, True)

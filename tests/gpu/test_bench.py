@@ -19,7 +19,7 @@ def report():
 
 
 def test_every_row_is_there_and_finite(report):
-    from streamkit._bench_rows import PLANS
+    from streamkit._bench import PLANS
 
     assert [row.name for row in report.rows] == list(dict.fromkeys(plan.name for plan in PLANS))
     for row in report.rows:
