@@ -90,6 +90,14 @@ class Queues:
         """Return the one that has this public id, if somebody told of it."""
         return next((queue for queue in self._known.values() if queue.id == number), None)
 
+    def called_for(self, key: Key) -> AuditedQueue:
+        """Return the queue of a record or a wait: these name the context of the caller."""
+        if key in self._known:
+            return self._known[key]
+        ours = {**self._known, **self._unknown}
+        there = [queue for (_, stream), queue in ours.items() if stream == key[1]]
+        return there[0] if len(there) == 1 else self[key]
+
     def __getitem__(self, key: Key) -> AuditedQueue:
         """Return the queue."""
         queue = self._known.get(key) or self._unknown.get(key)
@@ -132,7 +140,8 @@ class _Reader:
 
     def _point(self, mark: Recorded) -> tuple[AuditedQueue, int]:
         """Return where an event was recorded, and when its queue got there."""
-        call, queue = self._calls.get(mark.correlation), self._queues[mark.key]
+        call = self._calls.get(mark.correlation)
+        queue = self._queues.called_for(mark.key)
         given = self._began if call is None else call.start
         return queue, self._timeline.got_to(queue, mark.correlation, given)
 
@@ -170,7 +179,7 @@ class _Reader:
     def waits(self, syncs: list[Sync]) -> Iterator[Operation]:
         for sync in syncs:
             if self._is_inside(sync.correlation, sync.start):
-                queue = self._queues[sync.key]
+                queue = self._queues.called_for(sync.key)
                 after, start = self._points.get(sync.event, (None, sync.start))
                 free = max(start, sync.start)
                 end = self._timeline.went_on(queue, sync.correlation, free)
@@ -181,7 +190,7 @@ class _Reader:
         for sync in syncs:
             name = self._name(sync, "synchronisation")
             if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
-                where = None if sync.key[1] == _NOWHERE else self._queues[sync.key]
+                where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
                 if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
                     where = self._points[sync.event][0]
                 times = self._times(sync.start, sync.end)

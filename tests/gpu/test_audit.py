@@ -293,9 +293,14 @@ def test_a_copy_to_another_device_is_on_the_queue_that_was_given_it(cells, there
                 there.cell.pointer, there.context, cell.pointer, current_context(), 4, here.handle
             )
         )
-    assert [(one.kind, one.name, str(one.queue), one.blocks_host) for one in report.work] == [
-        ("copy", "copy device to another, 4 bytes", "here (cuda:0)", False)
-    ]
+    # without access from one device to the other it goes by the host, on a queue of the driver's
+    first, *staged = report.work
+    assert (first.kind, str(first.queue), first.blocks_host) == ("copy", "here (cuda:0)", False)
+    copies = [one.name for one in (first, *staged)]
+    assert copies in (
+        ["copy device to another, 4 bytes"],
+        ["copy device to host, 4 bytes", "copy host to device, 4 bytes"],
+    )
     with on_device(1):
         assert there.cell.read() == 3
 

@@ -468,6 +468,7 @@ async def wait():
 def work(number):
     with stream:
         cell = Cell(0)
+        check(driver.cuCtxSynchronize())  # its 0 came by the legacy stream
         check(driver.cuMemsetD32Async(cell.pointer, 0x3f800000 * number, 1, stream.handle))
     if number:
         asyncio.run(wait())

@@ -8,8 +8,9 @@ import pytest
 
 from _recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 from streamkit import _audit_libraries
-from streamkit._audit_records import Records
+from streamkit._audit_records import Queues, Records
 from streamkit._audit_waits import Point, Timeline
+from streamkit._report import AuditedQueue
 
 
 def names(operations):
@@ -67,6 +68,19 @@ def test_a_wait_names_the_queue_it_waited_for_and_when_that_got_there():
         (2, 21), (2, 25), (2, 150), (2, 25), (2, 25), (2, 25),
     ]  # fmt: skip
     assert all(wait.start_ns <= wait.end_ns for wait in waits)
+
+
+def test_a_wait_called_for_in_another_context_is_on_its_own_queue():
+    """CUPTI's ids of streams are the process's, but for those of the default streams."""
+    there = AuditedQueue("cuda:1", "there", 5, key=(3, 318))
+    legacy = [AuditedQueue(f"cuda:{n}", "legacy", n, key=(2 + n, 7)) for n in (0, 1)]
+    queues = Queues({one.key: one for one in (there, *legacy)}, {2: 0, 3: 1, 4: 2})
+    seen = queues[3, 319]  # by its work alone
+    assert queues.called_for((2, 318)) is there
+    assert queues.called_for((2, 319)) is seen
+    assert queues.called_for((3, 7)) is legacy[1]
+    assert queues.called_for((4, 7)).key == (4, 7), "of which of the two devices is not told"
+    assert queues.called_for((2, 400)).key == (2, 400)
 
 
 def test_questions_do_not_count_as_synchronisations():
