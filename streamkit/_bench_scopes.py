@@ -56,8 +56,8 @@ def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
 @_row(
     "wrap and the first with s:",
     "the same managers, of streams made there",
-    at_most=4.0,
-    aim=2.5,
+    at_most=6.0,
+    aim=4.0,
     note="each stream used once; the libraries' own views of it are made on both sides",
 )
 def _scope_new(libraries: Libraries) -> Generator[Arms]:

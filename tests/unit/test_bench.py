@@ -143,7 +143,7 @@ def test_the_rows_are_those_of_the_design_and_of_graphs():
         "b.wait(a)": (0.35, 0.26),
         "s.record(e), e reused": (0.60, 0.53),
         "s.keep(x)": (2.0, 1.5),
-        "wrap and the first with s:": (4.0, 2.5),
+        "wrap and the first with s:": (6.0, 4.0),
         "wrap(torch stream), never seen": (0.50, 0.40),
         "wrap(fresh object of a known queue)": (1.8, 1.4),
         "wrap(the same object again)": (0.6, 0.4),
