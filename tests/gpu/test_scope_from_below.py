@@ -76,11 +76,11 @@ def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
     stream = sk.new_stream(nonblocking=nonblocking)
     with standing_apart(three, 0), playing_on(three, 0):
         before = [sk.wrap(player.current()) for player in three.values()]
-        with sk.use(stream, ordered=True):  # makes what it needs
+        with sk.use(stream, libraries=[*three], ordered=True):  # makes what it needs
             pass
         with sk.audit() as report:
             kernels()
-            with sk.use(stream, ordered=True):
+            with sk.use(stream, libraries=[*three], ordered=True):
                 kernels()
             kernels()
     its, theirs = report._key_of(stream), [report._key_of(one) for one in before]

@@ -116,8 +116,9 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
     asyncio.run(main())
 
 
+@pytest.mark.alone
 def test_lanes_that_wait_hold_up_no_other_queue():
-    """In a fresh process: where hundreds of streams share the GPU's queues, any wait can."""
+    """In one process alone: where many streams share the GPU's hardware queues, any wait can."""
     done = run(
         TORCH
         + f"""
