@@ -62,16 +62,19 @@ def lanes(axes: Any, report: Report, width: float) -> None:
     shown = lanes_of(report)
     start = begin_ns(report)
     for row, lane in enumerate(shown):
+        end = 0.0
         for one in lane.operations:
             if one.start_ns < start:
                 continue
-            left = (one.start_ns - start) / MICROSECOND
+            # behind the one before, for a short one is drawn longer than it was
+            left = max((one.start_ns - start) / MICROSECOND, end)
             length = max((one.end_ns - one.start_ns) / MICROSECOND, width * LEAST)
+            end = left + length
             axes.barh(row, length, left=left, height=0.6, color=COLOURS[library_of(one)],
                       edgecolor="white", linewidth=0.5)  # fmt: skip
     axes.set_yticks(range(len(shown)), [lane.label for lane in shown], fontsize=8)
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlim(-width * LEAST, width * 1.02)
+    axes.set_xlim(-width * LEAST, width * 1.03)
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
