@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
+from test_process import run
 
 from _conformance_cases import CASES, check_library
 from _conformance_mutants import UNCHANGED, run_kit
 
 
-@pytest.mark.parametrize("library", CASES)
+@pytest.mark.parametrize("library", [name for name in CASES if name != "toylib"])
 def test_the_adapter_conforms(library):
     check_library(library)
+
+
+def test_the_toy_plugins_adapter_conforms():
+    """In a process of its own: once imported it takes part in every scope of a process."""
+    if importlib.util.find_spec("toylib") is None:
+        pytest.skip("the plugin of tests/plugin is not installed")
+    done = run(f"""
+        import sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
+        from _raw import check, driver
+        check(driver.cuInit(0))
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        from _conformance_cases import check_library
+        check_library("toylib")
+    """)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_third_partys_adapter_conforms_with_every_capability(tmp_path):
