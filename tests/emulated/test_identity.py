@@ -296,7 +296,10 @@ def test_the_collector_is_asked_only_about_handles_that_warp_has(warp, monkeypat
     monkeypatch.setattr(gc, "get_referrers", referrers)
     raw = make_stream()
     asks(raw)  # perhaps the first, which asks for what was made before
-    assert not asks(raw)[1], "the first view has ended"
+    view, asked_again = asks(raw)
+    assert not asked_again, "the first view has ended"
+    assert asks(raw) == (view, False), "it is StreamKit's own"
+    del view
     native = warp.Stream("cuda:0", cuda_stream=raw)
     assert asks(raw) == (native, True)
     del native
