@@ -41,3 +41,21 @@ def python(code, *, blocked=(), path=(), options=()):
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
+    """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
+    code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "COLUMNS": "100",
+        },
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )

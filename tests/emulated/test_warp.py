@@ -125,8 +125,9 @@ def test_what_stood_before_waits_for_an_ordered_scope(warp, stands, gate, ordere
         stream.sync()
 
 
-def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands):
-    stream, other = sk.new_stream(name="one"), sk.new_stream(name="two")
+@contextlib.contextmanager
+def in_another_thread(stream):
+    """Hold a scope of the stream in a thread named holder; yield what ends it before."""
     entered, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -134,19 +135,27 @@ def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stand
             entered.set()
             leave.wait(10)
 
+    def end():
+        leave.set()
+        holder.join()
+
     holder = threading.Thread(target=hold, name="holder")
     holder.start()
-    assert entered.wait(10)
     try:
+        assert entered.wait(10)
+        yield end
+    finally:
+        end()
+
+
+def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands):
+    stream, other = sk.new_stream(name="one"), sk.new_stream(name="two")
+    with in_another_thread(stream) as end:
         with pytest.raises(sk.ScopeError, match="holder"), other:
             pass
         with stream:
-            leave.set()
-            holder.join()
+            end()
             assert sk.current_stream("warp") == stream, "the first one out restored"
-    finally:
-        leave.set()
-        holder.join()
     with other:
         assert sk.current_stream("warp") == other
 
@@ -218,17 +227,7 @@ def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_s
 
 def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advised(warp, stands):
     """Warp's default device is one for the process: it would follow the second thread."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold():
-        with sk.new_stream(0):
-            entered.set()
-            leave.wait(10)
-
-    holder = threading.Thread(target=hold, name="holder")
-    holder.start()
-    assert entered.wait(10)
-    try:
+    with in_another_thread(sk.new_stream(0)):
         there = stands()
         stream = sk.new_stream(1)
         with pytest.raises(sk.ScopeError, match="holder") as caught, stream:
@@ -241,9 +240,6 @@ def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advise
             pass
         with sk.use(stream, libraries=[]):
             assert stands()[:3] == there[:3]
-    finally:
-        leave.set()
-        holder.join()
 
 
 def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, stands):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from _programs import BLOCKER
+from _programs import BLOCKER, streamkit_
 from streamkit._bench import Import, Report
 from streamkit._bench_count import Count
 from streamkit._bench_timing import Row
@@ -42,24 +42,6 @@ REPORT = Report(
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
     waits=[WakeUp("await s", 180.4, 90.0, 410.0)],
 )
-
-
-def streamkit_(*arguments, blocked=LIBRARIES):
-    """Run ``streamkit ARGUMENTS`` where ``blocked`` cannot be imported."""
-    code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code, *map(str, arguments)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "COLUMNS": "100",
-        },
-        capture_output=True,
-        encoding="utf-8",
-        timeout=100,
-        check=False,
-    )
 
 
 def test_demo_shows_a_row_for_each_stage_and_the_verdict_last():

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import streamkit
 from _documents import PAGES, ROOT, blocks
-from _programs import BLOCKER
+from _programs import streamkit_
 
 np = pytest.importorskip("numpy")
 
@@ -46,24 +41,11 @@ def what_runs(name, block):
     return "here" if re.fullmatch(r"(streamkit [a-z]+.*\n)+", block.code) else None
 
 
-def streamkit_(*arguments):
+def command(*arguments):
     """Run ``streamkit ARGUMENTS`` on a machine with NumPy alone, and return what it did."""
     for needed in ("rich", "typer"):
         pytest.importorskip(needed)
-    code = BLOCKER.format(blocked=LIBRARIES) + "from streamkit._cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "COLUMNS": "100",
-        },
-        capture_output=True,
-        encoding="utf-8",
-        timeout=100,
-        check=False,
-    )
+    return streamkit_(*arguments, blocked=LIBRARIES)
 
 
 @each
@@ -98,7 +80,7 @@ def test_a_command_that_nothing_runs_is_found(name, page):
 )
 def test_a_command_runs(block, no_driver):
     for line in block.code.splitlines():
-        done = streamkit_(*shlex.split(line)[1:])
+        done = command(*shlex.split(line)[1:])
         # `doctor` exits with 1 as there is no driver here, which it says
         found = 1 if line == "streamkit doctor" else 0
         assert (done.returncode, done.stderr) == (found, ""), done.stdout
@@ -156,7 +138,7 @@ def agree(page, printed):
 
 
 def test_the_demo_prints_what_the_readme_says(no_driver):
-    done, page = streamkit_("demo"), printed_by_the_demo()
+    done, page = command("demo"), printed_by_the_demo()
     assert (done.returncode, done.stderr) == (0, "")
     assert agree(page, done.stdout), done.stdout
     assert not agree(page, done.stdout.replace("sharpen", "blur"))
