@@ -130,7 +130,7 @@ class use:  # noqa: N801 - used as a function
             _host.enter(self.stream, self)
         else:
             enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
-            enter(self, self._libraries, ordered=self._ordered)
+            enter(_open_scopes.stack.scopes, self, self._libraries, self._ordered)
         return self.stream
 
     if TYPE_CHECKING:  # which tells no type of an assignment

@@ -59,17 +59,22 @@ class Scoped:
             ):
                 outer.again += 1
                 return self
-        self._enter(self, None, ordered=False)
+        self._enter(scopes, self, None)
         return self
 
-    def _enter(self, key: object, libraries: Libraries, *, ordered: bool) -> None:
-        """Open a scope, to be left under ``key``."""
+    def _enter(
+        self,
+        scopes: list[Any],
+        key: object,
+        libraries: Libraries,
+        ordered: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
+    ) -> None:
+        """Open a scope on this thread's stack, to be left under ``key``."""
         if _library.is_forked:
             raise _refusals.forked()
         plan = self._plans.get(libraries)  # none while the stream is closed
         if plan is None or plan.known is not (_movers.settled or _movers.movers()):
             plan = self._new_plan(libraries)
-        scopes = stack.scopes
         if scopes and scopes[-1].plan is plan and plan.is_there():
             scopes.append(NestedScope(self, key, plan))
             return
@@ -90,8 +95,14 @@ class Scoped:
                 _driver.set_context(plan.context)
             if ordering is not None:
                 ordering.order()
-            for enter in plan.enters:
-                tokens.append(enter())  # noqa: PERF401 - known one by one, should the next fail
+            if plan.count == 3:  # noqa: PLR2004 - written out, for a loop costs as much as a call
+                one, two, three = plan.enters
+                tokens.append(one())
+                tokens.append(two())
+                tokens.append(three())
+            else:
+                for enter in plan.enters:
+                    tokens.append(enter())  # noqa: PERF401 - known one by one, should the next fail
             scopes.append(scope)
         except BaseException as error:
             _undo(scope, error)
@@ -131,13 +142,15 @@ class CudaScope:
                 _driver.set_context(plan.context)  # the body may have changed the device
         except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
             lost.append(f"the device of {self.stream!r} ({error})")
-        if len(tokens) == plan.count:
+        if len(tokens) == plan.count == 3:  # noqa: PLR2004 - as on the way in
+            three, two, one = plan.leaves
             try:
-                for leave in plan.leaves:
-                    leave(tokens.pop())
+                three(tokens.pop())
+                two(tokens.pop())
+                one(tokens.pop())
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost)
-        if tokens:  # one of them failed, or the scope was entered in part
+        if tokens:  # they are others than three, one failed, or the scope was entered in part
             interrupt = self._leave_rest(lost) or interrupt
         if self.previous is not plan.context or not plan.keeps_device:
             try:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import os
-import sys
-import weakref
+from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import cupy
 
@@ -17,6 +17,7 @@ from streamkit import _refusals
 from streamkit.backends import _cupy_memory
 from streamkit.backends._cupy_arrays import array_device, lend, lent_by
 from streamkit.backends._cupy_capture import explain_capture, pool
+from streamkit.backends._cupy_memory import NOTED
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 # the parts of the adapter from the files beside
@@ -112,7 +113,7 @@ def bind(stream: Any) -> Binding:
         pop(None, None, None)
         if _get(device) is not previous:
             previous.use()
-        if may_die and sys.getrefcount(weakref.ref(stream)) != _cupy_memory.NOTED:
+        if may_die and getrefcount(ref(stream)) != NOTED:
             _cupy_memory.keep(stream)
 
     # not a push: the outer scope has pushed it

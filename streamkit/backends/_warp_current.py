@@ -26,11 +26,13 @@ _line = new_line()
 
 
 # One move of Warp's current stream and default device: the stream, where it was moved, what was
-# current before, what sets that again natively, the default device before, and the thread of each
-# scope that stands here. A plain tuple, which costs a fifth of an object.
-_Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "list[ThreadToken]"]
+# current before, what sets that again natively, the default device before, and the thread that
+# moved it. A plain tuple, which costs a fifth of an object.
+_Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken"]
 
 _levels: list[_Level] = []  # innermost last
+_shared: dict[int, list[ThreadToken]] = {}
+"""By its id each level in which more threads than one have stood, and the thread of each scope."""
 
 
 def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, written out
@@ -53,7 +55,11 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                 if level is not None:
                     return level
             previous = place._stream  # noqa: SLF001 - see _place
-            level = stream, place, previous, _native_set(previous), runtime.default_device, [me]
+            try:
+                back = previous._streamkit_set  # noqa: SLF001 - ours
+            except AttributeError:
+                back = _native_set(previous)
+            level = stream, place, previous, back, runtime.default_device, me
             try:
                 _levels.append(level)
                 set_native()
@@ -68,13 +74,12 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             _line.remove(me)
 
     def leave(level: _Level) -> None:
-        threads = level[-1]
-        me = threads[0] if len(threads) == 1 else this_thread()
+        me = this_thread() if _shared else level[-1]
         try:  # in turn, again
             _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
             if _line[0] is not me:
                 wait(_line, me)
-            if len(threads) > 1 and _others_stay(level, me):
+            if _shared and _others_stay(level, me):
                 set_current()  # they expect Warp here, and the body may have moved it
             else:
                 _end(level, runtime)
@@ -95,14 +100,22 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
     """Take this thread out of a level that it shares; whether anybody stays there."""
-    threads = level[-1]
+    threads = _threads(level)
     threads.remove(me)
     return any(thread.is_alive for thread in threads)
+
+
+def _threads(level: _Level) -> list[ThreadToken]:
+    """Return the thread of each scope that stands in a level."""
+    threads = _shared.get(id(level))
+    return [level[-1]] if threads is None else threads
 
 
 def _end(level: _Level, runtime: Any) -> None:
     """Set the previous stream and default device."""
     _, place, previous, back, default, _ = level
+    if _shared:
+        _shared.pop(id(level), None)
     if _levels and _levels[-1] is level:
         _levels.pop()
     else:
@@ -121,23 +134,20 @@ def _join(stream: Any, place: Any, thread: ThreadToken) -> _Level | None:
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):
         return None
-    level[-1].append(thread)
+    _shared.setdefault(id(level), [level[-1]]).append(thread)
     return level
 
 
 def _check_alone(thread: ThreadToken, stream: Any) -> None:
     """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
     for level in reversed(tuple(_levels)):
-        threads = level[-1]
-        for other in tuple(threads):
-            if other is thread:
-                continue
-            if other.is_alive:
+        threads = _threads(level)
+        for other in threads:
+            if other is not thread and other.is_alive:
                 raise _refusals.process_wide(
                     _NAME, _text(stream), _text(level[0]), str(other), _ways(stream, level[0])
                 )
-            threads.remove(other)
-        if not threads:
+        if thread not in threads:  # they have all ended
             _end(level, _place(level[0].device)[1])
 
 
@@ -151,7 +161,7 @@ def _ways(stream: Any, other: Any) -> str:
 
 def is_held() -> bool:
     """Whether a scope of a thread that lives has moved Warp."""
-    return any(thread.is_alive for level in tuple(_levels) for thread in tuple(level[-1]))
+    return any(thread.is_alive for level in tuple(_levels) for thread in tuple(_threads(level)))
 
 
 def native_stream(device: Any) -> int | None:

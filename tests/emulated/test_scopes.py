@@ -16,32 +16,45 @@ __all__ = ["program"]  # the fixture
 # -- in, and back -----------------------------------------------------------------------------
 
 
-def test_libraries_are_restored_in_reverse_order(program):
+# One library at a time of so many; three are written out in the source, the others a loop.
+ONE_OF = [(1, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 3)]
+
+
+def toys(count, odd=None, addition=""):
+    """So many toy libraries, of which one is odd."""
+    return {f"toy{'abcd'[i]}": addition if i == odd else "" for i in range(count)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_libraries_are_restored_in_reverse_order(program, count):
+    names = ", ".join(toys(count))
     program(
-        """
-import toya, toyb
+        f"""
+import {names}
+libraries = [{names}]
 moves = []
-for library in (toya, toyb):
-    def move(stream, name=library.__name__, move=library.set_current_stream):
-        moves.append((name, stream.number))
+for library in libraries:
+    def move(stream, library=library, move=library.set_current_stream):
+        moves.append((library, stream.number))
         return move(stream)
     library.set_current_stream = move
 stream = sk.new_stream()
 with sk.use(stream):
     raw = stream.handle
-    assert moves == [("toya", raw), ("toyb", raw)]
+    assert moves == [(library, raw) for library in libraries]
     moves.clear()
-assert moves == [("toyb", 0), ("toya", 0)]
+assert moves == [(library, 0) for library in reversed(libraries)]
 """,
-        toya="",
-        toyb="",
+        **toys(count),
     )
 
 
-def test_a_library_that_refuses_leaves_the_others_where_they_were(program):
+@pytest.mark.parametrize(("count", "odd"), ONE_OF)
+def test_a_library_that_refuses_leaves_the_others_where_they_were(program, count, odd):
+    names = ", ".join(toys(count))
     program(
-        """
-import toya, toyb
+        f"""
+import {names}
 stream = sk.new_stream(1)
 for scope in (stream, sk.use(stream)):
     try:
@@ -50,41 +63,46 @@ for scope in (stream, sk.use(stream)):
         assert "enough" in str(error)
     else:
         raise AssertionError("it was entered")
-    assert stands(toya, toyb) == [0, 0]
+    assert stands({names}) == [0] * {count}
     assert int(driver.cuCtxGetDevice()[1]) == 0
-with sk.use(stream, libraries=["toya"]):
-    assert stands(toya, toyb) == [stream.handle, 0]
+others = [{names}]
+refuses = others.pop({odd})
+with sk.use(stream, libraries=[library.__name__ for library in others]):
+    assert stands(*others) == [stream.handle] * {count - 1}
+    assert stands(refuses) == [0]
 """,
-        toya="",
-        toyb=REFUSES,
+        **toys(count, odd, REFUSES),
     )
 
 
 @pytest.mark.parametrize("scope", ["stream", "sk.use(stream)"])
-def test_a_library_that_cannot_be_restored_does_not_keep_the_others(program, scope):
+@pytest.mark.parametrize(("count", "odd"), ONE_OF)
+def test_a_library_that_cannot_be_restored_does_not_keep_the_others(program, scope, count, odd):
+    names = ", ".join(toys(count))
     program(
         f"""
-import toya, toyb
+import {names}
 stream = sk.new_stream(1)
 try:
     with {scope}:
         pass
 except sk.ScopeError as error:
-    assert "toyb" in str(error) and "forgot" in str(error), error
+    assert {list(toys(count))[odd]!r} in str(error) and "forgot" in str(error), error
 else:
     raise AssertionError("nobody was told")
-assert stands(toya, toyb) == [0, stream.handle]
+assert stands({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
-        toya="",
-        toyb=FORGETS,
+        **toys(count, odd, FORGETS),
     )
 
 
-def test_an_interrupt_while_libraries_are_restored_comes_when_all_are(program):
+@pytest.mark.parametrize(("count", "odd"), ONE_OF)
+def test_an_interrupt_while_libraries_are_restored_comes_when_all_are(program, count, odd):
+    names = ", ".join(toys(count))
     program(
-        """
-import toya, toyb
+        f"""
+import {names}
 stream = sk.new_stream(1)
 try:
     with sk.use(stream):
@@ -93,11 +111,10 @@ except KeyboardInterrupt:
     pass
 else:
     raise AssertionError("the interrupt was swallowed")
-assert stands(toya, toyb) == [0, 0]
+assert stands({names}) == [0] * {count}
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
-        toya="",
-        toyb=INTERRUPTED,
+        **toys(count, odd, INTERRUPTED),
     )
 
 

@@ -464,6 +464,24 @@ def test_foreign_streams_are_entered_too(three):
         assert sk.current_stream("warp") == stream
 
 
+@pytest.mark.parametrize("way", ["wrap", "handle"])
+def test_a_nested_scope_tells_torchs_two_streams_of_one_handle_apart(three, device, way):
+    """A pool stream and an external one of its handle are not equal, and torch counts by them."""
+    torch = three["torch"]
+    with on_device(device):
+        pool = torch.new_stream()
+        external = torch.torch.cuda.ExternalStream(pool.cuda_stream, device)
+        # by its handle it is known as what it was wrapped as before, or by an external stream
+        stream = sk.wrap(pool) if way == "wrap" else sk.from_handle(pool.cuda_stream, owner=pool)
+        with stream:
+            before = torch.current()
+            assert (before == pool) != (before == external)
+            for other in (pool, external):
+                with stream:
+                    torch.make_current(other)
+                assert torch.current() == before
+
+
 @pytest.mark.parametrize("state", ["default", "pool", "external"])
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
@@ -473,6 +491,7 @@ def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypa
     private = _torch._get, _torch._set
     monkeypatch.setattr(_torch, "_get", _torch._public_get)
     monkeypatch.setattr(_torch, "_set", _torch._public_set)
+    monkeypatch.setattr(_torch, "_get_handle", None)
     assert _torch._get not in private, "torch has no private ones"
     torch, keep = three["torch"], []
     with on_device(device):
