@@ -142,21 +142,22 @@ class CudaScope:
                 _driver.set_context(plan.context)  # the body may have changed the device
         except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
             lost.append(f"the device of {self.stream!r} ({error})")
-        if len(tokens) == plan.count == 3:  # noqa: PLR2004 - as on the way in
-            three, two, one = plan.leaves
+        if len(tokens) == plan.count:
             try:
-                three(tokens.pop())
-                two(tokens.pop())
-                one(tokens.pop())
+                if plan.count == 3:  # noqa: PLR2004 - written out, as on the way in
+                    three, two, one = plan.leaves
+                    three(tokens.pop())
+                    two(tokens.pop())
+                    one(tokens.pop())
+                else:
+                    for leave in plan.leaves:
+                        leave(tokens.pop())
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost)
-        if tokens:  # they are others than three, one failed, or the scope was entered in part
+        if tokens:  # one of them failed, or the scope was entered in part
             interrupt = self._leave_rest(lost) or interrupt
         if self.previous is not plan.context or not plan.keeps_device:
-            try:
-                _driver.set_context(self.previous or _driver.default_context())
-            except errors.StreamKitError as error:
-                lost.append(f"the device before {self.stream!r} ({error})")
+            self._restore_context(lost)
         if interrupt is not None:
             raise interrupt
         return lost
@@ -171,6 +172,12 @@ class CudaScope:
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost) or interrupt
         return interrupt
+
+    def _restore_context(self, lost: list[str]) -> None:
+        try:
+            _driver.set_context(self.previous or _driver.default_context())
+        except errors.StreamKitError as error:
+            lost.append(f"the device before {self.stream!r} ({error})")
 
     def _note(self, error: BaseException, lost: list[str]) -> BaseException | None:
         """Name the library that failed, the next in order; return the error if it interrupts."""
