@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _device, _driver, _host, _movers, _open_scopes, _refusals, _registry
+from streamkit import (
+    _device,
+    _driver,
+    _host,
+    _host_scope,
+    _movers,
+    _open_scopes,
+    _refusals,
+    _registry,
+)
 from streamkit._host import HostStream
 from streamkit._wrap import default_stream, wrap
 
@@ -127,7 +136,7 @@ class use:  # noqa: N801 - used as a function
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
         if isinstance(self.stream, HostStream):
-            _host.enter(self.stream, self)
+            _host_scope.enter(self.stream, self)
         else:
             enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
             enter(_open_scopes.stack.scopes, self, self._libraries, self._ordered)

@@ -12,10 +12,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, NoReturn
 
-from streamkit import _host_watch, _keep, _open_scopes, _refusals, errors
+from streamkit import _host_scope, _host_watch, _keep, _open_scopes, _refusals, errors
 from streamkit._host_event import HostEvent, foreign, no_cuda
 from streamkit._host_keep import HostKeeper
-from streamkit._host_queue import Mark, Turn, Wait, WorkQueue
+from streamkit._host_queue import Mark, Wait, WorkQueue
 from streamkit._host_waits import HostWaits
 from streamkit._static_protocol import Concrete
 from streamkit.protocols import Stream
@@ -23,8 +23,6 @@ from streamkit.protocols import Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, Self
-
-    from streamkit._host_watch import Step
 
     P = ParamSpec("P")
 
@@ -47,7 +45,8 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
     ) -> None:
         self._name = name
         self._id = next(_ids)
-        self._nonblocking, self._owned = nonblocking, owned
+        self._nonblocking = nonblocking
+        self._owned = owned
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._queue = WorkQueue(f"streamkit-{self._id}")
@@ -152,7 +151,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
         def call() -> None:
             key = object()
-            _open_scopes.push(_HostScope(self, key))
+            _open_scopes.push(_host_scope.HostScope(self, key))
             try:
                 try:
                     with step:
@@ -215,7 +214,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
     def __enter__(self) -> Self:
         """Wait for the queue's turn; the body runs inline as its next item."""
-        enter(self, self)
+        _host_scope.enter(self, self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -235,46 +234,6 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         name = f" {self._name!r}" if self._name else ""
         state = " closed" if self._closed else " default" if not self._owned else ""
         return f"<streamkit.HostStream{name} cpu id={self._id}{state}>"
-
-
-class _HostScope:
-    plan, again = None, 0
-    _turn: Turn | None = None  # here, because an interrupt can leave it half made
-    _step: Step | None = None  # what an audit is told of it
-
-    def __init__(self, stream: HostStream, key: object) -> None:
-        self.stream, self.key = stream, key
-
-    def begin(self) -> None:
-        """Wait for the queue's turn."""
-        queue = self.stream._queue  # noqa: SLF001 - one module's business
-        self._turn = Turn(queue)
-        with _host_watch.note(self.stream, "synchronisation", "with", unless=queue.idle):
-            self._turn.begin()
-        self._step = _host_watch.begin(self.stream, "scope", "with")
-
-    def leave(self) -> list[str]:
-        if self._turn is not None:
-            if self._step is not None:
-                self._step.end()
-            self._turn.end()
-        return []
-
-    def __del__(self) -> None:
-        self.leave()  # the thread ended inside it
-
-
-def enter(stream: HostStream, key: object) -> None:
-    """Open a scope of this thread under ``key``, which must leave it."""
-    stream._check_open()  # noqa: SLF001 - one module's business
-    scope = _HostScope(stream, key)
-    try:
-        if not _open_scopes.holds(stream):
-            scope.begin()
-        _open_scopes.push(scope)
-    except BaseException:  # an interrupt must not leave the queue held for ever
-        scope.leave()
-        raise
 
 
 # -- the default queues -----------------------------------------------------------------------

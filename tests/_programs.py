@@ -21,6 +21,23 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
+def run_python(*arguments, path=(), **variables):
+    """Run Python, which finds ``path`` and this streamkit first; return how it ended.
+
+    ``variables`` are of its environment.
+    """
+    here = Path(streamkit.__file__).parents[1]
+    found = [*map(str, path), str(here), os.environ.get("PYTHONPATH")]
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found)), **variables},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+
+
 def python(code, *, blocked=(), path=(), options=()):
     """Run code in a fresh Python that finds this streamkit and not ``blocked``; return its output.
 
@@ -29,16 +46,7 @@ def python(code, *, blocked=(), path=(), options=()):
     __tracebackhide__ = True
     if blocked:
         code = BLOCKER.format(blocked=tuple(blocked)) + code
-    here = str(Path(streamkit.__file__).parents[1])
-    found = os.pathsep.join([*map(str, path), here])
-    done = subprocess.run(
-        [sys.executable, "-P", *options, "-c", code],
-        env={**os.environ, "PYTHONPATH": found},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python("-P", *options, "-c", code, path=path)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -46,16 +54,4 @@ def python(code, *, blocked=(), path=(), options=()):
 def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
     code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code, *map(str, arguments)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "COLUMNS": "100",
-        },
-        capture_output=True,
-        encoding="utf-8",
-        timeout=100,
-        check=False,
-    )
+    return run_python("-P", "-c", code, *arguments, CUDA_VISIBLE_DEVICES="-1", COLUMNS="100")

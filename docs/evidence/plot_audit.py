@@ -6,13 +6,10 @@ python docs/evidence/plot_audit.py --data FILE --out FILE   elsewhere
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+from _drawing import main
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -31,6 +28,11 @@ PAUSE = 1_000_000  # ns: an audit that is not inside another has one after its f
 
 def draw(data: dict[str, Any]) -> Figure:
     """Return the figure: before above after, a row for each queue."""
+    if "x" not in data:
+        raise SystemExit(
+            "The record does not say what x was: it was recorded by an earlier example. "
+            "Record it again: python examples/09_see_the_queues.py docs/evidence/audit.json"
+        )
     reports = {name: Report.from_data(data[name]) for name in TITLES}
     heights = [len(lanes_of(report)) for report in reports.values()]
     figure = Figure(figsize=(9, 1.6 + 0.55 * sum(heights)), layout="constrained")
@@ -82,28 +84,6 @@ def lanes(axes: Any, report: Report, width: float) -> None:
     axes.set_axisbelow(True)
 
 
-def main() -> None:
-    """Read, draw, write; the same data give the same file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=HERE / "audit.json", help="the two reports")
-    out = HERE.parent / "pictures" / "before-and-after.svg"
-    parser.add_argument("--out", type=Path, default=out, help="where to draw them")
-    arguments = parser.parse_args()
-    written: bytes = arguments.data.read_bytes()
-    data = json.loads(written)
-    if "x" not in data:
-        raise SystemExit(
-            f"{arguments.data} does not say what x was: it was recorded by an earlier example. "
-            f"Record it again: python examples/09_see_the_queues.py {arguments.data}"
-        )
-    mpl.rcdefaults()
-    mpl.rcParams["svg.hashsalt"] = "streamkit"
-    figure = draw(data)
-    arguments.out.parent.mkdir(exist_ok=True)
-    # a test asks a drawing of which data it is
-    drawn = {"Date": None, "Source": f"sha256 of the data: {hashlib.sha256(written).hexdigest()}"}
-    figure.savefig(arguments.out, metadata=drawn if arguments.out.suffix == ".svg" else {})
-
-
 if __name__ == "__main__":
-    main()
+    out = HERE.parent / "pictures" / "before-and-after.svg"
+    main(__doc__.partition("\n")[0], draw, HERE / "audit.json", out)

@@ -6,13 +6,10 @@ python docs/evidence/plot_bench.py --data FILE --out FILE   elsewhere
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+from _drawing import main
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -106,19 +103,5 @@ def title(data: dict[str, Any]) -> str:
     return f"streamkit bench, {data['date']}: {machine}\n{versions}"
 
 
-def main() -> None:
-    """Read, draw, write; the same numbers give the same file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=HERE / "bench.json", help="the numbers")
-    parser.add_argument("--out", type=Path, default=HERE / "bench.svg", help="where to draw them")
-    arguments = parser.parse_args()
-    mpl.rcParams["svg.hashsalt"] = "streamkit"
-    data = arguments.data.read_bytes()
-    figure = draw(json.loads(data))
-    # a test asks a drawing of which data it is
-    drawn = {"Date": None, "Source": f"sha256 of the data: {hashlib.sha256(data).hexdigest()}"}
-    figure.savefig(arguments.out, metadata=drawn if arguments.out.suffix == ".svg" else {})
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__.partition("\n")[0], draw, HERE / "bench.json", HERE / "bench.svg")

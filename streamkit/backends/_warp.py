@@ -25,7 +25,9 @@ name = "warp"
 api = 1
 traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
-_views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # queue id -> view
+# By the queue's id, because the view outlives a record that it owns, and a stream wrapped anew of
+# another owner has a record of its own: they would have to be looked for each time.
+_views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _lock = new_lock()
 
 

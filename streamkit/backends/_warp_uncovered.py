@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from typing import Any
 
 import warp
 
-from streamkit._weak_table import WeakTable
-
 _managed: Any = getattr(warp, "CudaManagedAllocator", ())  # frees by cudaFree, which waits
-_warned: WeakTable[Any] = WeakTable()  # the allocators, by their ids
-_warned_strongly: dict[int, Any] = {}  # those that know no weak references
+_warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or themselves
 
 
 @functools.cache
@@ -27,11 +25,11 @@ def warn_of_allocator(device: Any) -> None:
     if isinstance(allocator, _managed):
         return
     number = id(allocator)
-    if number not in _warned_strongly and _warned.find(number) is not allocator:
+    if number not in _warned:
         try:
-            _warned.keep(number, allocator)
-        except TypeError:
-            _warned_strongly[number] = allocator
+            _warned[number] = weakref.ref(allocator, lambda _: _warned.pop(number))
+        except TypeError:  # it knows no weak references
+            _warned[number] = allocator
         _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
 

@@ -302,6 +302,7 @@ def test_the_collector_is_asked_only_about_handles_that_warp_has(warp, monkeypat
     del view
     native = warp.Stream("cuda:0", cuda_stream=raw)
     assert asks(raw) == (native, True)
+    assert asks(raw) == (native, False), "it was found before"
     del native
     assert not asks(raw)[1]
     destroy_stream(raw)

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -807,6 +808,20 @@ def test_a_users_allocator_is_left_alone_and_warned_of_once(warp, kind, inside):
         pass
     warp.set_device_allocator("cuda:0", None)
     assert warp.get_device_allocator("cuda:0") is usual
+
+
+@pytest.mark.usefixtures("allocators")
+def test_an_allocator_is_not_kept_and_the_next_at_its_address_is_warned_of_too(warp):
+    stream = sk.new_stream(nonblocking=True)
+    for _ in range(3):
+        allocator = Own()
+        alive = weakref.ref(allocator)
+        warp.set_device_allocator("cuda:0", allocator)
+        with pytest.warns(RuntimeWarning, match="Own"), stream:
+            pass
+        warp.set_device_allocator("cuda:0", None)
+        del allocator
+        assert alive() is None
 
 
 @pytest.mark.usefixtures("allocators")

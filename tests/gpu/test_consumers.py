@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import sysconfig
@@ -10,24 +9,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from _raw import check, destroy_stream, driver, held, make_stream, sync
+from _raw import check, driver, held, sync
 
 import streamkit as sk
-
-
-@pytest.fixture
-def peek():
-    """Read what a cell holds now, on a queue of its own that waits for no other."""
-    queue = make_stream()
-
-    def read(cell):
-        host = ctypes.c_float()
-        check(driver.cuMemcpyDtoHAsync(ctypes.addressof(host), cell.pointer, 4, queue))
-        sync(queue)
-        return host.value
-
-    yield read
-    destroy_stream(queue)
 
 
 @pytest.fixture(scope="module")

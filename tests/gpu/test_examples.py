@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from _documents import ROOT
 from _libraries import cuda_devices, need
+from _programs import run_python
 
 need("torch", "cupy", "warp")
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 OTHER = "cuda:1" if cuda_devices() > 1 else "cuda:0"
 
@@ -33,19 +30,6 @@ LAST = {
 }
 
 
-def run(path):
-    """Run an example as a user does."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-P", str(path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
 def test_what_each_example_prints_is_known():
     assert [path.name for path in EXAMPLES] == list(LAST)
 
@@ -54,6 +38,6 @@ def test_what_each_example_prints_is_known():
 def test_an_example_runs_on_a_gpu_and_is_right(path):
     if "sk.audit(" in path.read_text(encoding="utf-8"):
         pytest.importorskip("cupti")  # of CUDA 13 alone
-    done = run(path)
+    done = run_python("-P", path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^{LAST[path.name]}\n\Z", done.stdout, re.MULTILINE), done.stdout

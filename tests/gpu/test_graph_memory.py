@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from _raw import check, driver
 from _workload import COUNT, Pressure
 
 import streamkit as sk
+from _programs import run_python
 from streamkit import _registry
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
@@ -42,15 +40,7 @@ def test_memory_that_a_graph_does_not_own_is_given_to_others(workload, monkeypat
 def test_a_graph_of_cupy_and_warp_alone_is_right_a_thousand_times():
     """In a process without torch the driver begins it."""
     here = Path(__file__).parent
-    paths = [str(here), str(here.parent), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, str(here / "_without_torch.py")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python(here / "_without_torch.py", path=[here.parent])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "1000 launches: [] wrong, [] overwritten"
 

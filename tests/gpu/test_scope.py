@@ -53,9 +53,18 @@ def raw_nonblocking(three):
     return sk.from_handle(make_stream())
 
 
-KINDS = pytest.mark.parametrize(
-    "kind", [owned, owned_nonblocking, torchs, cupys, warps, raw, raw_nonblocking]
-)
+@pytest.fixture(params=[owned, owned_nonblocking, torchs, cupys, warps, raw, raw_nonblocking])
+def stream(request, three, device):
+    """One of each kind."""
+    with on_device(device):
+        return request.param(three)
+
+
+@pytest.fixture
+def line(cells, device):
+    """Two cells for the kernel of each library."""
+    with on_device(device):
+        return [(cells(1), cells(0)) for _ in WITH_CURRENT]
 
 
 def written(line, peek):
@@ -63,19 +72,9 @@ def written(line, peek):
     return [peek(dst) for _, dst in line]
 
 
-def cells_for_each(cells, device):
-    """Two cells for the kernel of each library."""
-    with on_device(device):
-        return [(cells(1), cells(0)) for _ in WITH_CURRENT]
-
-
-@KINDS
 def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa: PLR0917 - the cases
-    three, gate, cells, peek, device, kind
+    three, gate, peek, device, stream, line
 ):
-    line = cells_for_each(cells, device)
-    with on_device(device):
-        stream = kind(three)
     with standing_apart(three, device):
         with stream:
             gate.hold(stream.handle)
@@ -89,13 +88,9 @@ def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa
         assert written(line, peek) == [2, 2, 2]
 
 
-@KINDS
 def test_control_outside_the_scope_they_do_not_wait(  # noqa: PLR0917 - the cases
-    three, gate, cells, peek, device, kind
+    three, gate, peek, device, stream, line
 ):
-    line = cells_for_each(cells, device)
-    with on_device(device):
-        stream = kind(three)
     with standing_apart(three, device), playing_on(three, device):
         gate.hold(stream.handle)
         for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):

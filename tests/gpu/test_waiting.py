@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +17,7 @@ from test_process import run
 import streamkit as sk
 from _contention import contended, logged
 from _documents import ROOT, blocks
+from _programs import run_python
 from _queues import LONG, eventually, together
 from streamkit import _driver_events
 
@@ -438,14 +436,7 @@ print("end", stream.done, flush=True)
 def program(path, text):
     """Run a file, which spawned workers import again."""
     path.write_text(text)
-    return subprocess.run(
-        [sys.executable, path],
-        env={**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_python(path)
 
 
 def test_a_spawned_worker_makes_and_uses_a_stream_of_its_own(tmp_path):

@@ -22,7 +22,7 @@ def plot(tmp_path):
     def plot(data=None, name="drawn.svg"):
         (tmp_path / "data.json").write_bytes(RECORD.read_bytes() if data is None else data)
         done = subprocess.run(
-            [sys.executable, "-P", ROOT / "docs/evidence/plot_audit.py",
+            [sys.executable, ROOT / "docs/evidence/plot_audit.py",
              "--data", tmp_path / "data.json", "--out", tmp_path / name],
             env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path)},
             capture_output=True, text=True, timeout=100, check=False,

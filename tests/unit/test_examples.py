@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import streamkit
-from _programs import BLOCKER
+from _programs import BLOCKER, run_python
 
 pytest.importorskip("numpy")
 
@@ -24,18 +21,7 @@ LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
 def run(path, source):
     """Run an example's source under its own path, without a GPU and with NumPy alone."""
     code = BLOCKER.format(blocked=LIBRARIES) + f"exec(compile({source!r}, {str(path)!r}, 'exec'))"
-    return subprocess.run(
-        [sys.executable, "-P", "-W", "error", "-c", code],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
-            "CUDA_VISIBLE_DEVICES": "-1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_python("-P", "-W", "error", "-c", code, CUDA_VISIBLE_DEVICES="-1")
 
 
 def test_the_examples_are_found_and_the_mix_comes_first():

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 import streamkit as sk
 from _documents import ROOT, blocks
+from _programs import run_python
 from _queues import LONG
 
 
@@ -53,14 +50,7 @@ def test_a_service_awaits_its_queues_with_a_time_limit():
 
 
 def run(script):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script],
-        env={**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python("-W", "error", script)
     assert done.stderr == ""
     return done.stdout
 
