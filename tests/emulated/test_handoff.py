@@ -169,7 +169,8 @@ def test_memory_of_the_host_too_is_refused_before_anything_happens(gate):
     gate.hold(source.handle)
     with pytest.raises(TypeError, match=r"mapped.*s\.wait\(stream\).*s\.keep"):
         sk.handoff(array, target, after=source)
-    target.sync()
+    assert busy(source.handle)
+    assert idle(target.handle)
 
 
 def itself(lent):
