@@ -75,7 +75,7 @@ class CudaRecorder:
                 with contextlib.suppress(Exception):  # it is the block's error that counts
                     self._learn_queues()
         finally:
-            collector.close(is_idle=self._settled)
+            collector.close()
 
     def operations(self) -> list[Operation]:
         """Return what ran, in nanoseconds since the start.

@@ -67,21 +67,14 @@ class Collector:
             self._open += 1
             return self._cupti
 
-    def close(self, *, is_idle: bool) -> None:
-        """Stop with the last audit. CUPTI's threads have delivered everything when it returns.
-
-        ``is_idle``: all work of the block has run, so CUPTI can be detached. Attached it makes
-        every CUDA call of the process slower, some five times.
-        """
+    def close(self) -> None:
+        """Stop with the last audit. CUPTI's threads have delivered everything when it returns."""
         with self._lock:
             self._open -= 1
             if self._open:
                 self._cupti.activity_flush_all(_FORCED)
-                return
-            self._disable()
-            if is_idle and not _torch_profiles():  # begun in the block, it has CUPTI now
-                with contextlib.suppress(Exception):  # then it stays attached, as it was
-                    self._cupti.finalize()
+            else:
+                self._disable()
 
     def _enable(self) -> None:
         cupti = self._cupti

@@ -31,7 +31,7 @@ class Cupti(ModuleType):
         self.driver_api_trace_cbid = enum.IntEnum("driver", {"cuInit": 1, "cuLaunchKernel": 2})
         self.runtime_api_trace_cbid = enum.IntEnum("runtime", {"cudaGetDevice_v3020": 7})
         self.enabled, self.left_out, self.enabled_ever = set(), [], []
-        self.refuses, self.is_taken, self.is_attached = None, False, False
+        self.refuses, self.is_taken = None, False
         self._pending, self._ids, self._number = [], {}, 0
 
     # -- what the bindings have ---------------------------------------------------------------
@@ -45,7 +45,6 @@ class Cupti(ModuleType):
     def activity_enable(self, kind):
         if kind == self.refuses:
             raise RuntimeError("ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)")
-        self.is_attached = True
         self.enabled.add(kind)
         self.enabled_ever.append(kind)
 
@@ -65,11 +64,6 @@ class Cupti(ModuleType):
         records, self._pending = self._pending, []
         if not self.is_taken:
             self._completed(records)
-
-    def finalize(self):
-        assert not self.enabled
-        assert not self._pending
-        self.is_attached = False
 
     def get_timestamp(self):
         return time.time_ns()
