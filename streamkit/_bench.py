@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit import _bench_rows, _bench_scopes, _bench_waits, _driver, _library
 from streamkit._bench_count import SCOPE, Count, count_calls, count_extra
-from streamkit._bench_timing import Libraries, Plan, Row
+from streamkit._bench_timing import Libraries, Row
 from streamkit._refusals import DISTRIBUTION
 from streamkit.errors import BackendNotInstalledError
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]
 
-_ROUNDS = 3  # over all rows: what slows the machine for seconds meets a part of each row, not all
 PLANS = [*_bench_scopes.PLANS, *_bench_rows.PLANS]
 _LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
 _INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
@@ -93,10 +92,18 @@ def run(
     and of how much. CannotRunError if there is no GPU, or not all three libraries.
     """
     libraries = load()
-    steps = _ROUNDS * len(PLANS) + 4
-    rows, left_out = _rows(
-        libraries, repeats, iterations, lambda name, done: progress(name, done, steps)
-    )
+    steps = len(PLANS) + 4
+    rows: dict[str, Row] = {}
+    left_out: dict[str, str] = {}
+    for done, plan in enumerate(PLANS):
+        progress(plan.name, done, steps)
+        try:
+            row = plan.measure(libraries, repeats, iterations)
+        except BackendNotInstalledError as error:
+            left_out[plan.name] = str(error)
+            continue
+        if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
+            rows[plan.name] = row
     progress("waits", steps - 4, steps)
     waits = _bench_waits.measure(libraries)
     progress("driver calls of a wait", steps - 3, steps)
@@ -121,41 +128,12 @@ def run(
         versions=_versions(libraries),
         repeats=repeats,
         iterations=iterations,
-        rows=rows,
+        rows=list(rows.values()),
         counts=counts,
         imported=imported,
         waits=waits,
         left_out=left_out,
     )
-
-
-def _rows(
-    libraries: Libraries, repeats: int, iterations: int, progress: Callable[[str, int], object]
-) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows, and why others are left out."""
-    taken: list[tuple[Plan, list[float], list[float]]] = [(plan, [], []) for plan in PLANS]
-    left_out: dict[str, str] = {}
-    for turn in range(_ROUNDS):
-        share = repeats // _ROUNDS + (turn < repeats % _ROUNDS)
-        for done, (plan, ours, theirs) in enumerate(taken, turn * len(taken)):
-            progress(plan.name, done)
-            if not share or plan.name in left_out:
-                continue
-            try:
-                more = plan.measure(libraries, share, iterations)
-            except BackendNotInstalledError as error:
-                left_out[plan.name] = str(error)
-                continue
-            ours.extend(more[0])
-            theirs.extend(more[1])
-    rows: dict[str, Row] = {}
-    for plan, ours, theirs in taken:
-        if plan.name in left_out:
-            continue
-        row = plan.row(ours, theirs)
-        if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
-            rows[plan.name] = row
-    return list(rows.values()), left_out
 
 
 def _read(path: str, pattern: str) -> str | None:

@@ -78,15 +78,10 @@ class Plan:
     note: str
     arrange: Callable[[Libraries], AbstractContextManager[Arms]]
 
-    def measure(
-        self, libraries: Libraries, repeats: int, iterations: int
-    ) -> tuple[list[float], list[float]]:
-        """Time both sides, as ``take_turns``; one more repeat goes first, unmeasured."""
+    def measure(self, libraries: Libraries, repeats: int, iterations: int) -> Row:
+        """Time both sides; one more repeat goes first, unmeasured."""
         with self.arrange(libraries) as arms:
-            return take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
-
-    def row(self, ours: Sequence[float], theirs: Sequence[float]) -> Row:
-        """Return what those times come to."""
+            ours, theirs = take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
         ratio, low, high = ratios(ours, theirs)
         return Row(
             self.name, self.against, median(ours), median(theirs), ratio, low, high,
