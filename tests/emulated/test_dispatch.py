@@ -36,6 +36,29 @@ ACTIVE = 1
 # -- errors -----------------------------------------------------------------------------------
 
 
+def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, monkeypatch):
+    """Also where nothing else fails: the first is not the only one to be told."""
+    warm_up()
+    stream = held()
+
+    def fails(event):
+        raise sk.DriverError("cuEventQuery", "CUDA_ERROR_ILLEGAL_ADDRESS", 700)
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(stream)) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        monkeypatch.setattr(_driver_events, "event_reached", fails)
+        try:
+            return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
+        finally:
+            monkeypatch.undo()
+
+    found = asyncio.run(main())
+    assert [error.name for error in found] == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 4
+    assert gate.closed
+
+
 def test_an_error_on_the_device_reaches_every_waiter(held, gate):
     """And each has one of its own. Nothing is posted after an error: only asking tells."""
     streams = [held() for _ in range(8)]
