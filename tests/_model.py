@@ -8,8 +8,11 @@ closed gate holds: work that ran is a missing edge, and work that did not run is
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+import contextlib
+
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 
 from _queues import eventually
 
@@ -94,6 +97,15 @@ def is_caught(program, machine):
     except (AssertionError, TimeoutError):
         return True
     return False
+
+
+def search_finds(drawn, is_wrong, *, most):
+    """Search until something drawn shows what is wrong; NoSuchExample if none of so many does.
+
+    One that shows it by its timing need not show it again, as Hypothesis would have it.
+    """
+    with contextlib.suppress(Flaky):
+        find(drawn, is_wrong, settings=settings(search, max_examples=most, phases=[Phase.generate]))
 
 
 class Play:

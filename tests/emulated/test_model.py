@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 
 import streamkit as sk
 from _libraries import need
-from _model import is_caught, play, programs, search
+from _model import is_caught, play, programs, search, search_finds
 from _model_cuda import Cuda
 
 warp = need("warp")
-quick = settings(search, max_examples=3_000, phases=[Phase.generate])  # until one is found
 
 
 @settings(search, max_examples=100)
@@ -80,4 +79,4 @@ class AlwaysOrdered(Cuda):
     ],
 )
 def test_the_search_finds_what_is_wrong(kind):
-    find(programs, lambda program: is_caught(program, kind()), settings=quick)
+    search_finds(programs, lambda program: is_caught(program, kind()), most=3_000)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 import streamkit as sk
-from _model import flat_programs, is_caught, play, programs, search
+from _model import flat_programs, is_caught, play, programs, search, search_finds
 from _model_host import Adversarial, Threads
-
-quick = settings(search, max_examples=2_000, phases=[Phase.generate])  # until one is found
 
 
 @settings(search, max_examples=200)
@@ -63,16 +62,29 @@ WRONG = [Deaf, DeafToEvents, RecordsOnce, Impatient, Unordered, AlwaysDone]
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_the_search_on_worker_threads_finds_a_stream_that_is_wrong(kind):
-    find(flat_programs, lambda program: is_caught(program, Threads(kind)), settings=quick)
+    search_finds(flat_programs, lambda program: is_caught(program, Threads(kind)), most=2_000)
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_the_search_in_adversarial_order_finds_a_stream_that_is_wrong(kind):
-    find(
+    search_finds(
         st.tuples(flat_programs, st.integers(0, 100)),
         lambda drawn: is_caught(drawn[0], Adversarial(drawn[1], kind)),
-        settings=quick,
+        most=2_000,
     )
+
+
+def test_what_shows_once_is_found_and_what_never_shows_is_not():
+    seen = []
+
+    def is_wrong_once(drawn):
+        seen.append(drawn)
+        return len(seen) == 1
+
+    search_finds(st.integers(), is_wrong_once, most=10)
+    assert len(seen) > 1, "it was not tried again, and nothing is shown here"
+    with pytest.raises(NoSuchExample):
+        search_finds(st.integers(), lambda _: False, most=10)
 
 
 class WaitsBothWays(sk.HostStream):
