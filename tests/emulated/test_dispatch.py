@@ -48,11 +48,9 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
         tasks = [asyncio.create_task(wait_for(stream)) for _ in range(4)]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
-        monkeypatch.setattr(_driver_events, "event_reached", fails)
-        try:
+        with monkeypatch.context() as patched:  # not for the ends of what the fixtures hold
+            patched.setattr(_driver_events, "event_reached", fails)
             return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
-        finally:
-            monkeypatch.undo()
 
     found = asyncio.run(main())
     assert [error.name for error in found] == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 4
