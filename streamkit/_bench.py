@@ -28,12 +28,13 @@ from streamkit._refusals import DISTRIBUTION
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from streamkit._bench_waits import WakeUp
 
     Progress = Callable[[str, int, int], object]
 
+_ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
 PLANS = [*_bench_scopes.PLANS, *_bench_rows.PLANS]
 _LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
 _INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
@@ -92,24 +93,28 @@ def run(
     and of how much. CannotRunError if there is no GPU, or not all three libraries.
     """
     libraries = load()
-    steps = len(PLANS) + 4
-    rows: dict[str, Row] = {}
-    left_out: dict[str, str] = {}
-    for done, plan in enumerate(PLANS):
-        progress(plan.name, done, steps)
-        try:
-            row = plan.measure(libraries, repeats, iterations)
-        except BackendNotInstalledError as error:
-            left_out[plan.name] = str(error)
-            continue
-        if plan.name not in rows or row.ratio > rows[plan.name].ratio:  # the worst setting counts
-            rows[plan.name] = row
-    progress("waits", steps - 4, steps)
+    order = _order(repeats)
+    steps = len(order) + 4
+    progress("waits", 0, steps)
     waits = _bench_waits.measure(libraries)
-    progress("driver calls of a wait", steps - 3, steps)
+    progress("driver calls of a wait", 1, steps)
     cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
     counts = [count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))]
     cuda.synchronize()
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in PLANS]
+    left_out: dict[str, str] = {}
+    for done, (number, share) in enumerate(order, 2):
+        plan = PLANS[number]
+        progress(plan.name, done, steps)
+        if plan.name in left_out:
+            continue
+        try:
+            ours, theirs = plan.measure(libraries, share, iterations)
+        except BackendNotInstalledError as error:
+            left_out[plan.name] = str(error)
+            continue
+        times[number][0].extend(ours)
+        times[number][1].extend(theirs)
     progress(SCOPE, steps - 2, steps)
     try:
         counts.append(count_extra(sk.new_stream(), sk.wrap(cuda.Stream())))
@@ -128,12 +133,31 @@ def run(
         versions=_versions(libraries),
         repeats=repeats,
         iterations=iterations,
-        rows=list(rows.values()),
+        rows=_rows(times),
         counts=counts,
         imported=imported,
         waits=waits,
         left_out=left_out,
     )
+
+
+def _order(repeats: int) -> list[tuple[int, int]]:
+    """Return which plans are measured one after the other, by number, each with its repeats."""
+    usual = [number for number, plan in enumerate(PLANS) if not plan.slows_what_follows]
+    shares = [repeats // _ROUNDS + (turn < repeats % _ROUNDS) for turn in range(_ROUNDS)]
+    rounds = [(number, share) for share in shares if share for number in usual]
+    return rounds + [(n, repeats) for n, plan in enumerate(PLANS) if plan.slows_what_follows]
+
+
+def _rows(times: Sequence[tuple[list[float], list[float]]]) -> list[Row]:
+    """Return the row of each operation that was measured: in several settings the worst counts."""
+    rows: dict[str, Row] = {}
+    for plan, (ours, theirs) in zip(PLANS, times, strict=True):
+        if ours:
+            row = plan.row(ours, theirs)
+            if plan.name not in rows or row.ratio > rows[plan.name].ratio:
+                rows[plan.name] = row
+    return list(rows.values())
 
 
 def _read(path: str, pattern: str) -> str | None:

@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 
 
 def row(  # noqa: PLR0913 - what a row of the table says
-    plans: list[Plan], name: str, against: str, *, at_most: float, aim: float, note: str = ""
+    plans: list[Plan],
+    name: str,
+    against: str,
+    *,
+    at_most: float,
+    aim: float,
+    note: str = "",
+    slows_what_follows: bool = False,
 ) -> Callable[[Callable[[Libraries], Generator[Arms]]], None]:
     """Add what arranges the two sides to these plans; of one name are an operation's settings."""
 
     def register(arrange: Callable[[Libraries], Generator[Arms]]) -> None:
-        plans.append(Plan(name, against, at_most, aim, note, contextmanager(arrange)))
+        ready = contextmanager(arrange)
+        plans.append(Plan(name, against, at_most, aim, note, ready, slows_what_follows))
 
     return register
 

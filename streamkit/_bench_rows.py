@@ -148,6 +148,7 @@ def _current_pool(libraries: Libraries) -> Generator[Arms]:
     at_most=1.5,
     aim=1.2,
     note="torch's fill_ of one number; needs CUPTI",
+    slows_what_follows=True,  # CUPTI stays attached
 )
 def _audited(libraries: Libraries) -> Generator[Arms]:
     x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")

@@ -69,7 +69,10 @@ class Arms:
 
 @dataclass(frozen=True)
 class Plan:
-    """A row not yet measured; ``arrange`` holds the surroundings of its two loops."""
+    """A row not yet measured; ``arrange`` holds the surroundings of its two loops.
+
+    ``slows_what_follows`` is for what changes the process for good, so it is measured last.
+    """
 
     name: str
     against: str
@@ -77,11 +80,17 @@ class Plan:
     aim: float
     note: str
     arrange: Callable[[Libraries], AbstractContextManager[Arms]]
+    slows_what_follows: bool = False
 
-    def measure(self, libraries: Libraries, repeats: int, iterations: int) -> Row:
-        """Time both sides; one more repeat goes first, unmeasured."""
+    def measure(
+        self, libraries: Libraries, repeats: int, iterations: int
+    ) -> tuple[list[float], list[float]]:
+        """Time both sides, as ``take_turns``; one more repeat goes first, unmeasured."""
         with self.arrange(libraries) as arms:
-            ours, theirs = take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
+            return take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
+
+    def row(self, ours: Sequence[float], theirs: Sequence[float]) -> Row:
+        """Return what those times come to."""
         ratio, low, high = ratios(ours, theirs)
         return Row(
             self.name, self.against, median(ours), median(theirs), ratio, low, high,

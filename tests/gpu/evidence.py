@@ -45,7 +45,8 @@ class Collector:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
             name = report.nodeid.removeprefix("tests/gpu/")
-            self.cases[name] = "failed" if report.failed else report.outcome
+            if self.cases.get(name) != "failed":  # one that crashed its process is tried again
+                self.cases[name] = "failed" if report.failed else report.outcome
 
 
 def devices() -> tuple[list[str], str]:

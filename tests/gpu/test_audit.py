@@ -207,6 +207,47 @@ def test_other_threads_and_nested_audits(torch):
     assert later.operations == ()
 
 
+def test_threads_and_graphs_run_on_while_audits_begin_and_end(torch):
+    """Other threads are inside CUDA calls while CUPTI's records are switched on and off."""
+    stop, sums = threading.Event(), {}
+
+    def work(number):
+        s, event, n = torch.cuda.Stream(), torch.cuda.Event(), 0
+        with torch.cuda.stream(s):
+            x = torch.zeros(256, device="cuda")
+            while not stop.is_set():
+                x.add_(1)
+                event.record(s)
+                n += 1
+                (s, event)[number % 2].synchronize()
+            sums[number] = float(x[0]), n
+
+    count = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    s, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=s):
+        count.add_(1)
+    queue = sk.wrap(s)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            with torch.cuda.stream(s):
+                with sk.audit() as report:
+                    graph.replay()
+                graph.replay()
+            assert len([one for one in report.work if one not in report.off_queue(queue)]) == 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    torch.cuda.synchronize()
+    assert float(count[0]) == 40
+    assert len(sums) == len(threads)
+    assert all(found == n > 0 for found, n in sums.values())
+
+
 def test_more_work_than_a_buffer_holds(torch):
     x = torch.zeros(8, device="cuda")
     with sk.audit() as report:

@@ -117,7 +117,9 @@ def test_a_plan_gives_its_row(clock, monkeypatch):
     libraries = SimpleNamespace(
         torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
     )
-    row = plan.measure(libraries, 3, 10)
+    times = plan.measure(libraries, 3, 10)
+    assert times == ([5] * 3, [20] * 3)
+    row = plan.row(*times)
     assert row == Row("x", "y", 5, 20, 0.25, 0.25, 0.25, 0.5, 0.2, "z")
 
 
@@ -159,12 +161,18 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     def lacks(*_):
         raise errors.BackendNotInstalledError("install cupti")
 
-    def plan(name, ratio, note):
-        row = Row(name, "y", ratio * 100, 100, ratio, ratio, ratio, 0.5, 0.2, note)
-        return SimpleNamespace(name=name, measure=lambda *_: row)
+    asked = []
 
-    plans = [plan("a", 0.1, ""), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
-    plans.append(SimpleNamespace(name="c", measure=lacks))
+    def plan(name, ratio, note, *, is_last=False):
+        def measure(_, repeats, iterations):
+            asked.append((note, repeats, iterations))
+            return [ratio * 100] * repeats, [100.0] * repeats
+
+        row = Plan(name, "y", 0.5, 0.2, note, None).row
+        return SimpleNamespace(name=name, measure=measure, row=row, slows_what_follows=is_last)
+
+    plans = [plan("slow", 0.1, "slow", is_last=True), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
+    plans.append(SimpleNamespace(name="c", measure=lacks, slows_what_follows=False))
     cuda = SimpleNamespace(
         Stream=lambda **_: None, synchronize=lambda: None, get_device_name=lambda _: "a GPU"
     )
@@ -185,7 +193,8 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         _library, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
     report = _bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
-    assert [(row.name, row.note) for row in report.rows] == [("a", ""), ("b", "bad")]
+    assert [(row.name, row.note) for row in report.rows] == [("slow", "slow"), ("b", "bad")]
+    assert asked == [("bad", 1, 3), ("good", 1, 3)] * 2 + [("slow", 2, 3)]
     assert report.left_out == {"c": "install cupti"}
     assert (report.device, report.cuda, report.repeats, report.iterations) == (
         "a GPU",
@@ -194,8 +203,11 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         3,
     )
     assert report.counts == counts
-    assert [done for _, done, _ in seen] == list(range(9))
-    assert {steps for _, _, steps in seen} == {8}
+    assert [done for _, done, _ in seen] == list(range(12))
+    assert {steps for _, _, steps in seen} == {11}
+    asked.clear()
+    _bench.run(repeats=7, iterations=3)
+    assert [repeats for note, repeats, _ in asked if note == "bad"] == [3, 2, 2]
     monkeypatch.setattr(_bench, "count_extra", lacks)
     report = _bench.run(repeats=2, iterations=3)
     assert report.counts == counts[:1]

@@ -1,10 +1,12 @@
-"""The picture of the queues is drawn from the record beside it, and says what that says."""
+"""The records of a GPU: what failed is in them, and the pictures of them say what they say."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,3 +73,20 @@ def test_a_record_that_does_not_say_what_x_was_is_refused(plot):
     assert "Record it again: python examples/09_see_the_queues.py" in done.stderr
     assert "Traceback" not in done.stderr
     assert not drawn.exists()
+
+
+def test_a_case_that_crashed_its_process_has_failed_though_it_passed_the_next_time():
+    spec = importlib.util.spec_from_file_location("evidence", ROOT / "tests/gpu/evidence.py")
+    evidence = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(evidence)
+    collector = evidence.Collector()
+    for outcome, when in (("failed", "???"), ("passed", "call")):
+        collector.pytest_runtest_logreport(
+            SimpleNamespace(
+                nodeid="tests/gpu/test_x.py::test_y",
+                when=when,
+                outcome=outcome,
+                failed=outcome == "failed",
+            )
+        )
+    assert collector.cases == {"test_x.py::test_y": "failed"}
