@@ -33,6 +33,7 @@ class Foreign:
 
 
 HOST = sk.new_stream("cpu", name="worker")
+STRANGER = Foreign()  # one, whose address is in the messages: else their number is chance
 
 # what each error must tell its reader to do, or with what it happened
 WORDED = [
@@ -42,10 +43,10 @@ WORDED = [
     (_refusals.not_a_stream(None), "None"),
     (_refusals.not_a_stream(Foreign), "pass an instance"),
     (_refusals.not_a_stream(Foreign), "Foreign"),
-    (_refusals.not_a_stream(Foreign()), "Foreign"),
-    (_refusals.not_a_stream(Foreign()), "__cuda_stream__"),
-    (_refusals.not_an_event(Foreign()), "new_event"),
-    (_refusals.bad_protocol(Foreign(), "returned 5"), "(0, handle)"),
+    (_refusals.not_a_stream(STRANGER), "Foreign"),
+    (_refusals.not_a_stream(STRANGER), "__cuda_stream__"),
+    (_refusals.not_an_event(STRANGER), "new_event"),
+    (_refusals.bad_protocol(STRANGER, "returned 5"), "(0, handle)"),
     (_refusals.bad_handle("x"), "wrap"),
     (_refusals.bad_handle("x"), "'x'"),
     (_refusals.bad_handle(-1), "-1"),
