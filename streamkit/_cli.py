@@ -82,7 +82,8 @@ def _app() -> Any:
     ) -> None:
         """Time StreamKit's operations against the libraries' own calls, in this process.
 
-        Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 only if it cannot run.
+        Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 if it cannot run
+        or the file not be written, whatever the numbers are.
         """
         raise typer.Exit(_bench(output, as_json=as_json))
 
@@ -199,20 +200,24 @@ def _run(
     try:
         with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
             report = tool.run(progress=progress)
-        text = json.dumps(tool.as_data(report), indent=2)
-        if output is not None:
-            output.write_text(text + "\n", encoding="utf-8")
     except tool.CannotRunError as error:
         _complain(str(error))
         return None
     except (StreamKitError, OSError) as error:
         _complain(f"{type(error).__name__}: {error}")
         return None
+    text = json.dumps(tool.as_data(report), indent=2)
     if as_json:
         _say(text)
     else:
         show(report)
-        if output is not None:
+    if output is not None:
+        try:
+            output.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            _complain(f"{type(error).__name__}: {error}")
+            return None
+        if not as_json:
             _say(f"Written: {output}")
     return report
 

@@ -234,14 +234,14 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     )
 
 
-def process_wide(library: str, here: object, there: object, thread: str, ways: str) -> ScopeError:
+def process_wide(library: str, here: str, there: str, thread: str, ways: str) -> ScopeError:
     """Word a process-wide current stream that another thread's scope has moved elsewhere.
 
     ``ways`` says how to do without it.
     """
     return ScopeError(
         f"{library} has one current stream for the whole process, and thread {thread} holds it on "
-        f"{describe(there)}; thread {threading.current_thread().name} asks for {describe(here)}. "
+        f"{there}; thread {threading.current_thread().name} asks for {here}. "
         f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and {ways}."
     )
 

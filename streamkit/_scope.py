@@ -138,10 +138,11 @@ class CudaScope:
         lost: list[str] = []
         interrupt: BaseException | None = None
         try:
-            if _library.is_forked or plan.where() != plan.here:
-                _driver.set_context(plan.context)  # the body may have changed the device
-        except Exception as error:  # noqa: BLE001 - the libraries are restored all the same
-            lost.append(f"the device of {self.stream!r} ({error})")
+            is_there = not _library.is_forked and plan.where() == plan.here
+        except Exception:  # noqa: BLE001 - a library's own: it cannot tell
+            is_there = False
+        if not is_there:  # the body may have changed the device
+            self._return_to_context(lost)
         if len(tokens) == plan.count:
             try:
                 if plan.count == 3:  # noqa: PLR2004 - written out, as on the way in
@@ -173,6 +174,12 @@ class CudaScope:
                 interrupt = self._note(error, lost) or interrupt
         return interrupt
 
+    def _return_to_context(self, lost: list[str]) -> None:
+        try:
+            _driver.set_context(self.plan.context)
+        except errors.StreamKitError as error:
+            lost.append(f"the device of {self.stream!r} ({error})")
+
     def _restore_context(self, lost: list[str]) -> None:
         try:
             _driver.set_context(self.previous or _driver.default_context())
@@ -180,7 +187,12 @@ class CudaScope:
             lost.append(f"the device before {self.stream!r} ({error})")
 
     def _note(self, error: BaseException, lost: list[str]) -> BaseException | None:
-        """Name the library that failed, the next in order; return the error if it interrupts."""
+        """Name the library that failed, the next in order; return the error if it interrupts.
+
+        So does a warning that the user has made an error: nothing is lost by it.
+        """
+        if isinstance(error, Warning):
+            return error
         name = self.plan.movers[len(self.tokens)].name
         lost.append(f"{name} ({type(error).__name__}: {error})")
         return None if isinstance(error, Exception) else error

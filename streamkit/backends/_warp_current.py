@@ -51,7 +51,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             if _line[0] is not me:
                 wait(_line, me)
             if _levels:
-                level = _join(stream, place, me)
+                level = _join(stream, is_current, me)
                 if level is not None:
                     return level
             previous = place._stream  # noqa: SLF001 - see _place
@@ -126,10 +126,10 @@ def _end(level: _Level, runtime: Any) -> None:
         runtime.default_device = default
 
 
-def _join(stream: Any, place: Any, thread: ThreadToken) -> _Level | None:
-    """Enter the innermost level if it is of this stream, else see that no other thread is there."""
+def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _Level | None:
+    """Enter the innermost level if Warp stands there, else see that no other thread does."""
     level = _levels[-1]
-    joined = level[0] is stream and place._stream is stream  # noqa: SLF001 - see _place
+    joined = level[0] is stream and is_current()
     if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):
@@ -144,16 +144,30 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
         threads = _threads(level)
         for other in threads:
             if other is not thread and other.is_alive:
+                there = _text(level[0])
+                if level[0] is stream:
+                    there += _moved_since(stream)
                 raise _refusals.process_wide(
-                    _NAME, _text(stream), _text(level[0]), str(other), _ways(stream, level[0])
+                    _NAME, _text(stream), there, str(other), _ways(stream, level[0])
                 )
         if thread not in threads:  # they have all ended
             _end(level, _place(level[0].device)[1])
 
 
+def _moved_since(stream: Any) -> str:
+    """Say where a block has moved Warp that its scope had put on this stream."""
+    place, runtime = _place(stream.device)
+    now = place._stream  # noqa: SLF001 - see _place
+    if now is stream:
+        return f", but a block has made {runtime.default_device.alias} the default device since"
+    return f", but a block has moved it to {_text(now)} since"
+
+
 def _ways(stream: Any, other: Any) -> str:
     """Say how two threads can use Warp; on two devices they cannot share a stream."""
     launch = "name it at each launch: wp.launch(..., "
+    if stream is other:
+        return f"{launch}stream=s.to('warp')), or enter it when that block has put Warp back"
     if stream.device is other.device:
         return f"{launch}stream=s.to('warp')), or share one stream"
     return f"{launch}device={stream.device.alias!r}, stream=s.to('warp'))"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from streamkit.protocols import Queue
 
-_MOST = 8  # queues waited for at each free
+_MOST = 8  # queues waited for at each free, though they have not been used since the last
 
 companions: dict[int, int] = {}
 """Of each device, its companion."""
@@ -44,6 +44,16 @@ class _Event:
                 _driver_events.destroy_event(self.handle)
 
 
+class _Mark:
+    """The end of a queue as it once was."""
+
+    __slots__ = ("event", "waited")
+
+    def __init__(self, event: _Event) -> None:
+        self.event = event
+        self.waited = False  # whether the companion has been made to wait for it
+
+
 class Lent:
     """One non-blocking queue on which Warp may work, and how to wait for what it was given."""
 
@@ -61,8 +71,8 @@ class Lent:
         self.context = queue.context
         # Destructors come here, in several threads at once: no lock, and an event belongs to one
         # thread as long as it can be recorded.
-        self._events = deque([_Event(self.context)])
-        self._marks: dict[_Event, bool] = {}  # recorded for later; whether it was waited for
+        self._events = deque(_Event(self.context) for _ in range(1 if self.stays else 2))
+        self._marks: dict[_Mark, None] = {}
 
     def stands(self) -> bool:
         """Whether a scope of it is open in some thread."""
@@ -86,16 +96,17 @@ class Lent:
         older = self._marks.copy()
         event = self._record()
         if event is not None:
-            self._marks[event] = False
+            self._marks[_Mark(event)] = None
             for mark in older:
-                self._marks.pop(mark, None)
+                if self._marks.pop(mark, self) is None:  # the first of the threads that come here
+                    self._events.append(mark.event)
 
     def settle(self) -> bool:
         """Let the companion wait for what the queue was given; False if it captures."""
-        for mark, waited in self._marks.copy().items():
-            if not waited:
-                _driver_events.wait_event(companions[self.device], mark.handle)
-                self._marks[mark] = True
+        for mark in self._marks.copy():
+            if not mark.waited:
+                _driver_events.wait_event(companions[self.device], mark.event.handle)
+                mark.waited = True
         if not (self.stays or self.stands()):
             return True
         event = self._record()
@@ -107,9 +118,8 @@ class Lent:
 
     def has_passed(self) -> bool:
         """Whether all has run for which the companion was made to wait."""
-        return all(
-            _driver_events.event_done(event.handle) for event in [*self._events, *self._marks]
-        )
+        events = [*self._events, *(mark.event for mark in self._marks.copy())]
+        return all(_driver_events.event_done(event.handle) for event in events)
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of which only this queue has memory, in reach of whom ``common`` is.
@@ -128,21 +138,12 @@ class Lent:
         return self.pool
 
 
-def watch(lent: Lent) -> None:
-    """Wait for this queue at each free, instead of for the longest watched if they are many."""
-    watched[lent] = None
-    for other in watched.copy():
-        if len(watched) <= _MOST:
-            return
-        with contextlib.suppress(errors.StreamKitError):  # then it stays
-            if not other.stands():
-                _settle(other)
-
-
-def _settle(lent: Lent) -> None:
-    """Wait for a queue for the last time; if its view is gone, its pool is for others."""
-    is_first = lent.settle() and watched.pop(lent, False) is None  # of the threads that come here
-    if is_first and lent.view() is None and lent.pool is not None:
+def _drop(lent: Lent) -> None:
+    """Wait for the queue no more; if its view is gone, its pool is for others."""
+    is_first = watched.pop(lent, False) is None  # of the threads that come here
+    if lent.stands():  # entered meanwhile, by a thread that found it watched
+        watched[lent] = None
+    elif is_first and lent.view() is None and lent.pool is not None:
         _spare.append(lent)
 
 
@@ -155,7 +156,8 @@ def end(lent: Lent) -> None:
         return
     watched[lent] = None
     with contextlib.suppress(errors.StreamKitError):
-        _settle(lent)
+        if lent.settle():
+            _drop(lent)
 
 
 def context() -> Any:
@@ -166,11 +168,17 @@ def context() -> Any:
 def settle() -> bool:
     """Let the companions wait for every watched queue; False if the work of one is out of reach.
 
-    That is the work before a capture of which Warp was not told, or not when it began.
+    That is the work before a capture of which Warp was not told, or not when it began. Then the
+    longest watched are dropped if they are many, here and not where a scope is entered: there
+    nothing may wait.
     """
-    for lent in [lent for lent in watched.copy() if lent.view() is None]:
-        _settle(lent)
-    capturing = [lent for lent in watched.copy() if not lent.settle()]
+    many = len(watched) - _MOST
+    capturing = []
+    for number, lent in enumerate(watched.copy()):
+        if not lent.settle():
+            capturing.append(lent)
+        elif lent.view() is None or (number < many and not lent.stands()):
+            _drop(lent)
     if not capturing:
         return True
     told = {*getattr(context().runtime, "captures", ())}  # until they end Warp frees nothing

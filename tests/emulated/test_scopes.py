@@ -246,6 +246,16 @@ def current_context():
 """
 
 
+NOTES_WHERE_IT_IS_LEFT = """
+
+left = []
+
+def leave(token, leave=leave):
+    left.append(int(__import__("cuda.bindings.driver", fromlist=["x"]).cuCtxGetCurrent()[1]))
+    leave(token)
+"""
+
+
 def test_a_library_that_tells_the_context_is_asked(program):
     program(
         """
@@ -307,12 +317,16 @@ for stream in (zero, one):
         with stream:
             assert int(driver.cuCtxGetCurrent()[1]) == stream.context
             assert stands(toya) == [stream.handle]
-    except sk.ScopeError as error:
-        assert "does not know" in str(error)
+            driver.cuCtxSetCurrent((one if stream is zero else zero).context)
+    except sk.ScopeError:
+        raise AssertionError("all was restored")
+    import streamkit_toya
+    assert streamkit_toya.left == [stream.context], "it was restored on another device"
+    streamkit_toya.left.clear()
     assert stands(toya) == [0]
     assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
-        toya=CANNOT_TELL,
+        toya=CANNOT_TELL + NOTES_WHERE_IT_IS_LEFT,
     )
 
 

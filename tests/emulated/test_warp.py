@@ -210,6 +210,65 @@ def test_one_view_of_a_queue_for_warp(warp, stands):
         assert warp.get_stream("cuda:0") is view
 
 
+@pytest.mark.parametrize("elsewhere", ["cpu", "cuda:1"])
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda stream: stream,
+        lambda stream: sk.use(stream, libraries=["warp"]),
+        lambda stream: sk.from_handle(stream.handle),
+    ],
+    ids=["stream", "use", "another object"],
+)
+def test_entering_again_moves_the_default_device_and_puts_it_back(warp, stands, again, elsewhere):
+    """The body has moved that alone: every library is on the scope's stream all the same."""
+    stream = sk.new_stream()
+    with stream:
+        there = stands()
+        warp.set_device(elsewhere)
+        moved = stands()
+        with again(stream):
+            assert stands() == there
+        assert stands() == moved
+
+
+def moves_the_stream(warp):
+    warp.set_stream(warp.Stream("cuda:0"), "cuda:0")
+
+
+def moves_the_default_device(warp):
+    warp.set_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("move", "says"),
+    [
+        (moves_the_stream, r"a block has moved it to the stream 0x\w+ of cuda:0 since"),
+        (moves_the_default_device, "a block has made cuda:1 the default device since"),
+    ],
+    ids=["stream", "default device"],
+)
+def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, stands, move, says):
+    """It would move Warp under that block; and to share its stream is no way out."""
+    stream, refused = sk.new_stream(), []
+
+    def enter():
+        with pytest.raises(sk.ScopeError, match=says) as caught, stream:
+            pass
+        refused.append(str(caught.value))
+
+    with stream:
+        move(warp)
+        moved = stands()
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert stands() == moved
+    (text,) = refused
+    assert "when that block has put Warp back" in text
+    assert "share one stream" not in text
+
+
 def test_a_library_without_a_current_stream_says_so(stands):
     with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
         sk.use(sk.new_stream(), libraries=["cuda.core"])

@@ -173,9 +173,12 @@ def test_bench_as_json_and_to_a_file(bench, tmp_path):
     assert bench(REPORT, "--output", path)[1].endswith(f"Written: {path}\n")
 
 
-def test_bench_that_cannot_write_says_so_and_fails(bench, tmp_path):
-    status, output, complaints = bench(REPORT, "--output", tmp_path / "missing" / "x.json")
-    assert (status, output) == (1, "")
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_path, arguments):
+    shown = bench(REPORT, *arguments)[1]
+    path = tmp_path / "missing" / "x.json"
+    status, output, complaints = bench(REPORT, *arguments, "--output", path)
+    assert (status, output) == (1, shown)
     assert complaints.startswith("FileNotFoundError")
 
 
