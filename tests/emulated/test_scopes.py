@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import _emulator
 import pytest
 from _raw import check, current_context, destroy_stream, driver, held, idle, make_stream
 from _toys import FORGETS, INTERRUPTED, REFUSES, program
@@ -454,6 +455,23 @@ def test_what_follows_waits_for_an_ordered_scope(warp, gate, ordered):
         assert held(handle) if ordered else idle(handle)
         gate.open()
         stream.sync()
+
+
+def test_the_device_is_switched_once_and_once_back(warp):
+    here, there = sk.new_stream(0), sk.new_stream(1)
+    for stream in (there, here, there):  # builds the views
+        with stream:
+            pass
+    _emulator.reset_calls()
+    with there, there:
+        pass
+    asked = _emulator.all_calls()
+    assert asked["cuCtxSetCurrent"] == 2
+    assert not {name for name in asked if "CtxPush" in name or "PrimaryCtx" in name}
+    _emulator.reset_calls()
+    with here, here:
+        pass
+    assert not _emulator.calls("cuCtxSetCurrent")
 
 
 @pytest.mark.parametrize("again", [lambda stream: stream, sk.use])

@@ -223,6 +223,11 @@ def test_scopes_of_more_queues_than_are_waited_for_wait_for_none(gate):
         with stream:
             pass
     assert idle(LEGACY), "it waits for the queue that is held"
+    check(driver.cuStreamBeginCapture(others[0].handle, RELAXED))
+    for stream in (*others, first, *others):
+        with stream:
+            pass
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(others[0].handle))))
     assert not {name for name in _emulator.all_calls() if "Event" in name or "Wait" in name}
 
 

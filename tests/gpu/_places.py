@@ -24,6 +24,18 @@ def stand(three):
     }
 
 
+def pushed_last(three, device):
+    """To what CuPy goes back after a ``with``: what was pushed last, whatever was set since."""
+    player = three["cupy"]
+    with on_device(device):
+        now = player.current()
+        with player.new_stream():
+            pass
+        found = player.current()
+        player.make_current(now)
+    return found
+
+
 def current(three):
     """The current stream of each library where it plays."""
     return {name: player.current() for name, player in three.items()}

@@ -7,7 +7,15 @@ import functools
 import itertools
 
 import pytest
-from _places import current, place, playing_on, stand, standing_apart, standing_on
+from _places import (
+    current,
+    place,
+    playing_on,
+    pushed_last,
+    stand,
+    standing_apart,
+    standing_on,
+)
 from _players import WITH_CURRENT
 from _raw import held, idle, make_stream, on_device, sync
 
@@ -180,6 +188,22 @@ def spare(device, number):
     return sk.new_stream(device, name=f"spare {number}")
 
 
+def body_elsewhere(three, device):
+    """One of the bodies: it goes to another device, and stays there."""
+
+    def goes_elsewhere():
+        elsewhere, warp = (device + 1) % cuda_devices(), three["warp"].warp
+        three["torch"].torch.cuda.set_device(elsewhere)
+        three["cupy"].cupy.cuda.Device(elsewhere).use()
+        warp.set_device("cpu")
+        with spare(device, 1):
+            assert str(warp.get_device()) == f"cuda:{device}"
+        assert warp.get_device().is_cpu
+        warp.set_device(f"cuda:{elsewhere}")
+
+    return goes_elsewhere
+
+
 def bodies(three, device):
     """What a block may do to the libraries on its device, by their own functions and by scopes."""
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
@@ -223,7 +247,15 @@ def bodies(three, device):
             with spare(0, 4):
                 pass
 
-    return nothing, sets, sets_defaults, enters, sets_and_enters, nests
+    return (
+        nothing,
+        sets,
+        sets_defaults,
+        enters,
+        sets_and_enters,
+        body_elsewhere(three, device),
+        nests,
+    )
 
 
 def torch_states(player, keep):
@@ -239,7 +271,7 @@ def torch_states(player, keep):
 
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 @pytest.mark.parametrize("warp_state", ["own", "other", "null"])
-@pytest.mark.parametrize("cupy_state", ["default", "use", "pushed"])
+@pytest.mark.parametrize("cupy_state", ["default", "use", "pushed", "pushed, then use"])
 @pytest.mark.parametrize("torch_state", ["default", "pool", "external"])
 def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - the cases
     three, device, leave, torch_state, cupy_state, warp_state
@@ -253,19 +285,21 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             pushed, used = cupy.new_stream(), cupy.new_stream()
             undo.callback(place, three, first, device)
             torch.make_current(torch_states(torch, keep)[torch_state])
-            if cupy_state == "pushed":
+            if cupy_state.startswith("pushed"):
                 undo.enter_context(pushed)
-            if cupy_state != "default":
-                undo.callback(place, three, current(three), device)
+            undo.callback(place, three, current(three), device)
+            if cupy_state.endswith("use"):
                 cupy.make_current(used)
             if warp_state != "own":
                 warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
-        before = stand(three)
+        before, below = stand(three), pushed_last(three, device)
+        assert stand(three) == before
         stream = sk.new_stream(device)
 
         for body in bodies(three, device):
             leave(stream, body)
             assert stand(three) == before, body.__name__
+            assert pushed_last(three, device) == below, body.__name__
 
         with stream:  # what the body sets does not survive it, nor a nested scope of the same
             with stream:
@@ -280,7 +314,59 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             leave(spare(0, 4), lambda: None)
             leave(spare(device, 1), lambda: None)
         assert stand(three) == before
+        assert pushed_last(three, device) == below
     assert stand(three) == before_all
+
+
+@pytest.mark.parametrize("was_set", [False, True])
+def test_a_with_of_cupys_in_a_scope_ends_on_the_scopes_stream(three, device, was_set):
+    """It goes back to what was pushed, so a scope must push, and a nested one too if need be."""
+    cupy, stream = three["cupy"], sk.new_stream(device)
+    with on_device(device):
+        first, other, third = (cupy.new_stream() for _ in range(3))
+
+    def goes_back():
+        with other:
+            assert cupy.current() is other
+        return cupy.handle_of(cupy.current()) == stream.handle
+
+    with standing_on(three, "cupy", device, first if was_set else None), stream:
+        assert goes_back()
+        with stream, spare(device, 1), stream:
+            assert goes_back()
+        assert goes_back()
+        third.use()
+        with stream:
+            assert goes_back()
+        assert cupy.current() is third
+        assert goes_back()
+
+
+@pytest.mark.parametrize("elsewhere", ["cpu", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda stream: stream,
+        lambda stream: sk.use(stream, libraries=["warp"]),
+        lambda stream: sk.from_handle(stream.handle),
+    ],
+    ids=["stream", "use", "another object"],
+)
+def test_entering_again_moves_the_devices_and_gives_the_bodys_back(three, device, again, elsewhere):
+    """The body has moved those alone: every library is on the scope's stream all the same."""
+    if elsewhere[-1] in set("01") - set(map(str, range(cuda_devices()))):
+        pytest.skip("one CUDA device")
+    before, stream = stand(three), sk.new_stream(device)
+    with stream:
+        inside = stand(three)
+        three["warp"].warp.set_device(elsewhere)
+        if elsewhere != "cpu":
+            three["torch"].torch.cuda.set_device(elsewhere)
+        moved = stand(three)
+        with again(stream):
+            assert stand(three) == inside
+        assert stand(three) == moved
+    assert stand(three) == before
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):

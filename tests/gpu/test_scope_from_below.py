@@ -7,13 +7,38 @@ from collections import Counter
 
 import pytest
 from _places import playing_on, standing_apart
-from _raw import check, driver
+from _raw import check, driver, make_stream, on_device
 
 import streamkit as sk
 
 pytest.importorskip("cupti")
 
-BLOCKING = pytest.mark.parametrize("nonblocking", [False, True])
+
+@pytest.fixture
+def device(each_device):
+    return each_device
+
+
+KINDS = {
+    "blocking": lambda _: sk.new_stream(),
+    "non-blocking": lambda _: sk.new_stream(nonblocking=True),
+    "torch": lambda three: sk.wrap(three["torch"].new_stream()),
+    "cupy": lambda three: sk.wrap(three["cupy"].new_stream()),
+    "raw": lambda _: sk.from_handle(make_stream()),
+}
+
+
+@pytest.fixture(params=KINDS)
+def stream(request, three, device):
+    """One of each kind; CuPy's and the raw one are non-blocking, and somebody else's."""
+    with on_device(device):
+        return KINDS[request.param](three)
+
+
+@pytest.fixture
+def other(three, device):
+    with on_device(device):
+        return sk.wrap(three["torch"].new_stream())
 
 
 def scopes(stream, other):
@@ -31,9 +56,10 @@ def scopes(stream, other):
 
 
 @pytest.fixture
-def kernels(three, cells):
+def kernels(three, cells, device):
     """Run a kernel of each library where it stands."""
-    src, dst = cells(1).pointer, cells(0).pointer
+    with on_device(device):
+        src, dst = cells(1).pointer, cells(0).pointer
 
     def run():
         for player in three.values():
@@ -42,10 +68,8 @@ def kernels(three, cells):
     return run
 
 
-@BLOCKING
-def test_scopes_give_the_device_nothing_and_wait_for_nothing(three, kernels, nonblocking):
-    stream, other = sk.new_stream(nonblocking=nonblocking), sk.wrap(three["torch"].new_stream())
-    with standing_apart(three, 0), playing_on(three, 0):
+def test_scopes_give_the_device_nothing_and_wait_for_nothing(three, kernels, device, stream, other):
+    with standing_apart(three, device), playing_on(three, device):
         scopes(stream, other)  # builds the views
         kernels()
         check(driver.cuCtxSynchronize())
@@ -54,10 +78,27 @@ def test_scopes_give_the_device_nothing_and_wait_for_nothing(three, kernels, non
     assert report.operations == ()
 
 
-@BLOCKING
-def test_their_work_is_all_there_is_and_the_queues_are_theirs(three, kernels, nonblocking):
-    stream, other = sk.new_stream(nonblocking=nonblocking), sk.wrap(three["torch"].new_stream())
-    with standing_apart(three, 0):
+def test_scopes_of_many_queues_wait_for_none_of_them(three, kernels, device):
+    """Beside non-blocking ones Warp's frees wait for them, at most eight; their scopes never do."""
+    with on_device(device):
+        streams = [sk.wrap(three["torch"].new_stream()) for _ in range(16)]
+        streams += [sk.new_stream(nonblocking=True) for _ in range(4)]
+    for stream in streams:
+        stream.to("warp")
+    with standing_apart(three, device), playing_on(three, device):
+        kernels()
+        check(driver.cuCtxSynchronize())
+        with sk.audit() as report:
+            for stream in (*streams, *streams):
+                with stream:
+                    pass
+    assert report.operations == ()
+
+
+def test_their_work_is_all_there_is_and_the_queues_are_theirs(
+    three, kernels, device, stream, other
+):
+    with standing_apart(three, device):
         scopes(stream, other)
         with sk.audit() as report, stream:
             kernels()
@@ -69,12 +110,10 @@ def test_their_work_is_all_there_is_and_the_queues_are_theirs(three, kernels, no
     assert found == {report._key_of(stream): 6, report._key_of(other): 3}
 
 
-@BLOCKING
 def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
-    three, kernels, nonblocking
+    three, kernels, device, stream
 ):
-    stream = sk.new_stream(nonblocking=nonblocking)
-    with standing_apart(three, 0), playing_on(three, 0):
+    with standing_apart(three, device), playing_on(three, device):
         before = [sk.wrap(player.current()) for player in three.values()]
         with sk.use(stream, libraries=[*three], ordered=True):  # makes what it needs
             pass

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from _places import stand
+from _raw import on_device
 
 import streamkit as sk
 from _libraries import cuda_devices
@@ -217,55 +218,79 @@ def run_on(stream, fn, *args):
         return fn(*args)
 
 
-def test_the_recipe_for_thread_pools(players):
-    torch, cupy = players("torch").torch, players("cupy").cupy
+@pytest.mark.parametrize("scoped", [True, False])
+def test_the_recipe_for_thread_pools(three, device, scoped):
+    """Each function finds torch and CuPy on its stream; without the scope it does not."""
+    torch, cupy = three["torch"], three["cupy"]
 
     def work(value):
-        x = torch.full((1000,), value, device="cuda", dtype=torch.float64)
-        return float(cupy.from_dlpack(x).sum())
+        x = torch.torch.full((1000,), value, device="cuda", dtype=torch.torch.float64)
+        total = float(cupy.cupy.from_dlpack(x).sum())
+        return total, torch.handle_of(torch.current()), cupy.handle_of(cupy.current())
 
-    streams = [sk.new_stream() for _ in range(4)]
+    streams = [sk.new_stream(device) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        sums = [pool.submit(run_on, streams[i % 4], work, i) for i in range(64)]
-        assert [future.result() for future in sums] == [1000.0 * i for i in range(64)]
+        found = [
+            pool.submit(run_on, streams[i % 4], work, i) if scoped else pool.submit(work, i)
+            for i in range(64)
+        ]
+        there = [streams[i % 4].handle if scoped else 0 for i in range(64)]
+        assert [future.result() for future in found] == [
+            (1000.0 * i, handle, handle) for i, handle in enumerate(there)
+        ]
+
+
+def assert_on(players, stream):
+    """Have each of them stand on the stream in this thread, by its own API."""
+    for player in players:
+        assert player.handle_of(player.current()) == stream.handle, player.name
+
+
+def error_of_a_sum(players, streams, chance):
+    """Compute a sum over two nested scopes of random streams; return by how much it is wrong."""
+    torch, cupy, *warps = players
+    names, value = [player.name for player in players], chance.randrange(100)
+    first, second = chance.choice(streams), chance.choice(streams)
+    with sk.use(first, libraries=names, ordered=chance.random() < 0.3):
+        assert_on(players, first)
+        x = torch.torch.full((257,), value, device="cuda", dtype=torch.torch.float32)
+        with sk.use(second, libraries=names):
+            assert_on(players, second)
+            second.wait(first)
+            y = cupy.cupy.from_dlpack(x) * 2
+            for player in warps:
+                z = player.warp.from_dlpack(y)
+                player.warp.launch(player.kernel, dim=1, inputs=[z, z])  # y[0] += 1
+            total = int(y.sum())
+        assert_on(players, first)
+        first.wait(second)  # x and y go back to their pools behind what used them
+    return total - (257 * 2 * value + len(warps))
 
 
 @pytest.mark.timeout(SECONDS + 90)
-def test_eight_threads_of_random_scopes_and_sums(players):
-    """Every sum is exact; Warp takes part in one thread, torch and CuPy in all."""
-    torch, cupy, warp = (players(name) for name in ("torch", "cupy", "warp"))
-    before = torch.current(), cupy.current(), warp.current()
-    end = time.monotonic() + SECONDS
-    rounds, failures = [0] * 8, []
+@pytest.mark.parametrize("seconds", [SECONDS])
+def test_eight_threads_of_random_scopes_and_sums(three, device, seconds):
+    """Every sum is exact; Warp takes part in one thread, torch and CuPy in all.
 
-    def compute(kind, value, use, streams, chance):
-        first, second = chance.choice(streams), chance.choice(streams)
-        with use(first, ordered=chance.random() < 0.3):
-            x = torch.torch.full((257,), value, device="cuda", dtype=torch.torch.float32)
-            with use(second):
-                second.wait(first)
-                y = cupy.cupy.from_dlpack(x) * 2
-                if kind == "warp":
-                    z = warp.warp.from_dlpack(y)
-                    warp.warp.launch(warp.kernel, dim=1, inputs=[z, z])  # y[0] += 1
-                total = int(y.sum())
-            first.wait(second)  # x and y go back to their pools behind what used them
-        return total - (257 * 2 * value + (kind == "warp"))
+    Sums would be exact on one default stream too: so each thread looks where its libraries stand.
+    """
+    torch, cupy, warp = (three[name] for name in ("torch", "cupy", "warp"))
+    end = time.monotonic() + seconds
+    rounds, failures = [0] * 8, []
 
     def run(index):
         chance = random.Random(index)  # noqa: S311 - a test's dice
-        libraries = None if index == 0 else ["torch", "cupy"]
-        streams = [sk.new_stream(), sk.new_stream(), sk.wrap(cupy.new_stream())]
-
-        def use(stream, **options):
-            return sk.use(stream, libraries=libraries, **options)
-
+        players = (torch, cupy, warp) if index == 0 else (torch, cupy)
         try:
+            with on_device(device):
+                streams = [sk.new_stream(), sk.new_stream(), sk.wrap(cupy.new_stream())]
+                before = torch.current(), cupy.current()
             while time.monotonic() < end:
-                wrong = compute("warp" if index == 0 else "", chance.randrange(100), use, streams,
-                                chance)  # fmt: skip
-                if wrong:
-                    failures.append((index, rounds[index], wrong))
+                wrong = error_of_a_sum(players, streams, chance)
+                with on_device(device):
+                    after = torch.current(), cupy.current()
+                if wrong or after != before:
+                    failures.append((index, rounds[index], wrong, after, before))
                 rounds[index] += 1
         except Exception as error:  # noqa: BLE001 - reported below
             failures.append((index, rounds[index], repr(error)))
@@ -277,4 +302,3 @@ def test_eight_threads_of_random_scopes_and_sums(players):
         thread.join()
     assert not failures, failures[:5]
     assert min(rounds) > 50
-    assert (torch.current(), cupy.current(), warp.current()) == before
