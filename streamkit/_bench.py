@@ -103,15 +103,17 @@ def run(
     cuda.synchronize()
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in PLANS]
     left_out: dict[str, str] = {}
+    missing: set[int] = set()
     for done, (number, share) in enumerate(order, 2):
         plan = PLANS[number]
         progress(plan.name, done, steps)
-        if plan.name in left_out:
+        if number in missing:
             continue
         try:
             ours, theirs = plan.measure(libraries, share, iterations)
         except BackendNotInstalledError as error:
             left_out[plan.name] = str(error)
+            missing.add(number)
             continue
         times[number][0].extend(ours)
         times[number][1].extend(theirs)

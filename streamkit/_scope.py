@@ -187,12 +187,7 @@ class CudaScope:
             lost.append(f"the device before {self.stream!r} ({error})")
 
     def _note(self, error: BaseException, lost: list[str]) -> BaseException | None:
-        """Name the library that failed, the next in order; return the error if it interrupts.
-
-        So does a warning that the user has made an error: nothing is lost by it.
-        """
-        if isinstance(error, Warning):
-            return error
+        """Name the library that failed, the next in order; return the error if it interrupts."""
         name = self.plan.movers[len(self.tokens)].name
         lost.append(f"{name} ({type(error).__name__}: {error})")
         return None if isinstance(error, Exception) else error

@@ -142,11 +142,13 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
     """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
     for level in reversed(tuple(_levels)):
         threads = _threads(level)
+        if level[0] is stream and thread in threads:
+            continue  # whoever shares it expects Warp there
         for other in threads:
             if other is not thread and other.is_alive:
                 there = _text(level[0])
                 if level[0] is stream:
-                    there += _moved_since(stream)
+                    there += _since_then(stream)
                 raise _refusals.process_wide(
                     _NAME, _text(stream), there, str(other), _ways(stream, level[0])
                 )
@@ -154,20 +156,22 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
             _end(level, _place(level[0].device)[1])
 
 
-def _moved_since(stream: Any) -> str:
-    """Say where a block has moved Warp that its scope had put on this stream."""
+def _since_then(stream: Any) -> str:
+    """Say what keeps others out of a scope although it is of their stream."""
     place, runtime = _place(stream.device)
     now = place._stream  # noqa: SLF001 - see _place
-    if now is stream:
+    if now is not stream:
+        return f", but a block has moved it to {_text(now)} since"
+    if runtime.default_device is not stream.device:
         return f", but a block has made {runtime.default_device.alias} the default device since"
-    return f", but a block has moved it to {_text(now)} since"
+    return ", but inside a scope that will put it elsewhere"
 
 
 def _ways(stream: Any, other: Any) -> str:
     """Say how two threads can use Warp; on two devices they cannot share a stream."""
     launch = "name it at each launch: wp.launch(..., "
     if stream is other:
-        return f"{launch}stream=s.to('warp')), or enter it when that block has put Warp back"
+        return f"{launch}stream=s.to('warp')), or share it while Warp is moved nowhere else"
     if stream.device is other.device:
         return f"{launch}stream=s.to('warp')), or share one stream"
     return f"{launch}device={stream.device.alias!r}, stream=s.to('warp'))"

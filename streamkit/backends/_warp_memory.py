@@ -64,7 +64,7 @@ def lend(stream: Any, queue: Queue) -> None:
         if lent.device not in _warp_queues.companions:
             companion = _private_streams.create(lent.device, nonblocking=False, priority=0)
             _warp_queues.companions[lent.device] = companion
-    _warp_queues.watched[lent] = None
+    _warp_queues.watch(lent)
     weakref.finalize(stream, _warp_queues.end, lent).atexit = False
     stream._streamkit_lent = lent  # noqa: SLF001 - ours
 
@@ -83,7 +83,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
     def enter() -> Any:
         look()
         token = enter_it()
-        _warp_queues.watched.setdefault(lent)
+        _warp_queues.watch(lent)
         return token
 
     def leave(token: Any) -> None:

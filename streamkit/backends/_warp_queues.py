@@ -25,8 +25,8 @@ _MOST = 8  # queues waited for at each free, though they have not been used sinc
 
 companions: dict[int, int] = {}
 """Of each device, its companion."""
-watched: dict[Lent, None] = {}
-"""The queues to wait for, the longest watched first."""
+watched: dict[Lent, object] = {}
+"""The queues to wait for, the longest watched first; each with a token, anew at each entry."""
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 
 
@@ -103,18 +103,19 @@ class Lent:
 
     def settle(self) -> bool:
         """Let the companion wait for what the queue was given; False if it captures."""
+        captures = False
+        if self.stays or self.stands():
+            event = self._record()
+            captures = event is None
+            if event is not None:
+                _driver_events.wait_event(companions[self.device], event.handle)
+                self._events.append(event)
+        # only now, for a scope that was left meanwhile has marked its end
         for mark in self._marks.copy():
             if not mark.waited:
                 _driver_events.wait_event(companions[self.device], mark.event.handle)
                 mark.waited = True
-        if not (self.stays or self.stands()):
-            return True
-        event = self._record()
-        if event is None:
-            return False
-        _driver_events.wait_event(companions[self.device], event.handle)
-        self._events.append(event)
-        return True
+        return not captures
 
     def has_passed(self) -> bool:
         """Whether all has run for which the companion was made to wait."""
@@ -128,8 +129,10 @@ class Lent:
         """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
+            if other.pool is None:  # it came here twice, and was taken
+                continue
             if other.device == self.device and other.has_passed():
-                self.pool = other.pool
+                self.pool, other.pool = other.pool, None
                 break
             _spare.append(other)
         if self.pool is None:
@@ -138,12 +141,23 @@ class Lent:
         return self.pool
 
 
-def _drop(lent: Lent) -> None:
-    """Wait for the queue no more; if its view is gone, its pool is for others."""
-    is_first = watched.pop(lent, False) is None  # of the threads that come here
-    if lent.stands():  # entered meanwhile, by a thread that found it watched
-        watched[lent] = None
-    elif is_first and lent.view() is None and lent.pool is not None:
+def watch(lent: Lent) -> object:
+    """Wait for the queue at each free from now on; return the token of that."""
+    token = watched[lent] = object()
+    return token
+
+
+def _drop(lent: Lent, token: object) -> None:
+    """Wait for the queue no more; if its view is gone, its pool is for others.
+
+    ``token`` is from before the last wait: a scope entered since, and perhaps left, has another.
+    """
+    found = watched.pop(lent, None)
+    if found is None:  # another thread was first
+        return
+    if found is not token:
+        watched.setdefault(lent, found)
+    elif lent.view() is None and lent.pool is not None:
         _spare.append(lent)
 
 
@@ -154,10 +168,10 @@ def end(lent: Lent) -> None:
     """
     if sys.is_finalizing() or not _driver.is_usable():
         return
-    watched[lent] = None
+    token = watch(lent)
     with contextlib.suppress(errors.StreamKitError):
         if lent.settle():
-            _drop(lent)
+            _drop(lent, token)
 
 
 def context() -> Any:
@@ -174,11 +188,12 @@ def settle() -> bool:
     """
     many = len(watched) - _MOST
     capturing = []
-    for number, lent in enumerate(watched.copy()):
+    for number, (lent, token) in enumerate(watched.copy().items()):
+        is_last = lent.view() is None or (number < many and not lent.stands())
         if not lent.settle():
             capturing.append(lent)
-        elif lent.view() is None or (number < many and not lent.stands()):
-            _drop(lent)
+        elif is_last:
+            _drop(lent, token)
     if not capturing:
         return True
     told = {*getattr(context().runtime, "captures", ())}  # until they end Warp frees nothing

@@ -240,6 +240,36 @@ def moves_the_default_device(warp):
     warp.set_device("cuda:1")
 
 
+def test_who_shares_a_scope_may_enter_it_again_where_its_block_has_moved_warp(warp, stands):
+    """That moves Warp to where the others expect it; then the block has its own place again."""
+    stream = sk.new_stream()
+    with in_another_thread(stream) as end, stream:
+        there = stands()
+        warp.set_device("cpu")
+        moved = stands()
+        with stream:
+            assert stands() == there
+            end()
+            assert stands() == there
+        assert stands() == moved
+
+
+def test_nobody_joins_a_scope_that_is_inside_others(stands):
+    """It stands where they ask, and ends before those do."""
+    stream, refused = sk.new_stream(), []
+
+    def enter():
+        with pytest.raises(sk.ScopeError, match="inside a scope that will put it else") as caught:
+            stream.__enter__()
+        refused.append(str(caught.value))
+
+    with stream, sk.new_stream(), stream:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+    assert "share it while Warp is moved nowhere else" in refused[0]
+
+
 @pytest.mark.parametrize(
     ("move", "says"),
     [
@@ -265,7 +295,7 @@ def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, stands, move, say
         thread.join()
         assert stands() == moved
     (text,) = refused
-    assert "when that block has put Warp back" in text
+    assert "share it while Warp is moved nowhere else" in text
     assert "share one stream" not in text
 
 

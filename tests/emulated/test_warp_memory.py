@@ -159,6 +159,28 @@ def test_a_foreign_stream_is_not_touched_once_its_scope_was_left(array, gate):
     del stream
 
 
+def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, gate, monkeypatch):
+    """In another thread, whose mark is there before the scope has ended."""
+    handle = make_stream()
+    stream = sk.from_handle(handle)
+    stands = memory._warp_queues.Lent.stands
+
+    def ended_meanwhile(self):
+        monkeypatch.undo()
+        stream.__exit__(None, None, None)
+        return stands(self)
+
+    stream.__enter__()
+    gate.hold(handle)
+    monkeypatch.setattr(memory._warp_queues.Lent, "stands", ended_meanwhile)
+    array()
+    assert busy(LEGACY)
+    gate.open()
+    stream.sync()
+    stream = None
+    destroy_stream(handle)
+
+
 def test_a_stream_that_is_gone_was_waited_for(array, gate):
     stream = sk.new_stream(nonblocking=True)
     with stream:
@@ -265,28 +287,34 @@ def test_a_queue_with_an_open_scope_is_not_left_however_many_there_are(memory, a
             assert stands.to("warp")._streamkit_lent in memory._warp_queues.watched
 
 
-def test_a_queue_that_is_entered_while_it_is_left_stays(memory, array, monkeypatch):
-    """Its scope finds it watched, and does not watch it again."""
+@pytest.mark.parametrize("left", [False, True])
+def test_a_queue_that_is_entered_while_it_is_dropped_stays(memory, array, gate, monkeypatch, left):
+    """Also if its scope has been left again: what that was given came after the wait."""
     stream, *others = [sk.new_stream(nonblocking=True) for _ in range(MOST + 1)]
-    lent = stream.to("warp")._streamkit_lent
-    for other in others:
+    for other in (stream, *others):
         other.to("warp")
-    stands = memory._warp_queues.Lent.stands
+    waits, wait = [], _driver_events.wait_event
 
-    def stands_late(self):
-        if self is lent:
-            monkeypatch.undo()
-            assert not stands(self)
+    def entered_meanwhile(companion, event):
+        wait(companion, event)
+        if not waits:  # the first of them is this queue's
             stream.__enter__()
-            return False
-        return stands(self)
+            gate.hold(stream.handle)
+            if left:
+                stream.__exit__(None, None, None)
+        waits.append(event)
 
-    monkeypatch.setattr(memory._warp_queues.Lent, "stands", stands_late)
-    array()
+    with monkeypatch.context() as patched:
+        patched.setattr(_driver_events, "wait_event", entered_meanwhile)
+        array()
     try:
-        assert lent in memory._warp_queues.watched
+        assert len(waits) == MOST + 1
+        assert idle(LEGACY)
+        array()
+        assert busy(LEGACY)
     finally:
-        stream.__exit__(None, None, None)
+        if not left:
+            stream.__exit__(None, None, None)
 
 
 # -- captures ---------------------------------------------------------------------------------
@@ -579,6 +607,24 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
     gate.open()
     check(driver.cuCtxSynchronize())
     assert pool_of_a_new_queue() in (first, second)
+
+
+def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory):
+    """By a free that meets the queue just gone, and by the end of its view."""
+    call = memory._in_own_pools(current_pool)
+    memory._warp_queues._spare.clear()
+    stream = sk.new_stream(nonblocking=True)
+    lent = stream.to("warp")._streamkit_lent
+    with stream:
+        pool = call()
+    del stream
+    gc.collect()
+    memory._warp_queues.end(lent)
+    first, second = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    with first:
+        assert call() == pool
+    with second:
+        assert call() != pool
 
 
 READ_WRITE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -909,7 +955,7 @@ def test_a_scope_is_left_though_its_warning_is_made_an_error(warp):
     before, stream = warp.get_stream("cuda:0"), sk.new_stream(nonblocking=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="Own"), stream:
+        with pytest.raises(sk.ScopeError, match=r"RuntimeWarning: .*Own"), stream:
             warp.set_device_allocator("cuda:0", Own())
     assert warp.get_stream("cuda:0") is before
     assert sk.current_stream("warp") != stream

@@ -284,11 +284,11 @@ def test_eight_threads_of_random_scopes_and_sums(three, device, seconds):
         try:
             with on_device(device):
                 streams = [sk.new_stream(), sk.new_stream(), sk.wrap(cupy.new_stream())]
-                before = torch.current(), cupy.current()
+                before = [player.current() for player in players]
             while time.monotonic() < end:
                 wrong = error_of_a_sum(players, streams, chance)
                 with on_device(device):
-                    after = torch.current(), cupy.current()
+                    after = [player.current() for player in players]
                 if wrong or after != before:
                     failures.append((index, rounds[index], wrong, after, before))
                 rounds[index] += 1

@@ -197,9 +197,10 @@ def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
     assert matrix(report, "--output", path)[1].endswith(f"Written: {path}\n")
 
 
-def test_it_that_cannot_write_says_so_and_fails(matrix, tmp_path):
+def test_it_that_cannot_write_shows_its_answer_says_so_and_fails(matrix, tmp_path):
+    shown = matrix(report_of())[1]
     status, output, complaints = matrix(report_of(), "--output", tmp_path / "missing" / "x.json")
-    assert (status, output) == (1, "")
+    assert (status, output) == (1, shown)
     assert complaints.startswith("FileNotFoundError")
 
 
