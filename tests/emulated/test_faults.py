@@ -38,6 +38,9 @@ def quick_collections(primary_context):
     have_lanes()
     if installed("warp"):
         _operations_of_libraries.warp()
+        from streamkit.backends import _warp_queues  # noqa: PLC0415 - imports Warp
+
+        _warp_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):
         _operations_of_libraries.numba()
     gc.collect()
