@@ -38,7 +38,7 @@ def quick_collections(primary_context):
     have_lanes()
     if installed("warp"):
         _operations_of_libraries.warp()
-        from streamkit.backends import _warp_queues  # noqa: PLC0415 - imports Warp
+        from streamkit.backends import _warp_queues
 
         _warp_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):
