@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, idle, make_stream
+from _raw import check, destroy_stream, driver, held, idle, make_stream
 from test_interrupts import Interrupted
 
 import streamkit as sk
@@ -101,11 +101,11 @@ def test_a_dropped_array_is_freed_after_the_work_of_the_scope(array, gate, owned
         assert idle(LEGACY)
         if inside:
             del before, temporary
-            assert busy(LEGACY)
+            assert held(LEGACY)
     if not inside:
         assert idle(LEGACY)
         del before, temporary
-        assert busy(LEGACY)
+        assert held(LEGACY)
     gate.open()
     stream.sync()
     assert idle(LEGACY)
@@ -120,7 +120,7 @@ def test_the_other_devices_queue_is_waited_for_there(array, gate):
         temporary = array(1)
         gate.hold(stream.handle)
         del temporary
-        assert busy(LEGACY)
+        assert held(LEGACY)
     assert idle(LEGACY), "the first device has nothing to wait for"
 
 
@@ -129,7 +129,7 @@ def test_a_queue_given_to_warp_without_a_scope_is_waited_for(array, gate):
     view = stream.to("warp")
     gate.hold(view.cuda_stream)
     array()
-    assert busy(LEGACY)
+    assert held(LEGACY)
 
 
 def test_an_array_dropped_by_another_thread_waits_too(array, gate):
@@ -140,7 +140,7 @@ def test_an_array_dropped_by_another_thread_waits_too(array, gate):
         thread = threading.Thread(target=arrays.clear)
         thread.start()
         thread.join()
-        assert busy(LEGACY)
+        assert held(LEGACY)
 
 
 def test_a_foreign_stream_is_not_touched_once_its_scope_was_left(array, gate):
@@ -150,7 +150,7 @@ def test_a_foreign_stream_is_not_touched_once_its_scope_was_left(array, gate):
         gate.hold(handle)
     destroy_stream(handle)  # its work goes on; the fixture "handles" sees who uses it now
     array()
-    assert busy(LEGACY)
+    assert held(LEGACY)
     gate.open()
     check(driver.cuCtxSynchronize())
     _emulator.reset_calls()
@@ -174,7 +174,7 @@ def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, 
     gate.hold(handle)
     monkeypatch.setattr(memory._warp_queues.Lent, "stands", ended_meanwhile)
     array()
-    assert busy(LEGACY)
+    assert held(LEGACY)
     gate.open()
     stream.sync()
     stream = None
@@ -188,7 +188,7 @@ def test_a_stream_that_is_gone_was_waited_for(array, gate):
     _emulator.fail("cuEventRecord", 1)  # the first wait, for the buffer of its sorts
     del stream
     gc.collect()
-    assert busy(LEGACY)
+    assert held(LEGACY)
 
 
 def test_a_blocking_queue_needs_nothing(array, gate):
@@ -227,7 +227,7 @@ def test_leaving_a_foreign_stream_marks_its_end_by_events_that_are_used_again(ar
     with stream:
         gate.hold(handle)
     array()
-    assert busy(LEGACY), "what an older mark waited for was taken for this one's"
+    assert held(LEGACY), "what an older mark waited for was taken for this one's"
     gate.open()
     stream.sync()
     del stream
@@ -265,7 +265,7 @@ def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(mem
         return _emulator.calls("cuEventRecord")
 
     assert waited_for() == MOST + 2
-    assert busy(LEGACY)
+    assert held(LEGACY)
     gate.open()
     assert waited_for() == MOST
     with streams[0], sk.use(streams[1], libraries=[]):
@@ -311,7 +311,7 @@ def test_a_queue_that_is_entered_while_it_is_dropped_stays(memory, array, gate, 
         assert len(waits) == MOST + 1
         assert idle(LEGACY)
         array()
-        assert busy(LEGACY)
+        assert held(LEGACY)
     finally:
         if not left:
             stream.__exit__(None, None, None)
@@ -372,7 +372,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
 
 def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory, gate, monkeypatch):
     stream, freed = sk.new_stream(nonblocking=True), []
-    free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
+    free = memory._after_the_queues(lambda what: freed.append((what, held(LEGACY))))
     record, wait = _driver_events.record_event, _driver_events.wait_event
     stream.to("warp")
     gate.hold(stream.handle)
@@ -413,7 +413,7 @@ def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, arr
     assert idle(LEGACY), "it is not freed"
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     array()
-    assert busy(LEGACY)
+    assert held(LEGACY)
     gate.open()
     check(driver.cuCtxSynchronize())
     with sk.new_stream(nonblocking=True):
@@ -466,7 +466,7 @@ def test_what_warp_defers_while_it_captures_waits_for_the_work_before(warp, memo
     stream.to("warp")
     gate.hold(stream.handle)
     end = told(warp, memory, stream, external=False)
-    assert busy(LEGACY)
+    assert held(LEGACY)
     memory._after_the_queues(freed.append)("put off by Warp")
     assert freed
     end()
@@ -479,7 +479,7 @@ def test_of_a_capture_told_when_it_had_begun_what_earlier_work_may_use_is_not_fr
 ):
     """As the user's own ``wp.capture_begin(external=True)``; ``capture`` has waited before."""
     stream, freed = sk.new_stream(nonblocking=True), []
-    free = memory._after_the_queues(lambda what: freed.append((what, busy(LEGACY))))
+    free = memory._after_the_queues(lambda what: freed.append((what, held(LEGACY))))
     view = stream.to("warp")
     gate.hold(stream.handle)
     if prepared:
@@ -505,7 +505,7 @@ def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
     with stream:
         gate.hold(handle)
         array()
-        assert busy(LEGACY)
+        assert held(LEGACY)
     gate.open()
     stream.sync()
     del stream
@@ -707,7 +707,7 @@ def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, 
     stream.to("warp")
     gate.hold(stream.handle)
     memory._settled(lambda: None)()
-    assert busy(LEGACY)
+    assert held(LEGACY)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
@@ -721,7 +721,7 @@ def test_a_native_function_leaves_an_untold_capture_of_another_queue_valid(
         assert current_pool() != common
         temporary = check(driver.cuMemAllocAsync(1 << 10, stream.handle))
         check(driver.cuMemFreeAsync(temporary, LEGACY))
-        return busy(LEGACY)
+        return held(LEGACY)
 
     def begin():
         check(driver.cuStreamBeginCapture(other.handle, driver.CUstreamCaptureMode(mode)))
@@ -754,7 +754,7 @@ def test_the_end_of_a_view_frees_the_buffer_of_its_sorts_late_enough(warp, gate)
     unregister(0, 0)  # a destructor calls it: nothing is raised
     assert idle(LEGACY)
     unregister(0, 0)
-    assert busy(LEGACY)
+    assert held(LEGACY)
 
 
 # -- failures ---------------------------------------------------------------------------------
@@ -818,7 +818,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
     array()
     assert idle(LEGACY)
     array()
-    assert busy(LEGACY)
+    assert held(LEGACY)
     gate.open()
     stream.sync()
     del stream
