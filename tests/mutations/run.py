@@ -4,12 +4,17 @@
 
 Each is tried in a temporary copy of the tree, never in the checkout, after the same tests have
 passed there unmutated. The exit status is 1 unless every mutation applies and is killed.
+
+A mutation says where it is by the name of a definition, not by a file: a function that moves to
+another module takes its mutations along.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import functools
 import itertools
 import os
 import queue
@@ -28,7 +33,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NEEDED = ("streamkit", "tests", "pyproject.toml")  # what the copies have
+PACKAGE = "streamkit"
+NEEDED = (PACKAGE, "tests", "pyproject.toml")  # what the copies have
 LIMIT = 120.0
 """Seconds that the tests of one mutation may take."""
 
@@ -43,8 +49,8 @@ class Mutation:
 
     name: str
     why: str  # what it would do to a user
-    file: str
-    old: str
+    where: str  # the end of the dotted path of what it changes: see find
+    old: str  # has to be in there once
     new: str
     tests: tuple[str, ...]  # all of one tier
 
@@ -64,7 +70,7 @@ class Outcome:
 
 
 class DoesNotApplyError(Exception):
-    """The old text is not in the file exactly once: the source has changed."""
+    """It is not one place in the source: the source has changed."""
 
 
 def tier_of(test: str) -> str:
@@ -80,12 +86,79 @@ def read() -> list[Mutation]:
     ]
 
 
-def mutate(source: str, mutation: Mutation) -> str:
-    """The source with the mutation in it."""
-    count = source.count(mutation.old)
+# -- where a mutation is ----------------------------------------------------------------------
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A module, class or function of the package, by its dotted path."""
+
+    path: str  # from the package on: package.module.Class.method
+    file: str  # where it is now, from the root
+    source: str  # the text of the whole file
+    spans: list[Span]  # whole lines of the source, with the decorators; several if defined again
+
+
+@functools.cache  # by the text, and so never stale, whatever is written to the file
+def names(source: str) -> dict[str, list[Span]]:
+    """The classes and functions of a module, and the spans of each; "" is the module.
+
+    A name may be defined more than once: the parts of a property, overloads, the arms of an if.
+    """
+    starts = [0, *(end.end() for end in re.finditer("\n", source)), len(source)]
+    found: dict[str, list[Span]] = {"": [(0, len(source))]}
+
+    def look(node: ast.AST, outer: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                look(child, outer)
+                continue
+            name = f"{outer}.{child.name}"
+            first = min(part.lineno for part in (child, *child.decorator_list))
+            span = starts[first - 1], starts[child.end_lineno or first]
+            found.setdefault(name, []).append(span)
+            look(child, name)
+
+    look(ast.parse(source), "")
+    return found
+
+
+def definitions(root: Path) -> dict[str, list[Definition]]:
+    """All definitions of the package in a tree, by each end of their paths."""
+    found: dict[str, list[Definition]] = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        file = path.relative_to(root)
+        source = path.read_text()
+        module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        for name, spans in names(source).items():
+            definition = Definition(module + name, file.as_posix(), source, spans)
+            parts = definition.path.split(".")
+            for start in range(len(parts)):
+                found.setdefault(".".join(parts[start:]), []).append(definition)
+    return found
+
+
+def find(where: str, known: dict[str, list[Definition]]) -> Definition:
+    """The one definition whose dotted path ends with these names."""
+    ends = known.get(where, [])
+    if not ends:
+        raise DoesNotApplyError(f"nothing in {PACKAGE} is called {where}")
+    if len(ends) > 1:
+        paths = ", ".join(definition.path for definition in ends)
+        raise DoesNotApplyError(f"{where} may be any of {paths}")
+    return ends[0]
+
+
+def mutate(definition: Definition, mutation: Mutation) -> str:
+    """The source of the definition's file with the mutation in it."""
+    source, old = definition.source, mutation.old
+    count = sum(source.count(old, *span) for span in definition.spans)
     if count != 1:
-        raise DoesNotApplyError(f"{mutation.file} has the old text {count} times")
-    return source.replace(mutation.old, mutation.new)
+        raise DoesNotApplyError(f"{definition.path} has the old text {count} times")
+    at = max(source.find(old, *span) for span in definition.spans)  # -1 in the other spans
+    return source[:at] + mutation.new + source[at + len(old) :]
 
 
 # -- one run of pytest ------------------------------------------------------------------------
@@ -190,15 +263,17 @@ def control(tree: Path, tests: tuple[str, ...]) -> Outcome:
 def attempt(tree: Path, mutation: Mutation) -> Outcome:
     """Try one mutation in the copy, and take it out again."""
     begun = time.monotonic()
-    path = tree / mutation.file
-    source = path.read_text()
     try:
-        write(path, mutate(source, mutation))
-        status, said = run_tests(tree, mutation.tests)
+        definition = find(mutation.where, definitions(tree))
+        mutated = mutate(definition, mutation)
     except DoesNotApplyError as error:
         return Outcome(mutation.name, "does not apply", 0, str(error))
+    path = tree / definition.file
+    try:
+        write(path, mutated)
+        status, said = run_tests(tree, mutation.tests)
     finally:
-        write(path, source)
+        write(path, definition.source)
     seconds = time.monotonic() - begun
     if status is None:
         return Outcome(mutation.name, "timed out", seconds)
