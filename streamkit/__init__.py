@@ -15,12 +15,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit._current import assert_one_queue, current_stream, current_streams, use
-from streamkit._event import CudaEvent
-from streamkit._host import HostStream
-from streamkit._host_event import HostEvent
-from streamkit._stream import CudaStream
-from streamkit._wrap import (
+from streamkit._host.event import HostEvent
+from streamkit._host.stream import HostStream
+from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
+from streamkit._streams.event import CudaEvent
+from streamkit._streams.stream import CudaStream
+from streamkit._streams.wrapping import (
     default_stream,
     from_handle,
     new_event,
@@ -45,20 +45,20 @@ from streamkit.errors import (
 from streamkit.protocols import Event, Graph, Stream, StreamLike
 
 if TYPE_CHECKING:
-    from streamkit._audit import audit
-    from streamkit._capture import capture
-    from streamkit._doctor import doctor
-    from streamkit._graph import CudaGraph
-    from streamkit._handoff import handoff
+    from streamkit._audit.audit import audit
+    from streamkit._doctor.doctor import doctor
+    from streamkit._graphs.capture import capture
+    from streamkit._graphs.graph import CudaGraph
+    from streamkit._streams.handoff import handoff
 
 __version__ = "0.1.0"
 
 _LATER = {  # loaded at first use: not every program needs them
-    "CudaGraph": "streamkit._graph",
-    "audit": "streamkit._audit",
-    "capture": "streamkit._capture",
-    "doctor": "streamkit._doctor",
-    "handoff": "streamkit._handoff",
+    "CudaGraph": "streamkit._graphs.graph",
+    "audit": "streamkit._audit.audit",
+    "capture": "streamkit._graphs.capture",
+    "doctor": "streamkit._doctor.doctor",
+    "handoff": "streamkit._streams.handoff",
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from streamkit._adapter import (
+from streamkit._base.adapter import (
     API,
     Adapter,
     Arrays,
@@ -29,8 +29,8 @@ from streamkit._adapter import (
     Traits,
     unbound,
 )
-from streamkit._queue import Queue
-from streamkit._static_protocol import StaticProtocol
+from streamkit._base.queue import Queue
+from streamkit._base.static_protocol import StaticProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator

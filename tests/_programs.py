@@ -53,5 +53,5 @@ def python(code, *, blocked=(), path=(), options=()):
 
 def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
-    code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._cli import main; main()"
+    code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._tools.cli import main; main()"
     return run_python("-P", "-c", code, *arguments, CUDA_VISIBLE_DEVICES="-1", COLUMNS="100")

@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from streamkit import _audit_cupti, _audit_records
-from streamkit._audit_records import Queues, Records
-from streamkit._report import AuditedQueue, Report
+from streamkit._audit import cupti as cupti_module
+from streamkit._audit import records as records_module
+from streamkit._audit.records import Queues, Records
+from streamkit._audit.report import AuditedQueue, Report
 
 DATA = json.loads((Path(__file__).parent / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
@@ -24,7 +25,7 @@ def readers():
     cupti.ActivityKind = enum.IntEnum("ActivityKind", DATA["kinds"])
     cupti.driver_api_trace_cbid = enum.IntEnum("driver", DATA["driver"])
     cupti.runtime_api_trace_cbid = enum.IntEnum("runtime", DATA["runtime"])
-    return _audit_cupti._readers(cupti)
+    return cupti_module._readers(cupti)
 
 
 def records(part):
@@ -37,7 +38,7 @@ def records(part):
 def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
     queues = Queues({queue.key: queue for queue in known}, {2: 0})
     recorded = DATA["parts"][part]
-    return _audit_records.operations(
+    return records_module.operations(
         records(part),
         queues,
         (0, recorded["ended"]) if window is None else window,

@@ -79,7 +79,12 @@ class Generated(SphinxDirective):
             if isinstance(table, nodes.table):
                 table["classes"].append(f"of-{KINDS.get(name, 'parity')}")
         if name == "layers":
-            made.insert(0, nodes.raw("", architecture.drawing(), format="html"))
+            made.insert(
+                0,
+                nodes.raw(
+                    "", f'<div class="picture">{architecture.drawing()}</div>', format="html"
+                ),
+            )
         return made
 
 

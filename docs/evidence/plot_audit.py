@@ -13,8 +13,8 @@ from _drawing import main
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from streamkit._report import Report
-from streamkit._timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
+from streamkit._audit.report import Report
+from streamkit._audit.timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
 
 HERE = Path(__file__).parent
 TITLES = {

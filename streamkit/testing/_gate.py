@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit import _driver as streamkits_driver
 from streamkit import errors
+from streamkit._cuda import driver as streamkits_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

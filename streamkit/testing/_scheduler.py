@@ -14,15 +14,16 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from streamkit import _host_queue, _open_scopes, errors
-from streamkit._host import HostStream
-from streamkit._host_engine import Engine
-from streamkit._host_queue import Mark, Turn, Wait
+from streamkit import errors
+from streamkit._host import work_queue
+from streamkit._host.stream import HostStream
+from streamkit._host.work_queue import Engine, Mark, Turn, Wait
+from streamkit._scopes import open_scopes as open_scopes_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._host_queue import Item, WorkQueue
+    from streamkit._host.work_queue import Item, WorkQueue
 
 # How often the streams' priorities are drawn again, one of which each seed takes. Never: one stream
 # runs ahead of another as far as it can, which finds work that is unordered with the end of a long
@@ -60,15 +61,15 @@ def adversarial(seed: int) -> Generator[None]:
     >>> sorted({first_of_two(seed) for seed in range(10)})
     ['one', 'two']
     """
-    open_scopes = _open_scopes.stack.scopes
+    open_scopes = open_scopes_module.stack.scopes
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes):
         raise errors.ScopeError(
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
             "cannot interleave. Enter it first."
         )
-    _host_queue.drain()
+    work_queue.drain()
     scheduler = _Scheduler(seed)
-    previous = _host_queue.exchange(scheduler)
+    previous = work_queue.exchange(scheduler)
     try:
         try:
             yield
@@ -82,7 +83,7 @@ def adversarial(seed: int) -> Generator[None]:
         error.add_note(f"in streamkit.testing.adversarial({seed}): the same seed repeats it")
         raise
     finally:
-        _host_queue.exchange(previous)
+        work_queue.exchange(previous)
 
 
 def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -> None:
@@ -257,7 +258,7 @@ def _is_point(item: Item) -> bool:
 @contextmanager
 def _apart() -> Generator[None]:
     """Hold the thread's open scopes back: a function runs outside of them, as in a worker."""
-    stack = _open_scopes.stack
+    stack = open_scopes_module.stack
     own, stack.scopes = stack.scopes, []
     try:
         yield

@@ -12,19 +12,19 @@ import pytest
 from _raw import check, driver
 from _standing import Standing
 
-from streamkit import _captures
-from streamkit.backends import _warp
+from streamkit._queues import active_captures
+from streamkit.backends.warp import adapter as warp_adapter
 
 
 @pytest.fixture
 def nothing_left(warp, monkeypatch):
     """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
-    monkeypatch.delattr(_warp, "joins_capture")
+    monkeypatch.delattr(warp_adapter, "joins_capture")
     before, collects = Standing(), gc.isenabled()
     yield
     assert before.differences() == {}
     assert gc.isenabled() is collects
-    assert not _captures.any_goes_on()
+    assert not active_captures.any_goes_on()
 
 
 def fill(cell, value, handle):

@@ -12,22 +12,22 @@ from _operations_of_libraries import warp
 from _raw import check, driver
 
 import streamkit as sk
-from streamkit import _retired
-from streamkit.backends import _warp
+from streamkit._graphs import disposal
+from streamkit.backends.warp import adapter as warp_adapter
 
 
 def without_warps_part(undo):
     warp()
-    joins = _warp.joins_capture
-    del _warp.joins_capture
-    undo.callback(setattr, _warp, "joins_capture", joins)
+    joins = warp_adapter.joins_capture
+    del warp_adapter.joins_capture
+    undo.callback(setattr, warp_adapter, "joins_capture", joins)
     undo.callback(give_up_the_rest)
 
 
 def give_up_the_rest():
     """Graphs that could not be destroyed at once are tried again with the next."""
     check(driver.cuCtxSynchronize())
-    _retired.sweep()
+    disposal.sweep()
 
 
 def prepared(undo):

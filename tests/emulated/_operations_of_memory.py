@@ -7,13 +7,13 @@ from _operations_of_libraries import warp
 from _raw import Gate, check, driver
 
 import streamkit as sk
-from streamkit import _keep
+from streamkit._queues import keepalive
 
 
 def held(undo, *handles):
     """Hold queues until the operation is over, so that each look asks once, and says no."""
     check(driver.cuCtxSynchronize())
-    _keep.drain()  # what other operations kept would be asked for too
+    keepalive.drain()  # what other operations kept would be asked for too
     gate = Gate()
     undo.callback(gate.free)
     for handle in handles:
@@ -76,7 +76,7 @@ def keep_beside_a_capture(undo):
 @operation
 def keep_and_sync(undo):
     stream, gate = fresh_and_held(undo)
-    _keep.drain()  # what other operations kept would be asked for here
+    keepalive.drain()  # what other operations kept would be asked for here
     stream.keep(1)  # held, or it might let go at once
     gate.open()
     check(driver.cuCtxSynchronize())  # a wait asks as often as it takes

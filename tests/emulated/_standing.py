@@ -7,7 +7,7 @@ import sys
 import _emulator
 from _raw import check, driver
 
-from streamkit import _keep
+from streamkit._queues import keepalive
 
 LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")
 RELAXED = driver.CUstreamCaptureMode(2)
@@ -20,8 +20,8 @@ def alive():
         check(driver.cuCtxSynchronize())  # else a stream is still busy, and not given again
         check(driver.cuCtxPopCurrent())
         check(driver.cuDevicePrimaryCtxRelease(device))
-    _keep.drain()
-    _keep._spare.clear()  # events that wait to be used again
+    keepalive.drain()
+    keepalive._spare.clear()  # events that wait to be used again
     return {kind: _emulator.live(kind) for kind in LIVE}
 
 

@@ -9,8 +9,8 @@ from _raw import Gate
 
 import streamkit as sk
 from _queues import LONG, eventually, within
-from streamkit import _dispatch
-from streamkit._semaphore import Semaphore
+from streamkit._waiting import dispatcher as dispatcher_module
+from streamkit._waiting.semaphore import Semaphore
 
 
 async def wait_for(something):
@@ -30,7 +30,7 @@ WAITED = pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "eve
 
 def is_armed():
     """Whether the dispatcher has a lane for each queue that it watches."""
-    found = _dispatch._dispatcher
+    found = dispatcher_module._dispatcher
     tracks = list(found._tracks.values()) if found else []
     return bool(tracks) and all(track.lane for track in tracks)
 
@@ -46,14 +46,14 @@ def is_idle():
 
     Until it sleeps it may still call the driver, and take a failure that is meant for later.
     """
-    found = _dispatch._dispatcher
+    found = dispatcher_module._dispatcher
     return sleeps(found) and not found._tracks and not found._lanes.wanted
 
 
 def warm_up():
     """Have a dispatcher with lanes."""
     within(lambda: sk.new_stream().then(int).result(LONG))
-    lanes = _dispatch._dispatcher._lanes
+    lanes = dispatcher_module._dispatcher._lanes
     if 0 not in lanes._free:  # what has run when it looks, as that may have, needs none
         lanes.wanted.add(0)
         within(lambda: sk.new_stream().then(int).result(LONG))
@@ -68,7 +68,7 @@ def have_lanes():
     gate, stream = Gate(), sk.new_stream(nonblocking=True)
     gate.hold(stream.handle)
     future = stream.then(int)
-    lanes = _dispatch._dispatcher._lanes
+    lanes = dispatcher_module._dispatcher._lanes
     assert eventually(lambda: 0 in lanes.wanted or 0 in lanes._free)
     gate.open()
     assert future.result(LONG) == 0

@@ -166,7 +166,7 @@ def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk
     from _queues import eventually
-    from streamkit import _dispatch
+    from streamkit._waiting import dispatcher
 
     def make(device=None):
         stream = sk.new_stream(device, nonblocking=True)
@@ -176,5 +176,5 @@ def held(gate):
     yield make
     _emulator.break_down(0)
     gate.open()
-    found = _dispatch._dispatcher
+    found = dispatcher._dispatcher
     assert found is None or eventually(lambda: not found._tracks and not found._new)

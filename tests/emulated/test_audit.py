@@ -10,21 +10,22 @@ from _cupti import Cupti, Kind
 from _raw import check, current_context, driver, make_stream, stream_id
 
 import streamkit as sk
-from streamkit import _driver, _private_streams
-from streamkit._audit_cuda import CudaRecorder
-from streamkit._audit_cupti import collector
+from streamkit._audit.cuda_recording import CudaRecorder
+from streamkit._audit.cupti import collector
+from streamkit._cuda import driver as driver_module
+from streamkit._cuda import private_streams
 
 
 @pytest.fixture
 def cupti(monkeypatch):
     """The stand-in; afterwards nothing may be recording."""
-    cupti, sync = Cupti(), _driver.sync_context
+    cupti, sync = Cupti(), driver_module.sync_context
 
     def sync_context(context):
         sync(context)
         cupti.synchronised(context)
 
-    monkeypatch.setattr(_driver, "sync_context", sync_context)
+    monkeypatch.setattr(driver_module, "sync_context", sync_context)
     monkeypatch.setitem(sys.modules, "cupti", cupti)
     monkeypatch.setitem(sys.modules, "cupti.cupti", cupti)
     yield cupti
@@ -35,7 +36,7 @@ def cupti(monkeypatch):
 @pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
 def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
     private = [(current_context(), make_stream())] if has_private else []
-    monkeypatch.setattr(_private_streams, "known", private)
+    monkeypatch.setattr(private_streams, "known", private)
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
         pass

@@ -11,7 +11,8 @@ from _toys import program  # noqa: F401 - a fixture
 from test_interrupts import held, interrupt_everywhere, locks
 
 import streamkit as sk
-from streamkit import _captures, _movers
+from streamkit._queues import active_captures
+from streamkit._scopes import loaded_libraries
 
 TAKES_PART = """
 
@@ -113,7 +114,7 @@ def joins_capture(stream, mode):
 START = """
 import gc
 import onelib, twolib
-from streamkit import _captures
+from streamkit._queues import active_captures
 driver.cuInit(0)
 stream = sk.new_stream(nonblocking=True)
 event = sk.new_event()
@@ -161,7 +162,7 @@ for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails
     assert any("onelib abandon" in step for step in ORDER), ORDER
     assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER
     assert ORDER[-2:] == ["twolib unpool", "onelib unpool"], ORDER
-    assert not stream.is_capturing and gc.isenabled() and not _captures.any_goes_on()
+    assert not stream.is_capturing and gc.isenabled() and not active_captures.any_goes_on()
     assert stands(onelib, twolib) == [0, 0]
 work()
 
@@ -250,8 +251,10 @@ assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
 def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
-    monkeypatch.setattr(_movers, "_found", ())  # what a scope then leaves is for its own tests
-    monkeypatch.setattr(_movers, "_waiting", ())
+    monkeypatch.setattr(
+        loaded_libraries, "_found", ()
+    )  # what a scope then leaves is for its own tests
+    monkeypatch.setattr(loaded_libraries, "_waiting", ())
     stream, event = sk.new_stream(nonblocking=True), sk.new_event()
     gc.collect()
 
@@ -264,7 +267,7 @@ def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
     found, problems = locks(), []
     for nth in interrupt_everywhere(work):
         is_capturing = int(check(driver.cuStreamIsCapturing(stream.handle)))
-        state = is_capturing, _captures.any_goes_on(), gc.isenabled(), held(found)
+        state = is_capturing, active_captures.any_goes_on(), gc.isenabled(), held(found)
         if state != (0, False, True, []):
             problems.append((nth, state))
     assert problems == []

@@ -16,16 +16,10 @@ from _waits import Later, a_stream, an_event, is_armed, is_idle, sleeps, wait_fo
 
 import streamkit as sk
 from _queues import LONG, eventually, within
-from streamkit import (
-    _callbacks,
-    _dispatch,
-    _driver,
-    _driver_events,
-    _lanes,
-    _private_streams,
-    _waiting,
-)
-from streamkit._semaphore import Semaphore
+from streamkit._cuda import driver as driver_module
+from streamkit._cuda import driver_events, private_streams
+from streamkit._waiting import callbacks, dispatcher, side_streams, waits
+from streamkit._waiting.semaphore import Semaphore
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -49,7 +43,7 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
         with monkeypatch.context() as patched:  # not for the ends of what the fixtures hold
-            patched.setattr(_driver_events, "event_reached", fails)
+            patched.setattr(driver_events, "event_reached", fails)
             return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
 
     found = asyncio.run(main())
@@ -126,7 +120,7 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
         WAYS[way](stream)
     del caught
     gc.collect()
-    assert eventually(lambda: not _callbacks._unsettled)  # those before it have just run
+    assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
     assert _emulator.live("events") == before
     gate.open()
     WAYS[way](stream)
@@ -161,15 +155,15 @@ def test_a_call_of_the_dispatcher_that_fails(held, gate, call):
 
 
 def _watch(event, told):
-    point = _dispatch.Point(event.handle, event, event, 0, told.append)
-    assert _dispatch.watch(point)
+    point = dispatcher.Point(event.handle, event, event, 0, told.append)
+    assert dispatcher.watch(point)
 
 
 @pytest.mark.parametrize(
     "call", ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuStreamCreateWithPriority"]
 )
 def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, call):
-    real = getattr(_driver._library.cu, call)
+    real = getattr(driver_module._library.cu, call)
 
     answers = (None,) if "Create" in call else ()
 
@@ -179,10 +173,10 @@ def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, 
         return real(*arguments)
 
     stream = held()
-    monkeypatch.setattr(_driver._library.cu, call, fail)
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(driver_module._library.cu, call, fail)
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     if call == "cuLaunchHostFunc":
-        monkeypatch.setattr(_driver_events, "_launch_host", lambda: lambda *arguments: 2)
+        monkeypatch.setattr(driver_events, "_launch_host", lambda: lambda *arguments: 2)
     future = stream.then(int)
     if call == "cuEventQuery":
         assert isinstance(future.exception(LONG), sk.DriverError)
@@ -198,7 +192,7 @@ def test_an_error_of_streamkits_own_in_the_dispatcher_hangs_nobody(held, monkeyp
 
     stream = held()
     warm_up()
-    monkeypatch.setattr(_dispatch._Dispatcher, "_look", fail)
+    monkeypatch.setattr(dispatcher._Dispatcher, "_look", fail)
     with pytest.raises(MemoryError):
         stream.then(int).result(LONG)
     monkeypatch.undo()
@@ -237,17 +231,17 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 @pytest.mark.parametrize("way", ["await", "then", "sync"])
 def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
     """The event is the capture's then, and nobody would ever be told."""
-    record, stream = _driver_events.record_event, held()
+    record, stream = driver_events.record_event, held()
 
     def begin_and_record(event, handle, **options):
         check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
         record(event, handle, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_driver_events, "record_event", begin_and_record)
+        patch.setattr(driver_events, "record_event", begin_and_record)
         with pytest.raises(sk.CaptureError):
             WAYS[way](stream)
-    assert eventually(lambda: not _callbacks._unsettled)  # those before it have just run
+    assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
     assert int(check(driver.cuStreamIsCapturing(stream.handle))) == ACTIVE
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     gate.open()
@@ -274,7 +268,7 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
         raise RuntimeError("can't start new thread")
 
     stream = held()
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(TimeoutError):
@@ -289,7 +283,7 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
 
 def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch):
     """It must not wait for its own thread."""
-    monkeypatch.setattr(_waiting, "LOOK", 0)
+    monkeypatch.setattr(waits, "LOOK", 0)
     warm_up()
     stream, other, seen = held(), held(), []
 
@@ -301,8 +295,8 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
             seen.append("in time")
 
     event = stream.record()
-    point = _dispatch.Point(event.handle, Dies(), event, 0, lambda error: None)
-    _dispatch.watch(point)
+    point = dispatcher.Point(event.handle, Dies(), event, 0, lambda error: None)
+    dispatcher.watch(point)
     del point
     assert eventually(is_armed)
     _emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
@@ -317,20 +311,20 @@ def test_failures_lose_no_lane(held, gate, monkeypatch):
     """One that failed may wait for the event already, and serves no other before that."""
     stream = held()
     event, reached = stream.record(), sk.new_stream().record()
-    lanes = _lanes.Lanes(Semaphore())
+    lanes = side_streams.Lanes(Semaphore())
     assert lanes.arm(event.handle, 0) == 0
     lanes.make()
     with monkeypatch.context() as patch:
-        patch.setattr(_driver_events, "_launch_host", lambda: lambda *arguments: 2)
-        assert not any(lanes.arm(event.handle, 0) for _ in range(3 * _lanes.PER_DEVICE))
+        patch.setattr(driver_events, "_launch_host", lambda: lambda *arguments: 2)
+        assert not any(lanes.arm(event.handle, 0) for _ in range(3 * side_streams.PER_DEVICE))
     lanes.recover()
     assert lanes.arm(reached.handle, 0) == 0
     gate.open()
     stream.sync(timeout=LONG)
     assert eventually(lambda: lanes.recover() or not lanes._aside)
-    found = [lanes.arm(reached.handle, 0) for _ in range(_lanes.PER_DEVICE + 1)]
+    found = [lanes.arm(reached.handle, 0) for _ in range(side_streams.PER_DEVICE + 1)]
     assert found[-1] == 0
-    assert len({lane for lane in found if lane}) == _lanes.PER_DEVICE
+    assert len({lane for lane in found if lane}) == side_streams.PER_DEVICE
     for lane in found[:-1]:
         check(driver.cuStreamSynchronize(lane))
         check(driver.cuStreamDestroy(lane))
@@ -343,7 +337,7 @@ def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
     """It would wake another queue's waiter when the first one moves, and not before."""
     warm_up()
     stream, told = held(), []
-    event, lanes = stream.record(), _dispatch._dispatcher._lanes
+    event, lanes = stream.record(), dispatcher._dispatcher._lanes
     before = _emulator.calls(call)
     if call == "cuLaunchHostFunc":
         _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
@@ -358,15 +352,17 @@ def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
     gate.open()
     assert eventually(lambda: told)
     assert eventually(lambda: stream.then(int).result(LONG) == 0 and is_idle() and not lanes._aside)
-    assert len(set(lanes._free[0])) == _lanes.PER_DEVICE
+    assert len(set(lanes._free[0])) == side_streams.PER_DEVICE
 
 
 def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
     async def main():
         stuck, quick = held(), sk.new_stream(nonblocking=True)
-        tasks = [asyncio.create_task(wait_for(stuck.record())) for _ in range(_lanes.PER_DEVICE)]
+        tasks = [
+            asyncio.create_task(wait_for(stuck.record())) for _ in range(side_streams.PER_DEVICE)
+        ]
         await asyncio.sleep(0)
-        found = _dispatch._dispatcher
+        found = dispatcher._dispatcher
         assert eventually(lambda: len(found._tracks) == len(tasks) and sleeps(found))
         with contextlib.closing(Later()) as later:
             later.hold(quick)
@@ -387,11 +383,11 @@ def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
 def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatch):
     """Beside many busy streams the driver would block that, and every other thread's calls."""
     stream, other = held(), sk.new_stream()
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     _emulator.reset_calls()
     future = stream.then(int)
-    assert eventually(lambda: time.monotonic() - _oldest() > _dispatch._LATELY)
-    for _ in range(2 * _dispatch._MANY):
+    assert eventually(lambda: time.monotonic() - _oldest() > dispatcher._LATELY)
+    for _ in range(2 * dispatcher._MANY):
         assert other.then(int).result(LONG) == 0
     with pytest.raises(TimeoutError):
         stream.sync(timeout=0.05)
@@ -404,19 +400,19 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
         futures = [other.then(int) for _ in range(3)]
         assert eventually(is_armed)
     assert [future.result(LONG) for future in futures] == [0] * 3
-    assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
+    assert _emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
 
 
 @pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
 def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypatch, of):
     stuck, other = of(held()), sk.new_stream()
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     _emulator.reset_calls()
     for _ in range(3):
         with pytest.raises(TimeoutError):
             stuck.sync(timeout=0.01)
-        assert eventually(lambda: not _dispatch._dispatcher._tracks)
-    found = _dispatch._dispatcher
+        assert eventually(lambda: not dispatcher._dispatcher._tracks)
+    found = dispatcher._dispatcher
     with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
         first.hold(other)
         future = other.then(int)
@@ -428,7 +424,7 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
         assert _emulator.calls("cuStreamCreateWithPriority") == 0
         gate.open()
         stuck.sync()
-        for _ in range(2 * _dispatch._MANY):
+        for _ in range(2 * dispatcher._MANY):
             assert other.then(int).result(LONG) == 0
         second.hold(other)
         future = other.then(int)
@@ -436,46 +432,46 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
         second.open()
         assert future.result(LONG) == 0
     assert eventually(is_idle)
-    assert _emulator.calls("cuStreamCreateWithPriority") == _lanes.PER_DEVICE
+    assert _emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
     assert not found._given_up
 
 
 def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
-    stream, queues = held(), [object() for _ in range(3 * _dispatch._MANY)]
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    stream, queues = held(), [object() for _ in range(3 * dispatcher._MANY)]
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     before = _emulator.live("events")
     for queue in queues:
-        point = _dispatch.Point((event := stream.record()).handle, event, queue, 0, print)
+        point = dispatcher.Point((event := stream.record()).handle, event, queue, 0, print)
         point.drop()
-        assert _dispatch.watch(point)
+        assert dispatcher.watch(point)
     del point, event
-    found = _dispatch._dispatcher
+    found = dispatcher._dispatcher
     assert eventually(lambda: sleeps(found) and not found._tracks)
-    assert _emulator.live("events") - before <= _dispatch._MANY
+    assert _emulator.live("events") - before <= dispatcher._MANY
     gate.open()
 
 
 def _oldest():
     """Since when the first point of all is waited for."""
-    tracks = list(_dispatch._dispatcher._tracks.values())
+    tracks = list(dispatcher._dispatcher._tracks.values())
     return min((track.points[0].since for track in tracks), default=time.monotonic())
 
 
 def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     streams = itertools.cycle([sk.new_stream(nonblocking=True) for _ in range(2)])
     with contextlib.ExitStack() as closing:
 
         def wait_for_another():
             gate, stream = closing.enter_context(contextlib.closing(Later())), next(streams)
             gate.hold(stream)
-            future, tracks = stream.then(int), _dispatch._dispatcher._tracks
+            future, tracks = stream.then(int), dispatcher._dispatcher._tracks
             # not an older point's track, which may just be on its way out
             assert eventually(lambda: (track := tracks.get(stream._queue)) and track.points)
             return gate, future
 
         gate, future = wait_for_another()
-        found, end = _dispatch._dispatcher, time.monotonic() + LONG
+        found, end = dispatcher._dispatcher, time.monotonic() + LONG
         while not found._lanes._free and time.monotonic() < end:
             earlier, (gate, future) = (gate, future), wait_for_another()
             earlier[0].open()
@@ -488,7 +484,7 @@ def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
 
 def test_lanes_are_made_beside_captures(monkeypatch):
     """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
-    create, modes = _private_streams.create, []
+    create, modes = private_streams.create, []
 
     def note_and_create(*arguments, **options):
         mode = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
@@ -497,12 +493,12 @@ def test_lanes_are_made_beside_captures(monkeypatch):
         return create(*arguments, **options)
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    monkeypatch.setattr(_private_streams, "create", note_and_create)
-    monkeypatch.setattr(_dispatch, "_dispatcher", None)  # one without lanes
-    before = len(_private_streams.known)
+    monkeypatch.setattr(private_streams, "create", note_and_create)
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    before = len(private_streams.known)
     warm_up()
-    assert modes == [relaxed] * _lanes.PER_DEVICE
-    assert len(_private_streams.known) == before + _lanes.PER_DEVICE  # which no audit shows
+    assert modes == [relaxed] * side_streams.PER_DEVICE
+    assert len(private_streams.known) == before + side_streams.PER_DEVICE  # which no audit shows
 
 
 def test_posts_that_came_together_are_one():

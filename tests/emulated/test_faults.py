@@ -23,7 +23,7 @@ from _waits import have_lanes
 
 import streamkit as sk
 from _libraries import installed
-from streamkit import _waiting
+from streamkit._waiting import waits
 
 tried = set()
 
@@ -38,17 +38,17 @@ def quick_collections(primary_context):
     have_lanes()
     if installed("warp"):
         _operations_of_libraries.warp()
-        from streamkit.backends import _warp_queues
+        from streamkit.backends.warp import lent_queues
 
-        _warp_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
+        lent_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):
         _operations_of_libraries.numba()
     gc.collect()
     gc.freeze()
     gc.disable()
-    look, _waiting.LOOK = _waiting.LOOK, 10.0  # else the dispatcher would call too, now and then
+    look, waits.LOOK = waits.LOOK, 10.0  # else the dispatcher would call too, now and then
     yield
-    _waiting.LOOK = look
+    waits.LOOK = look
     gc.enable()
     gc.unfreeze()
 

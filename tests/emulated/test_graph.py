@@ -22,7 +22,10 @@ from _standing import alive
 
 import streamkit as sk
 from _queues import within
-from streamkit import _collection, _driver_graphs, _movers, _retired
+from streamkit._base import garbage
+from streamkit._cuda import driver_graphs
+from streamkit._graphs import disposal
+from streamkit._scopes import loaded_libraries
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
@@ -528,8 +531,8 @@ def test_two_threads_capture_at_once(cells):
     """Without Warp, which stands on one stream for all threads."""
     here, there, made = cells(1), cells(1), []
     hidden = pytest.MonkeyPatch()
-    hidden.setattr(_movers, "_found", ())
-    hidden.setattr(_movers, "_waiting", ())
+    hidden.setattr(loaded_libraries, "_found", ())
+    hidden.setattr(loaded_libraries, "_waiting", ())
 
     def second():
         with sk.capture() as g:
@@ -640,14 +643,14 @@ def test_a_graph_is_not_closed_while_another_thread_looks_at_it(cells, monkeypat
     cell = cells(1)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
-    closing, ask = threading.Thread(target=g.close), getattr(_driver_graphs, call)
+    closing, ask = threading.Thread(target=g.close), getattr(driver_graphs, call)
 
     def ask_late(graph):
         closing.start()
         closing.join(0.2)
         return ask(graph)
 
-    monkeypatch.setattr(_driver_graphs, call, ask_late)
+    monkeypatch.setattr(driver_graphs, call, ask_late)
     found = getattr(g, look)
     assert found() if callable(found) else found == 1
     closing.join()
@@ -723,25 +726,25 @@ def test_nothing_is_left_alive(cells, end):
 
     once()
     gc.collect()
-    _retired.sweep()
+    disposal.sweep()
     before = alive()
     for _ in range(30):
         once()
     gc.collect()
     sk.new_stream()  # lets go of what was kept
-    _retired.sweep()
+    disposal.sweep()
     assert alive() == before
 
 
 def test_captures_hold_the_collector_back_and_count():
     gc.enable()
-    with _collection.held_back():
-        with _collection.held_back():
+    with garbage.held_back():
+        with garbage.held_back():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
-    with _collection.held_back():
+    with garbage.held_back():
         pass
     assert not gc.isenabled()
     gc.enable()
@@ -749,7 +752,7 @@ def test_captures_hold_the_collector_back_and_count():
 
 def test_a_child_forked_in_a_capture_collects_again():
     gc.enable()
-    with _collection.held_back():
+    with garbage.held_back():
         child = os.fork()
         if not child:
             os._exit(0 if gc.isenabled() else 1)

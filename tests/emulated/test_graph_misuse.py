@@ -16,7 +16,9 @@ from _operations import in_another_context
 from _raw import busy, check, current_context, destroy_stream, driver, make_stream, stream_id
 
 import streamkit as sk
-from streamkit import _capture_checks, _driver_graphs, _movers
+from streamkit._cuda import driver_graphs
+from streamkit._graphs import checks
+from streamkit._scopes import loaded_libraries
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
@@ -24,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 @pytest.fixture
 def no_libraries(monkeypatch):
     """No library that would hold a stream, or stand on it."""
-    monkeypatch.setattr(_movers, "_found", ())
-    monkeypatch.setattr(_movers, "_waiting", ())
+    monkeypatch.setattr(loaded_libraries, "_found", ())
+    monkeypatch.setattr(loaded_libraries, "_waiting", ())
 
 
 @pytest.fixture
@@ -185,13 +187,13 @@ def test_a_stream_closed_inside_lives_until_the_capture_has_ended(cells):
 
 
 def test_a_capture_that_another_thread_has_begun_meanwhile_is_left_to_it(monkeypatch):
-    raw, refuse = make_stream(), _capture_checks.refuse_inside_another
+    raw, refuse = make_stream(), checks.refuse_inside_another
 
     def then_another_begins(stream):
         refuse(stream)
         check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(2)))
 
-    monkeypatch.setattr(_capture_checks, "refuse_inside_another", then_another_begins)
+    monkeypatch.setattr(checks, "refuse_inside_another", then_another_begins)
     with pytest.raises(sk.DriverError, match="cuStreamBeginCapture"):
         with sk.capture(sk.from_handle(raw)):
             pass
@@ -212,7 +214,7 @@ def test_an_end_that_fails_is_a_note_on_the_error_of_the_block(cells):
     (note,) = raised.value.__notes__
     assert "could not be ended" in note
     assert "ILLEGAL_ADDRESS" in note
-    _driver_graphs.discard(g.stream.handle)
+    driver_graphs.discard(g.stream.handle)
 
 
 def test_an_end_that_fails_once_is_tried_again(cells):
@@ -287,7 +289,7 @@ def test_what_is_kept_may_hold_the_graph(cells):
 
 
 def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, monkeypatch):
-    cell, kept, launch = cells(1), Kept(), _driver_graphs.launch
+    cell, kept, launch = cells(1), Kept(), driver_graphs.launch
     seen = weakref.ref(kept)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
@@ -301,7 +303,7 @@ def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, m
     stream = sk.new_stream(nonblocking=True)
     gate.hold(stream.handle)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_driver_graphs, "launch", interrupted)
+        patch.setattr(driver_graphs, "launch", interrupted)
         g.launch(stream)
     g.close()
     assert busy(stream.handle)

@@ -18,7 +18,7 @@ from test_interrupts import Interrupted
 import streamkit as sk
 from _kept import stays_until
 from _libraries import need
-from streamkit import _keep
+from streamkit._queues import keepalive
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -358,7 +358,7 @@ def test_what_ends_while_its_stream_captures_is_kept_until_that_is_over(make):
     sync(raw)
     gc.collect()
     assert memory.freed.is_set()
-    assert not _keep._waiting
+    assert not keepalive._waiting
     destroy_stream(raw)
 
 
@@ -378,8 +378,8 @@ def test_what_ends_when_the_owner_has_closed_its_stream_is_kept_and_nobody_is_as
     del lent
     gc.collect()
     assert not memory.freed.is_set()
-    assert len(_keep._waiting) == 1
-    _keep._waiting.clear()
+    assert len(keepalive._waiting) == 1
+    keepalive._waiting.clear()
 
 
 @each
@@ -488,7 +488,7 @@ def test_cycles_leave_nothing(make):
 
     def alive():
         gc.collect()
-        _keep._spare.clear()
+        keepalive._spare.clear()
         return {kind: _emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(500)
@@ -497,8 +497,8 @@ def test_cycles_leave_nothing(make):
     assert alive() == before
     assert len(gc.get_objects()) - objects < 50
     assert not memory.freed.is_set()
-    assert not _keep._busy
-    assert not _keep._waiting
+    assert not keepalive._busy
+    assert not keepalive._waiting
 
 
 @each

@@ -236,12 +236,12 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     a_scope([other])
     within(lambda: operation(streams))  # what is done once has been done
     found = locks()
-    from streamkit.backends import _warp_current  # not above: it imports Warp
+    from streamkit.backends.warp import current_stream  # not above: it imports Warp
 
     nth = 0
     for nth in interrupt_everywhere(lambda: operation(streams)):
         assert not held(found), f"after an interrupt at the call {nth}"
-        assert not _warp_current._line, f"after an interrupt at the call {nth}"
+        assert not current_stream._line, f"after an interrupt at the call {nth}"
         within(lambda: a_scope([other]))
         if operation is a_function_to_call:
             assert other.then(int).result(LONG) == 0, f"after an interrupt at the call {nth}"

@@ -19,7 +19,9 @@ import streamkit as sk
 from _kept import Thing, array, capsule, stays_until, thing
 from _libraries import need
 from _queues import LONG, eventually, together
-from streamkit import _dispatch, _driver, _keep, _order, _waiting
+from streamkit._cuda import driver as driver_module
+from streamkit._queues import keepalive, ordering
+from streamkit._waiting import dispatcher, waits
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -71,7 +73,7 @@ def test_it_lives_until_the_work_before_has_run(gate, make, kept):
 
 
 def test_a_sync_that_the_dispatcher_ends_lets_go(gate, monkeypatch):
-    monkeypatch.setattr(_waiting, "LOOK", 0)
+    monkeypatch.setattr(waits, "LOOK", 0)
     stream = sk.new_stream(nonblocking=True)
     kept, seen = thing()
     gate.hold(stream.handle)
@@ -79,8 +81,8 @@ def test_a_sync_that_the_dispatcher_ends_lets_go(gate, monkeypatch):
     del kept
 
     stream.then(int)
-    assert eventually(lambda: stream._queue in _dispatch._dispatcher._tracks)
-    points = _dispatch._dispatcher._tracks[stream._queue].points
+    assert eventually(lambda: stream._queue in dispatcher._dispatcher._tracks)
+    points = dispatcher._dispatcher._tracks[stream._queue].points
 
     def open_later():
         assert eventually(lambda: len(points) == 2)  # and that of the sync
@@ -237,7 +239,7 @@ def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
     event.sync()
     ended, seen = passed[1], held[1]
     del passed, held
-    asked = _keep._KeptOnQueue.has_passed
+    asked = keepalive._KeptOnQueue.has_passed
 
     def has_passed(kept):
         answer = asked(kept)
@@ -245,7 +247,7 @@ def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
         gc.collect()  # which looks too
         return answer
 
-    monkeypatch.setattr(_keep._KeptOnQueue, "has_passed", has_passed)
+    monkeypatch.setattr(keepalive._KeptOnQueue, "has_passed", has_passed)
     sk.new_stream()
     assert ended() is None
     stays_until(gate, stream.sync, lambda: seen() is None)
@@ -331,7 +333,7 @@ def test_a_capture_is_told_what_to_do_and_goes_on(capture):
 
 def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_event(monkeypatch):
     """To ask would break it, and what is kept after would stay for ever."""
-    stream, mark = sk.new_stream(nonblocking=True), _order.mark
+    stream, mark = sk.new_stream(nonblocking=True), ordering.mark
     stream.keep(1)
     stream.sync()
 
@@ -340,7 +342,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_e
         check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
         mark(event, queue)
 
-    monkeypatch.setattr(_order, "mark", begun_first)
+    monkeypatch.setattr(ordering, "mark", begun_first)
     with pytest.raises(sk.CaptureError):
         stream.keep(Thing())
     gc.collect()
@@ -372,7 +374,7 @@ def test_what_is_let_go_may_free_memory_beside_a_capture(gate, capture):
 
     ended = []
     stream = sk.new_stream(nonblocking=True)
-    with _driver.beside_captures():
+    with driver_module.beside_captures():
         memory = Ends()
     gate.hold(stream.handle)
     stream.keep(memory)
@@ -387,7 +389,7 @@ def test_what_is_let_go_may_free_memory_beside_a_capture(gate, capture):
 
 
 def test_events_are_used_again(monkeypatch):
-    monkeypatch.setattr(_waiting, "LOOK", LONG)  # a longer sync records an event of its own
+    monkeypatch.setattr(waits, "LOOK", LONG)  # a longer sync records an event of its own
     stream = sk.new_stream(nonblocking=True)
     stream.keep(1)
     stream.sync()
@@ -426,7 +428,7 @@ def test_cycles_leave_nothing():
 
     def alive():
         gc.collect()
-        _keep._spare.clear()
+        keepalive._spare.clear()
         return {kind: _emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(1_000)
@@ -434,7 +436,7 @@ def test_cycles_leave_nothing():
     cycle(int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000")))
     assert alive() == before
     assert len(gc.get_objects()) - objects < 50
-    assert not _keep._busy
+    assert not keepalive._busy
 
 
 # -- what fails -------------------------------------------------------------------------------
@@ -507,9 +509,9 @@ def test_a_forked_child_drops_nothing():
         check(driver.cuStreamSynchronize(stream.handle))
         child = os.fork()
         if child == 0:
-            from streamkit import _edges
+            from streamkit._cuda import core_events
 
-            _edges.event_passed = lambda mark: print("asked", flush=True)
+            core_events.event_passed = lambda mark: print("asked", flush=True)
             gc.collect()
             sk.new_stream("cpu")
             try:

@@ -10,7 +10,8 @@ import pytest
 
 import streamkit as sk
 from _libraries import installed, need
-from streamkit import _matrix, _matrix_libraries
+from streamkit._tools import matrix
+from streamkit._tools.matrix import libraries
 from streamkit.testing import _gate
 
 HERE = [name for name in ("warp", "numba") if installed(name)]
@@ -20,7 +21,7 @@ HERE += ["cuda.core", "cuda.bindings", "native"]
 @pytest.fixture(scope="module")
 def report():
     need("cuda")
-    return _matrix.run()
+    return matrix.run()
 
 
 def test_every_pair_of_what_runs_here_is_ok(report):
@@ -37,7 +38,7 @@ def test_only_a_bare_handle_keeps_nothing(report):
 
 
 def test_what_cannot_take_part_is_listed(report):
-    assert set(report.libraries) | set(report.missing) == set(_matrix_libraries.LABELS)
+    assert set(report.libraries) | set(report.missing) == set(libraries.LABELS)
     assert all(report.missing.values())
 
 
@@ -50,7 +51,7 @@ def test_it_is_known_what_was_tried_and_where(report):
 def test_progress_is_told_from_nothing_to_all():
     need("cuda")
     told = []
-    _matrix.run(progress=lambda *step: told.append(step))
+    matrix.run(progress=lambda *step: told.append(step))
     done = [step[1] for step in told]
     assert done == list(range(len(told)))
     assert told[-1] == ("done", done[-1], done[-1])
@@ -64,7 +65,7 @@ def two():
     """cuda.core and StreamKit itself, in a context of theirs."""
     need("cuda")
     with contextlib.ExitStack() as cleanup, _gate.on_device(0):
-        yield [_matrix_libraries.load(name, 0, cleanup) for name in ("cuda.core", "native")]
+        yield [libraries.load(name, 0, cleanup) for name in ("cuda.core", "native")]
 
 
 def only_problem(pair, part):
@@ -76,25 +77,25 @@ def only_problem(pair, part):
 
 
 def test_unchanged_they_work(two):
-    assert _matrix.examine(*two).ok
+    assert matrix.examine(*two).ok
 
 
 def test_a_view_of_another_queue_is_found(two):
     kept = []
 
-    class Astray(_matrix_libraries.Library):
+    class Astray(libraries.Library):
         def view(self, stream):
             kept.extend((stream, sk.new_stream(nonblocking=True)))
             return kept[-1]
 
     core, native = two
     astray = Astray(**dataclasses.asdict(native))
-    wrong, problem = only_problem(_matrix.examine(core, astray), "queue")
+    wrong, problem = only_problem(matrix.examine(core, astray), "queue")
     assert wrong == "same_queue"
     assert "the driver knows the stream as" in problem
 
 
-class Forgetful(_matrix_libraries.Library):
+class Forgetful(libraries.Library):
     def view(self, stream):
         from cuda.bindings import driver
 
@@ -104,7 +105,7 @@ class Forgetful(_matrix_libraries.Library):
 def test_a_view_that_does_not_keep_the_stream_is_found(two):
     core, native = two
     forgetful = Forgetful(**dataclasses.asdict(native))
-    wrong, problem = only_problem(_matrix.examine(core, forgetful), "owner")
+    wrong, problem = only_problem(matrix.examine(core, forgetful), "owner")
     assert wrong == "owner_kept"
     assert "the stream died" in problem
 
@@ -112,14 +113,14 @@ def test_a_view_that_does_not_keep_the_stream_is_found(two):
 def test_a_view_that_does_not_keep_streamkits_own_queue_is_found(two):
     _, native = two
     forgetful = Forgetful(**dataclasses.asdict(native))
-    wrong, problem = only_problem(_matrix.examine(native, forgetful), "owner")
+    wrong, problem = only_problem(matrix.examine(native, forgetful), "owner")
     assert wrong == "owner_kept"
     assert "while its view was in use" in problem
 
 
 def test_a_dropped_wait_is_found(two, monkeypatch):
     monkeypatch.setattr(sk.CudaStream, "wait", lambda *_: None)
-    wrong, problem = only_problem(_matrix.examine(*two), "order")
+    wrong, problem = only_problem(matrix.examine(*two), "order")
     assert wrong == "order_kept"
     assert "ran before" in problem
 
@@ -127,7 +128,7 @@ def test_a_dropped_wait_is_found(two, monkeypatch):
 def test_a_wait_that_blocks_the_host_is_found(two, monkeypatch):
     monkeypatch.setattr(_gate, "LIMIT", 0.5)  # seconds that it waits in vain
     monkeypatch.setattr(sk.CudaStream, "wait", lambda _, other: sk.wrap(other).sync())
-    wrong, problem = only_problem(_matrix.examine(*two), "order")
+    wrong, problem = only_problem(matrix.examine(*two), "order")
     assert wrong == "order_kept"
     assert "blocked the host" in problem
 
@@ -138,7 +139,7 @@ def test_a_control_arm_that_hangs_is_found(two, monkeypatch):
     stream = core.new_stream()
     same = dataclasses.replace(native, new_stream=lambda: sk.wrap(stream))
     wrong, problem = only_problem(
-        _matrix.examine(dataclasses.replace(core, new_stream=lambda: stream), same), "control"
+        matrix.examine(dataclasses.replace(core, new_stream=lambda: stream), same), "control"
     )
     assert wrong == "control_ran"
     assert "proves nothing" in problem
@@ -149,7 +150,7 @@ def test_an_error_of_one_pair_is_told_and_ends_nothing(two):
         raise RuntimeError("no more streams")
 
     core, native = two
-    pair = _matrix.examine(core, dataclasses.replace(native, new_stream=fail))
+    pair = matrix.examine(core, dataclasses.replace(native, new_stream=fail))
     assert (pair.same_queue, pair.control_ran, pair.order_kept) == (True, False, False)
     assert pair.problems == [
         "control: RuntimeError: no more streams",

@@ -59,7 +59,9 @@ def test_control_what_is_said_is_found():
 
 def test_control_what_is_dropped_too_early_is_found():
     need("warp", "numba")
-    careless = LIBRARIES + "\nfrom streamkit import _keep; _keep._prepare = lambda: None\n"
+    careless = (
+        LIBRARIES + "\nfrom streamkit._queues import keepalive; keepalive._prepare = lambda: None\n"
+    )
     wanted = [State("owned", True, "kept objects", "normal")]
     (said,) = wrong(wanted, careless, MODULES, apart_from=LACKS)
     assert "too early" in said

@@ -18,7 +18,7 @@ from _waits import WAITED, Later, wait_for, warm_up
 import streamkit as sk
 from _contention import contended, logged
 from _queues import LONG, eventually, together, within
-from streamkit import _dispatch, _lanes
+from streamkit._waiting import dispatcher, side_streams
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -75,7 +75,7 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
             await asyncio.sleep(0.001)
         assert gate.closed, "the loop stood still"
         assert not any(task.done() for task in tasks)
-        assert _emulator.calls("cuLaunchHostFunc") <= _lanes.PER_DEVICE
+        assert _emulator.calls("cuLaunchHostFunc") <= side_streams.PER_DEVICE
         assert threading.active_count() <= before + 1
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks), LONG)
@@ -125,7 +125,7 @@ def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
 def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
     warm_up()  # the first has a lane, which holds those behind it
     stream = held()
-    most = _emulator.live("events") + 2 * _dispatch._MANY
+    most = _emulator.live("events") + 2 * dispatcher._MANY
 
     async def main():
         for _ in range(6):

@@ -48,7 +48,7 @@ def test_waits_that_are_short_start_no_thread():
         event = sk.new_event()
         event.sync()
         names = [thread.name for thread in threading.enumerate() if "streamkit" in thread.name]
-        print(names, "streamkit._dispatch" in sys.modules)
+        print(names, "streamkit._waiting.dispatcher" in sys.modules)
     """)
     assert (done.stdout, done.stderr) == ("[] False\n", "")
 

@@ -349,10 +349,10 @@ def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, s
 @pytest.fixture
 def public(monkeypatch):
     """As in a version of Warp whose own state is not known."""
-    from streamkit.backends import _warp_current
+    from streamkit.backends.warp import current_stream
 
-    monkeypatch.setattr(_warp_current, "_native", lambda: None)
-    monkeypatch.setattr(_warp_current, "_runtime", None)  # which nothing needs then
+    monkeypatch.setattr(current_stream, "_native", lambda: None)
+    monkeypatch.setattr(current_stream, "_runtime", None)  # which nothing needs then
 
 
 @pytest.mark.usefixtures("public")

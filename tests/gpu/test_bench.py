@@ -13,13 +13,13 @@ from _libraries import need
 @pytest.fixture(scope="module")
 def report():
     need("torch", "cupy", "warp")
-    from streamkit import _bench
+    from streamkit._tools import bench
 
-    return _bench.run(repeats=2, iterations=40)
+    return bench.run(repeats=2, iterations=40)
 
 
 def test_every_row_is_there_and_finite(report):
-    from streamkit._bench import PLANS
+    from streamkit._tools.bench import PLANS
 
     assert [row.name for row in report.rows] == list(dict.fromkeys(plan.name for plan in PLANS))
     for row in report.rows:
@@ -37,7 +37,7 @@ def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
 def test_control_an_ordered_scope_is_counted():
     need("torch", "cupy", "warp")
     import streamkit as sk
-    from streamkit import _bench_count
+    from streamkit._tools.bench import counts
 
     class Ordered:
         def __init__(self):
@@ -50,7 +50,7 @@ def test_control_an_ordered_scope_is_counted():
         def __exit__(self, *error):
             self.scopes.pop().__exit__(*error)
 
-    count = _bench_count.count_extra(Ordered(), scopes=2)
+    count = counts.count_extra(Ordered(), scopes=2)
     assert count.found["waits"] > 0
     assert not count.met
 
@@ -63,12 +63,12 @@ def test_waking_up_is_measured_beside_torch(report):
 
 
 def test_the_rest_is_there(report):
-    from streamkit import _bench
+    from streamkit._tools import bench
 
     assert math.isfinite(report.imported.ms)
     assert report.device
     assert {"streamkit", "python", "torch", "cupy", "warp"} <= set(report.versions)
-    json.dumps(_bench.as_data(report), allow_nan=False)
+    json.dumps(bench.as_data(report), allow_nan=False)
 
 
 def test_the_libraries_stand_afterwards_where_they_stood():
@@ -76,8 +76,8 @@ def test_the_libraries_stand_afterwards_where_they_stood():
     from _raw import current_context
 
     import streamkit as sk
-    from streamkit import _bench
+    from streamkit._tools import bench
 
     before, context = sk.current_streams(), current_context()
-    _bench.run(repeats=1, iterations=4)
+    bench.run(repeats=1, iterations=4)
     assert (sk.current_streams(), current_context()) == (before, context)

@@ -11,9 +11,9 @@ pytest.importorskip("numpy")
 
 def test_the_demo_is_right_and_runs_on_one_queue():
     need("torch", "cupy", "warp")
-    from streamkit import _demo
+    from streamkit._tools import demo
 
-    result = _demo.run()
+    result = demo.run()
     assert result.ok
     assert {stage.library.lower() for stage in result.stages} >= {"torch", "cupy", "warp"}
     assert len({stage.queue for stage in result.stages}) == 1

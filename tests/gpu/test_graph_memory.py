@@ -13,7 +13,7 @@ from _workload import COUNT, Pressure
 
 import streamkit as sk
 from _programs import run_python
-from streamkit import _registry
+from streamkit._queues import registry
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 
@@ -27,7 +27,7 @@ def test_memory_that_a_graph_does_not_own_is_given_to_others(workload, monkeypat
     check(driver.cuCtxSynchronize())
     with monkeypatch.context() as patch:
         if not owned:
-            patch.setattr(_registry.adapter("cupy"), "pool", contextlib.nullcontext)
+            patch.setattr(registry.adapter("cupy"), "pool", contextlib.nullcontext)
         with sk.capture(stream) as g:
             workload.run()
     pressure = Pressure(workload.makers(), stream)

@@ -12,13 +12,13 @@ from _libraries import LIBRARIES, need
 @pytest.fixture(scope="module")
 def report():
     need(*LIBRARIES)
-    from streamkit import _matrix
+    from streamkit._tools import matrix
 
-    return _matrix.run()
+    return matrix.run()
 
 
 def test_every_pair_is_there_and_ok(report):
-    from streamkit._matrix_libraries import LABELS
+    from streamkit._tools.matrix.libraries import LABELS
 
     assert (report.libraries, report.missing) == (list(LABELS), {})
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}

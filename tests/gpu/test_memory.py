@@ -151,9 +151,9 @@ def streams_of(kind, torch):
 @pytest.fixture
 def unwatched(warp):
     """Warp's frees wait for no queue that was lent before: torch's 32 streams come again."""
-    from streamkit.backends import _warp_queues
+    from streamkit.backends.warp import lent_queues
 
-    _warp_queues.watched.clear()
+    lent_queues.watched.clear()
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -382,11 +382,11 @@ def test_native_functions_of_warp(warp, torch, spin, native):
 
 
 def test_a_native_function_beside_a_capture_of_this_thread_leaves_it_valid(warp, torch):
-    from streamkit.backends import _warp_memory
+    from streamkit.backends.warp import memory
 
     _, stream = streams_of("owned", torch)
     with stream:
-        call = _warp_memory._in_own_pools(lambda: int(check(driver.cuDeviceGetMemPool(0))))
+        call = memory._in_own_pools(lambda: int(check(driver.cuDeviceGetMemPool(0))))
         own = call()
         assert own != int(check(driver.cuDeviceGetMemPool(0)))
         for mode in (0, 1):
@@ -508,10 +508,10 @@ def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
 
     assert rounds(ROUNDS, once) == 0
     gc.collect()
-    from streamkit.backends import _cupy_memory
+    from streamkit.backends.cupy import memory
 
-    _cupy_memory.release()
-    assert not _cupy_memory._kept, "their memory is gone"
+    memory.release()
+    assert not memory._kept, "their memory is gone"
 
 
 # -- torch ------------------------------------------------------------------------------------

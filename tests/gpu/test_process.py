@@ -95,7 +95,7 @@ def test_nothing_is_said_at_the_end_of_the_interpreter(ending):
 def test_importing_and_wrapping_touches_no_device():
     done = run("""
         import streamkit as sk
-        import streamkit._library as seam
+        import streamkit._cuda.loader as seam
 
         assert not seam.is_loaded()
         for wrong in (None, 5, object()):
@@ -111,7 +111,7 @@ def test_importing_and_wrapping_touches_no_device():
 GRAPHS = """
 import gc, torch
 import streamkit as sk
-from streamkit import _capture_checks
+from streamkit._graphs import checks
 
 x = torch.zeros(8, device="cuda")
 x + 1, torch.rand(8, device="cuda")
@@ -185,19 +185,19 @@ def test_a_beginning_that_torch_refuses_is_told_and_ends_nothing():
         + textwrap.dedent("""
         from cuda.bindings import driver
 
-        stream, refuse = sk.new_stream(nonblocking=True), _capture_checks.refuse_inside_another
+        stream, refuse = sk.new_stream(nonblocking=True), checks.refuse_inside_another
 
         def then_another_begins(asked):
             refuse(asked)
             driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(2))
 
-        _capture_checks.refuse_inside_another = then_another_begins
+        checks.refuse_inside_another = then_another_begins
         try:
             with sk.capture(stream):
                 pass
         except Exception as error:
             print(isinstance(error, RuntimeError), hasattr(error, "__notes__"), stream.is_capturing)
-        _capture_checks.refuse_inside_another = refuse
+        checks.refuse_inside_another = refuse
         driver.cuGraphDestroy(driver.cuStreamEndCapture(stream.handle)[1])
         gc.collect()
         ours().launch()

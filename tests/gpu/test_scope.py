@@ -370,7 +370,7 @@ def test_entering_again_moves_the_devices_and_gives_the_bodys_back(three, device
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
-    from streamkit import _driver, _driver_events, _edges
+    from streamkit._cuda import core_events, driver, driver_events
 
     stream, other = sk.wrap(three["torch"].new_stream()), sk.new_stream()
     with stream, other:  # builds the views
@@ -381,9 +381,9 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
 
     with monkeypatch.context() as patched:  # not for the ends of the streams, which may call
         for seam, names in {
-            _driver: ("stream_done",),
-            _driver_events: ("create_event", "record_event", "wait_event", "event_done"),
-            _edges: ("create_event", "stream", "edge"),
+            driver: ("stream_done",),
+            driver_events: ("create_event", "record_event", "wait_event", "event_done"),
+            core_events: ("create_event", "stream", "edge"),
         }.items():
             for name in names:
                 patched.setattr(seam, name, refuse)
@@ -567,19 +567,19 @@ def test_a_nested_scope_tells_torchs_two_streams_of_one_handle_apart(three, devi
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
     """They are for versions of torch whose private ones are not known."""
-    from streamkit.backends import _torch
+    from streamkit.backends.torch import adapter as torch_adapter
 
-    private = _torch._get, _torch._set
-    monkeypatch.setattr(_torch, "_get", _torch._public_get)
-    monkeypatch.setattr(_torch, "_set", _torch._public_set)
-    monkeypatch.setattr(_torch, "_get_handle", None)
-    assert _torch._get not in private, "torch has no private ones"
+    private = torch_adapter._get, torch_adapter._set
+    monkeypatch.setattr(torch_adapter, "_get", torch_adapter._public_get)
+    monkeypatch.setattr(torch_adapter, "_set", torch_adapter._public_set)
+    monkeypatch.setattr(torch_adapter, "_get_handle", None)
+    assert torch_adapter._get not in private, "torch has no private ones"
     torch, keep = three["torch"], []
     with on_device(device):
         first = current(three)
         stands_on = torch_states(torch, keep)[state]
         torch.make_current(stands_on)
-        assert _torch._get(device) == private[0](device)
+        assert torch_adapter._get(device) == private[0](device)
         assert sk.current_stream("torch") == sk.wrap(stands_on)
     try:
         before = stand(three)

@@ -210,14 +210,14 @@ def test_events_that_cannot_convert_say_what_to_do(players, library):
 def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
     stream = sk.wrap(players("torch").new_stream())
     view = sk.wrap(stream.to("cupy"))
-    from streamkit import _driver_events, _edges
+    from streamkit._cuda import core_events, driver_events
 
     def refuse(*_):
         raise AssertionError("a driver call")
 
     for seam, names in {
-        _driver_events: ("record_event", "wait_event"),
-        _edges: ("stream", "edge"),
+        driver_events: ("record_event", "wait_event"),
+        core_events: ("stream", "edge"),
     }.items():
         for name in names:
             monkeypatch.setattr(seam, name, refuse)

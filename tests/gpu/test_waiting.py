@@ -19,7 +19,7 @@ from _contention import contended, logged
 from _documents import ROOT, blocks
 from _programs import run_python
 from _queues import LONG, eventually, together
-from streamkit import _driver_events
+from streamkit._cuda import driver_events
 
 ACTIVE = 1
 
@@ -122,7 +122,7 @@ def test_lanes_that_wait_hold_up_no_other_queue():
         + f"""
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 from _raw import Gate, busy, make_stream
-from streamkit import _dispatch
+from streamkit._waiting import dispatcher
 
 raw = [make_stream() for _ in range(64)]
 others = [torch.cuda.ExternalStream(handle) for handle in raw]
@@ -130,7 +130,7 @@ waiting = [sk.new_stream(nonblocking=True) for _ in range(20)]
 first = torch.cuda.Stream()
 x = torch.zeros(64, device="cuda")
 x.add_(1)
-while not (_dispatch._dispatcher and _dispatch._dispatcher._lanes._free.get(0)):
+while not (dispatcher._dispatcher and dispatcher._dispatcher._lanes._free.get(0)):
     with torch.cuda.stream(first):
         torch.cuda._sleep(20_000_000)
     sk.wrap(first).then(int).result(10)  # the lanes are made after a wait or two
@@ -150,7 +150,7 @@ def held_up():
 
 print("before", held_up())
 futures = [stream.then(int) for stream in waiting]
-while _dispatch._dispatcher._lanes._free[0]:
+while dispatcher._dispatcher._lanes._free[0]:
     time.sleep(0.001)
 print("with all lanes waiting", held_up(), gate.closed, any(future.done() for future in futures))
 gate.open()
@@ -198,7 +198,7 @@ def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
 
 def test_no_python_runs_in_the_drivers_thread(held, gate):
     """The host function is called while this thread keeps the GIL; the bindings' own may not be."""
-    from streamkit._semaphore import Semaphore
+    from streamkit._waiting.semaphore import Semaphore
 
     semaphore, stream = Semaphore(), held()
     library = ctypes.PyDLL(None)
@@ -206,7 +206,7 @@ def test_no_python_runs_in_the_drivers_thread(held, gate):
     class Timespec(ctypes.Structure):
         _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-    _driver_events.call_host(stream.handle, semaphore.function, semaphore.address)
+    driver_events.call_host(stream.handle, semaphore.function, semaphore.address)
     until, address = Timespec(int(time.time() + 5), 0), ctypes.c_void_p(semaphore.address)
     gate.open()
     assert library.sem_timedwait(address, ctypes.byref(until)) == 0
@@ -265,7 +265,7 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
 
 
 def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
-    from streamkit import _dispatch
+    from streamkit._waiting import dispatcher
 
     stream = held()
 
@@ -275,8 +275,8 @@ def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
                 await asyncio.wait_for(stream, 0.001)
 
     asyncio.run(main())
-    tracks = _dispatch._dispatcher._tracks
-    assert eventually(lambda: sum(len(t.points) for t in [*tracks.values()]) < 2 * _dispatch._MANY)
+    tracks = dispatcher._dispatcher._tracks
+    assert eventually(lambda: sum(len(t.points) for t in [*tracks.values()]) < 2 * dispatcher._MANY)
     assert gate.closed
     gate.open()
 
@@ -377,7 +377,7 @@ def test_lanes_are_made_beside_somebodys_capture_and_leave_it_whole():
     """
     done = run(RAW + """
 from _raw import make_stream
-from streamkit import _dispatch, _lanes
+from streamkit._waiting import dispatcher; from streamkit._waiting import side_streams
 
 second, other, raw = Gate(), sk.new_stream(nonblocking=True), make_stream()
 context, event = check(driver.cuCtxGetCurrent()), check(driver.cuEventCreate(2))
@@ -395,13 +395,13 @@ check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
 future = stream.then(int, 1)
 threading.Timer(0.2, gate.open).start()
 assert future.result(10) == 1
-lanes, end = _dispatch._dispatcher._lanes, time.monotonic() + 10
-while len(lanes._free.get(0, ())) < _lanes.PER_DEVICE and time.monotonic() < end:
+lanes, end = dispatcher._dispatcher._lanes, time.monotonic() + 10
+while len(lanes._free.get(0, ())) < side_streams.PER_DEVICE and time.monotonic() < end:
     time.sleep(0.001)
 print(len(lanes._free[0]))
 second.hold(other.handle)
 future = other.then(int, 2)
-while len(lanes._free[0]) == _lanes.PER_DEVICE and time.monotonic() < end:
+while len(lanes._free[0]) == side_streams.PER_DEVICE and time.monotonic() < end:
     time.sleep(0.001)
 print(len(lanes._free[0]))
 second.open()

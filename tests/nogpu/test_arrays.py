@@ -10,7 +10,7 @@ import pytest
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import Arrays, Queue
 
 ADDRESS = 4096
@@ -22,7 +22,7 @@ class Owner:
 
 def adapter(name):
     need(name)
-    return _registry.adapter(name)
+    return registry.adapter(name)
 
 
 def cupy_array(kind=None, owner=None):
@@ -140,14 +140,14 @@ def test_a_quantized_tensor_is_not_lent():
 def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last():
     """Nobody knows which of them destroys the stream."""
     adapter("torch")
-    from streamkit.backends import _torch_arrays
+    from streamkit.backends.torch import arrays
 
     owners = [Owner() for _ in range(4)]
     gone = [weakref.ref(owner) for owner in owners]
     while owners:
         queue = Queue(ADDRESS, 0, owners.pop(0))
         queue.id = -1  # no stream's
-        _torch_arrays._remember(queue)
+        arrays._remember(queue)
     del queue
     gc.collect()
     assert [owner() is not None for owner in gone] == [True, False, False, True]

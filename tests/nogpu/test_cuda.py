@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import Events, Queue
 
 core = need("cuda")
@@ -23,7 +23,7 @@ class MyHandle(driver.CUstream):
 
 
 def read(obj):
-    queue, adapter = _registry.extract(obj)
+    queue, adapter = registry.extract(obj)
     return queue.handle, queue.device, queue.owner is obj, adapter.name
 
 
@@ -65,7 +65,7 @@ def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
 
 @pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])
 def test_an_event_of_the_bindings_is_read(kind):
-    adapter = events = _registry.event_adapter(kind(64))
+    adapter = events = registry.event_adapter(kind(64))
     assert adapter.name == "cuda.bindings"
     assert events.event_handle(kind(64)) == 64
 
@@ -168,7 +168,7 @@ def test_a_stream_object_is_no_handle(handle):
 
 @pytest.mark.parametrize("handle", [1, 2, 64])
 def test_a_handle_is_built(handle):
-    built = _registry.adapter("cuda.bindings").borrow(Queue(handle, 0))
+    built = registry.adapter("cuda.bindings").borrow(Queue(handle, 0))
     assert type(built) is driver.CUstream
     assert int(built) == handle
 
@@ -177,17 +177,17 @@ def test_a_handle_is_built(handle):
     ("handle", "default"), [(1, core.LEGACY_DEFAULT_STREAM), (2, core.PER_THREAD_DEFAULT_STREAM)]
 )
 def test_a_default_stream_is_the_librarys_own(handle, default):
-    assert _registry.adapter("cuda.core").borrow(Queue(handle, 0)) is default
+    assert registry.adapter("cuda.core").borrow(Queue(handle, 0)) is default
 
 
 def test_an_event_handle_is_built():
-    built = _registry.adapter("cuda.bindings").borrow_event(64, 0, None)
+    built = registry.adapter("cuda.bindings").borrow_event(64, 0, None)
     assert type(built) is driver.CUevent
     assert int(built) == 64
 
 
 def test_cuda_core_cannot_wrap_an_event_and_says_what_to_do():
-    adapter = _registry.adapter("cuda.core")
+    adapter = registry.adapter("cuda.core")
     assert isinstance(adapter, Events)
     with pytest.raises(sk.UnsupportedStreamError, match=r"s\.wait\(event\)"):
         adapter.borrow_event(64, 0, None)

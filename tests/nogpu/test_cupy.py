@@ -11,7 +11,7 @@ import pytest
 import streamkit as sk
 from _libraries import need
 from _programs import python
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
 
 cupy = need("cupy")
@@ -36,7 +36,7 @@ def external(handle, device=-1, kind=cupy.cuda.ExternalStream):
 
 
 def read(obj):
-    queue, adapter = _registry.extract(obj)
+    queue, adapter = registry.extract(obj)
     return queue.handle, queue.device, queue.owner is obj, adapter.name
 
 
@@ -65,14 +65,14 @@ def test_with_per_thread_streams_switched_on_the_null_stream_is_the_per_thread_o
 import os
 os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "1"
 import cupy
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import Queue
 class Handle:
     def __cuda_stream__(self):
         return 0, 1
-assert _registry.extract(cupy.cuda.Stream.null)[0].handle == 2
-assert _registry.extract(cupy.cuda.Stream.from_external(Handle()))[0].handle == 1
-borrow = _registry.adapter("cupy").borrow
+assert registry.extract(cupy.cuda.Stream.null)[0].handle == 2
+assert registry.extract(cupy.cuda.Stream.from_external(Handle()))[0].handle == 1
+borrow = registry.adapter("cupy").borrow
 assert borrow(Queue(1, 0)).ptr == 1
 assert borrow(Queue(2, 0)).ptr == 2
 """
@@ -128,19 +128,19 @@ def test_what_is_no_stream_is_refused(obj):
 
 @pytest.mark.parametrize(("handle", "default"), [(1, "null"), (2, "ptds")])
 def test_a_default_stream_is_the_librarys_own(handle, default):
-    built = _registry.adapter("cupy").borrow(Queue(handle, 0))
+    built = registry.adapter("cupy").borrow(Queue(handle, 0))
     assert built is getattr(cupy.cuda.Stream, default)
 
 
 def test_a_stream_is_built_with_its_device():
-    built = _registry.adapter("cupy").borrow(Queue(64, 3))
+    built = registry.adapter("cupy").borrow(Queue(64, 3))
     assert type(built) is cupy.cuda.Stream
     assert (built.ptr, built.device_id) == (64, 3)
 
 
 def test_what_is_built_keeps_the_queue_alive():
     queue = Queue(64, 0)
-    built = _registry.adapter("cupy").borrow(queue)
+    built = registry.adapter("cupy").borrow(queue)
     alive = weakref.ref(queue)
     del queue
     gc.collect()
@@ -152,13 +152,13 @@ def test_what_is_built_keeps_the_queue_alive():
 
 def test_what_stands_for_an_event_has_its_handle_and_its_owner():
     owner = object()
-    event = _registry.adapter("cupy").borrow_event(64, 0, owner)
+    event = registry.adapter("cupy").borrow_event(64, 0, owner)
     assert event.ptr == 64
     assert owner in vars(event).values()
 
 
 def test_it_has_a_current_stream():
-    assert isinstance(_registry.adapter("cupy"), CurrentStream)
+    assert isinstance(registry.adapter("cupy"), CurrentStream)
 
 
 def test_its_current_stream_wants_a_device():
@@ -167,7 +167,7 @@ def test_its_current_stream_wants_a_device():
 
 
 def test_what_cupy_does_not_capture_is_explained():
-    from streamkit.backends._cupy_capture import explain_capture
+    from streamkit.backends.cupy.capture import explain_capture
 
     refusal = NotImplementedError(
         "calling cuBLAS API during stream capture is currently unsupported"
@@ -183,7 +183,7 @@ def test_what_cupy_does_not_capture_is_explained():
 
 def test_errors_that_no_capture_makes_are_not_explained():
     """A program's own, whatever its package is called; memory that ran out; a kernel's source."""
-    from streamkit.backends._cupy_capture import explain_capture
+    from streamkit.backends.cupy.capture import explain_capture
 
     helper = type("HelperError", (Exception,), {"__module__": "cupy_helpers.cache"})
     unbuilt = type("OwnError", (NotImplementedError,), {})

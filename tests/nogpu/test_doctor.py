@@ -19,8 +19,8 @@ MODULES = {
 SHOW = """
 import json, sys
 import streamkit as sk
-from streamkit import _doctor_report
-print(json.dumps(_doctor_report.as_data(sk.doctor({arguments}))))
+from streamkit._doctor import report
+print(json.dumps(report.as_data(sk.doctor({arguments}))))
 """
 
 

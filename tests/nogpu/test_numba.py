@@ -9,7 +9,7 @@ import pytest
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
 
 need("numba")
@@ -28,7 +28,7 @@ def stream(handle, kind=Stream):
 
 
 def read(obj):
-    queue, adapter = _registry.extract(obj)
+    queue, adapter = registry.extract(obj)
     return queue.handle, queue.device, queue.owner is obj, adapter.name
 
 
@@ -45,7 +45,7 @@ def test_a_stream_wants_a_device_only(handle):
 
 
 def test_an_event_is_read():
-    adapter = events = _registry.event_adapter(Event(CUevent(64)))
+    adapter = events = registry.event_adapter(Event(CUevent(64)))
     assert adapter.name == "numba"
     assert events.event_handle(Event(CUevent(64))) == 64
 
@@ -75,7 +75,7 @@ def test_a_host_stream_does_not_wait_for_it():
 
 @pytest.mark.parametrize("handle", [1, 2, 64])
 def test_a_stream_is_built(handle):
-    built = _registry.adapter("numba").borrow(Queue(handle, 0))
+    built = registry.adapter("numba").borrow(Queue(handle, 0))
     assert type(built) is Stream
     assert int(built.handle) == handle
     assert built.external
@@ -83,7 +83,7 @@ def test_a_stream_is_built(handle):
 
 def test_what_is_built_keeps_the_queue_alive():
     queue = Queue(64, 0)
-    built = _registry.adapter("numba").borrow(queue)
+    built = registry.adapter("numba").borrow(queue)
     alive = weakref.ref(queue)
     del queue
     gc.collect()
@@ -98,7 +98,7 @@ def test_an_event_is_built_which_keeps_its_owner():
         pass
 
     owner = Owner()
-    built = _registry.adapter("numba").borrow_event(64, 0, owner)
+    built = registry.adapter("numba").borrow_event(64, 0, owner)
     assert type(built) is Event
     assert int(built.handle) == 64
     alive = weakref.ref(owner)
@@ -109,7 +109,7 @@ def test_an_event_is_built_which_keeps_its_owner():
 
 @pytest.mark.parametrize("name", ["numba", "numba-cuda", "numba.cuda"])
 def test_it_has_no_current_stream(name):
-    assert not isinstance(_registry.adapter(name), CurrentStream)
+    assert not isinstance(registry.adapter(name), CurrentStream)
     with pytest.raises(sk.UnsupportedStreamError, match=r"s\.to"):
         sk.current_stream(name)
     with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):

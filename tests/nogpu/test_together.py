@@ -7,7 +7,7 @@ import pytest
 import streamkit as sk
 from _libraries import LIBRARIES, installed, need
 from _programs import python
-from streamkit import _registry
+from streamkit._queues import registry
 
 IMPORTS = {
     "cuda": "import cuda.core, cuda.bindings.driver",
@@ -63,19 +63,19 @@ def test_without_one_library_its_adapter_says_so_and_the_others_work(blocked):
     python(
         f"""
 import streamkit as sk
-from streamkit import _movers, _registry
+from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
 for name, extra in {extras!r}.items():
     try:
-        _registry.adapter(name)
+        registry.adapter(name)
     except sk.BackendNotInstalledError as error:
         assert error.name == name
         assert f"pip install 'streamkit-cuda[{{extra}}" in str(error), error
     else:
         raise AssertionError(f"{{name}} was not missed")
 for name in {others!r}:
-    assert _registry.adapter(name).name == name
+    assert registry.adapter(name).name == name
 try:
-    _movers.movers()
+    loaded_libraries.movers()
 except sk.NoDeviceError:
     pass  # it asks the driver whether the loaded ones can use CUDA
 s, seen = sk.new_stream("cpu"), []
@@ -139,7 +139,7 @@ def test_recognition_works_at_each_moment_of_the_import(library):
         f"""
 import sys
 import streamkit as sk
-from streamkit import _movers, _registry
+from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
 
 wrong, asked = [], []
 
@@ -160,8 +160,8 @@ class Look:
         except BaseException as error:
             wrong.append((name, repr(error)))
         try:
-            assert _registry.extract(speaks)[0].handle == 64
-            _movers.movers()
+            assert registry.extract(speaks)[0].handle == 64
+            loaded_libraries.movers()
         except sk.NoDeviceError:
             pass
         except BaseException as error:
@@ -173,7 +173,7 @@ sys.meta_path.insert(0, Look())
 assert not wrong, wrong[:3]
 {IMPORTS[library]}
 for adapter in {ADAPTERS[library]!r}:
-    assert _registry.adapter(adapter).name == adapter
+    assert registry.adapter(adapter).name == adapter
 print(len(asked))
 """
     )
@@ -206,8 +206,8 @@ def test_a_scope_on_the_host_works_with_every_library_loaded():
 def test_the_adapter_keeps_the_contract(library):
     need(library)
     for name in ADAPTERS[library]:
-        adapter = _registry.adapter(name)
-        assert isinstance(adapter, _registry.Adapter)
+        adapter = registry.adapter(name)
+        assert isinstance(adapter, registry.Adapter)
         assert (adapter.name, adapter.api) == (name, 1)
 
 
@@ -216,10 +216,10 @@ def test_the_adapter_keeps_the_contract(library):
 def test_an_adapter_refuses_what_is_not_its_own_with_a_type_error(library, obj):
     need(library)
     for name in ADAPTERS[library]:
-        adapter = _registry.adapter(name)
+        adapter = registry.adapter(name)
         with pytest.raises(TypeError):
             adapter.extract(obj)
-        if isinstance(adapter, _registry.Events):
+        if isinstance(adapter, registry.Events):
             with pytest.raises(TypeError):
                 adapter.event_handle(obj)
 

@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
 
 torch = need("torch")
@@ -69,7 +69,7 @@ def test_a_tensor_that_speaks_the_protocol_is_a_stream_of_the_protocol():
         def __cuda_stream__(self):
             return 0, 64
 
-    queue, adapter = _registry.extract(Speaks())
+    queue, adapter = registry.extract(Speaks())
     assert (adapter.name, queue.handle) == ("protocol", 64)
 
 
@@ -112,21 +112,21 @@ def test_what_is_no_device_of_its_is_refused(device):
 @pytest.mark.parametrize("handle", [1, 64])
 def test_a_stream_cannot_be_built_without_a_device(handle):
     with pytest.raises(sk.NoDeviceError, match="torch"):
-        _registry.adapter("torch").borrow(Queue(handle, 0))
+        registry.adapter("torch").borrow(Queue(handle, 0))
 
 
 def test_the_per_thread_default_stream_is_refused_with_what_to_do():
     with pytest.raises(sk.UnsupportedStreamError, match="new_stream"):
-        _registry.adapter("torch").borrow(Queue(2, 0))
+        registry.adapter("torch").borrow(Queue(2, 0))
 
 
 def test_it_cannot_wrap_an_event_and_says_what_to_do():
     with pytest.raises(sk.UnsupportedStreamError, match=r"s\.wait\(event\)"):
-        _registry.adapter("torch").borrow_event(64, 0, None)
+        registry.adapter("torch").borrow_event(64, 0, None)
 
 
 def test_a_build_without_cuda_has_no_current_stream():
-    adapter = _registry.adapter("torch")
+    adapter = registry.adapter("torch")
     assert isinstance(adapter, CurrentStream)
     with pytest.raises(sk.NoDeviceError, match="torch"):
         adapter.current(0)
@@ -159,23 +159,23 @@ def test_submitted_work_of_torch_is_ordered():
 
 
 def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
-    from streamkit import _audit_cupti
+    from streamkit._audit import cupti
 
-    assert not _audit_cupti._torch_profiles()
+    assert not cupti._torch_profiles()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
-        assert _audit_cupti._torch_profiles()
-    assert not _audit_cupti._torch_profiles()
+        assert cupti._torch_profiles()
+    assert not cupti._torch_profiles()
 
 
 def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
-    from streamkit import _capture
+    from streamkit._graphs import capture
 
-    adapters = [_registry.adapter("torch")]
+    adapters = [registry.adapter("torch")]
     said = "CUDA error: operation not permitted when stream is capturing"
-    assert _capture.names_capture(torch.AcceleratorError(said), adapters)
-    assert not _capture.names_capture(torch.AcceleratorError(said), [])
+    assert capture.names_capture(torch.AcceleratorError(said), adapters)
+    assert not capture.names_capture(torch.AcceleratorError(said), [])
     full = "CUDA out of memory. 2.00 MiB are allocated in private pools (e.g., CUDA Graphs)"
-    assert not _capture.names_capture(torch.OutOfMemoryError(full), adapters)
+    assert not capture.names_capture(torch.OutOfMemoryError(full), adapters)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,11 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     ],
 )
 def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is_known):
-    from streamkit.backends import _torch
+    from streamkit.backends.torch import adapter as torch_adapter
 
     monkeypatch.setattr(torch, "__version__", version)
     public, private = object(), torch._C._get_default_device  # any that there is
-    assert _torch._private("_get_default_device", public) is (private if is_known else public)
-    assert _torch._private("_not_there", public) is public
+    assert torch_adapter._private("_get_default_device", public) is (
+        private if is_known else public
+    )
+    assert torch_adapter._private("_not_there", public) is public

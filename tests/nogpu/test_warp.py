@@ -7,7 +7,7 @@ import pytest
 
 import streamkit as sk
 from _libraries import need
-from streamkit import _registry
+from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
 
 warp = need("warp")
@@ -44,16 +44,16 @@ def test_its_device_is_read():
 @pytest.mark.parametrize("handle", [1, 2, 64])
 def test_a_stream_cannot_be_built_without_a_device(handle):
     with pytest.raises(sk.NoDeviceError, match="Warp"):
-        _registry.adapter("warp").borrow(Queue(handle, 0))
+        registry.adapter("warp").borrow(Queue(handle, 0))
 
 
 def test_an_event_cannot_be_built_without_a_device():
     with pytest.raises(sk.NoDeviceError, match="Warp"):
-        _registry.adapter("warp").borrow_event(64, 0, None)
+        registry.adapter("warp").borrow_event(64, 0, None)
 
 
 def test_without_a_device_it_has_no_current_stream():
-    adapter = _registry.adapter("warp")
+    adapter = registry.adapter("warp")
     assert isinstance(adapter, CurrentStream)
     with pytest.raises(sk.NoDeviceError, match="Warp"):
         adapter.current(0)
@@ -79,8 +79,8 @@ def test_a_scope_on_the_host_leaves_it_alone(options):
 
 
 def test_warp_is_told_the_mode_of_a_capture_that_it_joins():
-    from streamkit.backends import _warp_capture
+    from streamkit.backends.warp import capture
 
     for name in ("global", "thread_local", "relaxed"):
-        mode = _warp_capture.Part(None, name)._options["capture_mode"]
+        mode = capture.Part(None, name)._options["capture_mode"]
         assert mode is warp.CaptureMode[name.upper()]

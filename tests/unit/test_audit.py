@@ -9,8 +9,8 @@ import pytest
 
 import streamkit as sk
 from _queues import Gate
-from streamkit import _host_watch
-from streamkit._report import Report
+from streamkit._audit.report import Report
+from streamkit._base import trace
 from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -61,7 +61,7 @@ def test_what_ran_before_and_after_is_left_out(stream):
     stream.submit(second)
     stream.sync()
     assert report.operations == ()
-    assert _host_watch._listeners == ()
+    assert trace._listeners == ()
 
 
 def test_a_wait_names_its_queue_and_lies_between_what_it_orders(stream, other, hold):
@@ -140,7 +140,7 @@ def test_an_error_passes_and_the_report_holds_what_had_run(stream, hold):
     assert [one.name for one in report.work if one.name == "second"] == []
     assert [one.name for one in report.work][:1] == ["Event.set"]
     assert report.unfinished >= 1
-    assert _host_watch._listeners == ()
+    assert trace._listeners == ()
     gate.open()
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from _recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
-from streamkit import _audit_libraries
-from streamkit._audit_records import Queues, Records
-from streamkit._audit_waits import Point, Timeline
-from streamkit._report import AuditedQueue
+from streamkit._audit import kernel_names
+from streamkit._audit.records import Queues, Records
+from streamkit._audit.report import AuditedQueue
+from streamkit._audit.waits import Point, Timeline
 
 
 def names(operations):
@@ -173,7 +173,7 @@ NUMBA = f"__main__::outer::_3clocals_3e::add_one[abi:v1][abi:{OPTIONS}]"
     ],
 )
 def test_which_library_a_name_tells(name, library):
-    assert _audit_libraries.library_of_kernel(name) == library
+    assert kernel_names.library_of_kernel(name) == library
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_which_library_a_name_tells(name, library):
     ],
 )
 def test_symbols_are_read_without_types_of_result_and_parameters(symbol, name):
-    if _audit_libraries._runtime() is None:
+    if kernel_names._runtime() is None:
         pytest.skip("no C++ runtime here")
-    assert _audit_libraries.readable(symbol) == name
+    assert kernel_names.readable(symbol) == name
 
 
 def test_without_a_c_plus_plus_runtime_symbols_stay(monkeypatch):
-    monkeypatch.setattr(_audit_libraries, "_runtime", lambda: None)
-    assert _audit_libraries._demangled("_Z3fooi") == "_Z3fooi"
+    monkeypatch.setattr(kernel_names, "_runtime", lambda: None)
+    assert kernel_names._demangled("_Z3fooi") == "_Z3fooi"
 
 
 def test_when_a_queue_got_to_a_point_and_when_it_went_on():

@@ -10,20 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import (
-    _bench,
-    _bench_count,
-    _bench_timing,
-    _bench_waits,
-    _driver,
-    _library,
-    _refusals,
-    errors,
-)
-from streamkit._bench import Import, Report
-from streamkit._bench_count import Count
-from streamkit._bench_timing import Arms, Plan, Row
-from streamkit._bench_waits import WakeUp
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._cuda import driver as driver_module
+from streamkit._cuda import loader
+from streamkit._tools import bench
+from streamkit._tools.bench import Import, Report, timing
+from streamkit._tools.bench import counts as counts_module
+from streamkit._tools.bench import rows as rows_module
+from streamkit._tools.bench.counts import Count
+from streamkit._tools.bench.rows import WakeUp
+from streamkit._tools.bench.timing import Arms, Plan, Row
 
 INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
 
@@ -33,19 +30,19 @@ INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 1
 
 def test_the_ratio_is_the_median_of_the_repeats_ratios_with_their_extremes():
     # not the ratio of the medians, which is 30 / 100
-    assert _bench_timing.ratios([10, 30, 90], [100, 50, 100]) == (0.6, 0.1, 0.9)
+    assert timing.ratios([10, 30, 90], [100, 50, 100]) == (0.6, 0.1, 0.9)
 
 
 def test_both_sides_need_the_same_number_of_repeats():
     with pytest.raises(ValueError, match="shorter"):
-        _bench_timing.ratios([1, 2], [1])
+        timing.ratios([1, 2], [1])
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Replace the clock by one that stands still unless it is advanced."""
     clock = SimpleNamespace(now=0)
-    monkeypatch.setattr(_bench_timing, "perf_counter_ns", lambda: clock.now)
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: clock.now)
     return clock
 
 
@@ -68,7 +65,7 @@ def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_l
     log = []
     clear, between = (lambda: log.append("clear")), (lambda: log.append("between"))
     arms = arms_of(clock, 5, 20, log, clear=clear, between=between)
-    times = _bench_timing.take_turns(arms, 2, 400, lambda: log.append("sync"))
+    times = timing.take_turns(arms, 2, 400, lambda: log.append("sync"))
     assert times == ([5, 5], [20, 20])
     turn = ["sync", ("ours", 200), "sync", "between", ("theirs", 200), "sync", "clear"]
     assert log == turn * 2 * 3
@@ -77,7 +74,7 @@ def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_l
 def test_items_that_are_costly_to_make_last_one_turn(clock):
     log = []
     arms = arms_of(clock, 5, 20, log, one_turn=True)
-    assert _bench_timing.take_turns(arms, 1, 1000, lambda: None) == ([5], [20])
+    assert timing.take_turns(arms, 1, 1000, lambda: None) == ([5], [20])
     assert log == [("ours", 200), ("theirs", 200)] * 2
 
 
@@ -88,22 +85,22 @@ def test_an_empty_loop_costs_nothing(monkeypatch):
         clock.now += 700  # every reading of the clock costs
         return clock.now
 
-    monkeypatch.setattr(_bench_timing, "perf_counter_ns", read)
+    monkeypatch.setattr(timing, "perf_counter_ns", read)
     arms = arms_of(clock, 5, 20, [])
-    assert _bench_timing.take_turns(arms, 1, 100, lambda: None) == ([5], [20])
+    assert timing.take_turns(arms, 1, 100, lambda: None) == ([5], [20])
 
 
 @pytest.mark.parametrize("collecting", [True, False])
 def test_the_garbage_collector_rests_meanwhile_and_is_then_as_before(collecting):
     seen = []
     loop = lambda items: seen.append(gc.isenabled())  # noqa: E731 - short
-    arms = Arms(loop, loop, _bench_timing.same(1), _bench_timing.same(2))
+    arms = Arms(loop, loop, timing.same(1), timing.same(2))
     (gc.enable if collecting else gc.disable)()
     try:
-        _bench_timing.take_turns(arms, 1, 1, lambda: None)
+        timing.take_turns(arms, 1, 1, lambda: None)
         assert gc.isenabled() is collecting
         with pytest.raises(TypeError):
-            _bench_timing.take_turns(arms, 1, 1, None)
+            timing.take_turns(arms, 1, 1, None)
         assert gc.isenabled() is collecting
     finally:
         gc.enable()
@@ -125,18 +122,18 @@ def test_a_plan_gives_its_row(clock, monkeypatch):
 
 def test_the_loops_call_with_each_item_without_it_and_hold_the_results():
     seen = []
-    _bench_timing.calls(seen.append)(["a", "b"])
-    _bench_timing.calls_without(lambda: seen.append("-"))(["a", "b"])
+    timing.calls(seen.append)(["a", "b"])
+    timing.calls_without(lambda: seen.append("-"))(["a", "b"])
     assert seen == ["a", "b", "-", "-"]
-    assert _bench_timing.held_calls(str.upper)(["a", "b"]) == ["A", "B"]
-    assert _bench_timing.same("a")(3) == ["a"] * 3
+    assert timing.held_calls(str.upper)(["a", "b"]) == ["A", "B"]
+    assert timing.same("a")(3) == ["a"] * 3
 
 
 # -- the data ---------------------------------------------------------------------------------
 
 
 def test_the_rows_are_those_of_the_design_and_of_graphs():
-    bounds = {plan.name: (plan.at_most, plan.aim) for plan in _bench.PLANS}
+    bounds = {plan.name: (plan.at_most, plan.aim) for plan in bench.PLANS}
     assert bounds == {
         "with s:, blocking s": (0.30, 0.25),
         "with s:, torch pool stream": (0.42, 0.35),
@@ -177,22 +174,22 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         Stream=lambda **_: None, synchronize=lambda: None, get_device_name=lambda _: "a GPU"
     )
     library = SimpleNamespace(cuda=cuda, __version__="1.0")
-    libraries = _bench_timing.Libraries(library, library, library, 0)
+    libraries = timing.Libraries(library, library, library, 0)
     counts = [Count("wait", {}, {}), Count("scope", {}, {})]
     imported = Import("import", 1, 1, 1, 25)
     seen = []
-    monkeypatch.setattr(_bench, "PLANS", plans)
-    monkeypatch.setattr(_bench, "load", lambda: libraries)
-    monkeypatch.setattr(_bench.sk, "wrap", lambda _: None)
-    monkeypatch.setattr(_bench.sk, "new_stream", lambda: None)
-    monkeypatch.setattr(_bench, "count_calls", lambda *_: counts[0])
-    monkeypatch.setattr(_bench, "count_extra", lambda *_: counts[1])
-    monkeypatch.setattr(_bench, "time_import", lambda: imported)
-    monkeypatch.setattr(_bench_waits, "measure", lambda _: [])
+    monkeypatch.setattr(bench, "PLANS", plans)
+    monkeypatch.setattr(bench, "load", lambda: libraries)
+    monkeypatch.setattr(bench.sk, "wrap", lambda _: None)
+    monkeypatch.setattr(bench.sk, "new_stream", lambda: None)
+    monkeypatch.setattr(bench, "count_calls", lambda *_: counts[0])
+    monkeypatch.setattr(bench, "count_extra", lambda *_: counts[1])
+    monkeypatch.setattr(bench, "time_import", lambda: imported)
+    monkeypatch.setattr(rows_module, "measure", lambda _: [])
     monkeypatch.setattr(
-        _library, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
+        loader, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
-    report = _bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
+    report = bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
     assert [(row.name, row.note) for row in report.rows] == [("slow", "slow"), ("b", "bad")]
     assert asked == [("bad", 1, 3), ("good", 1, 3)] * 2 + [("slow", 2, 3)]
     assert report.left_out == {"c": "install cupti"}
@@ -206,12 +203,12 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     assert [done for _, done, _ in seen] == list(range(12))
     assert {steps for _, _, steps in seen} == {11}
     asked.clear()
-    _bench.run(repeats=7, iterations=3)
+    bench.run(repeats=7, iterations=3)
     assert [repeats for note, repeats, _ in asked if note == "bad"] == [3, 2, 2]
-    monkeypatch.setattr(_bench, "count_extra", lacks)
-    report = _bench.run(repeats=2, iterations=3)
+    monkeypatch.setattr(bench, "count_extra", lacks)
+    report = bench.run(repeats=2, iterations=3)
     assert report.counts == counts[:1]
-    assert report.left_out == {"c": "install cupti", _bench_count.SCOPE: "install cupti"}
+    assert report.left_out == {"c": "install cupti", counts_module.SCOPE: "install cupti"}
 
 
 def test_the_data_is_json_with_a_verdict_for_each_bound():
@@ -223,7 +220,7 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
     report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, [count],
                     imported, [WakeUp("await s", 100.0, 90.0, 110.0)])  # fmt: skip
-    data = json.loads(json.dumps(_bench.as_data(report), allow_nan=False))
+    data = json.loads(json.dumps(bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
         "counts", "imported", "left_out", "waits",
@@ -258,15 +255,15 @@ class Waiter:
             other._queue.core.record("event")
             self._queue.core.wait("event")
             for name in self.extra:
-                getattr(_library.cu, name)()
+                getattr(loader.cu, name)()
 
 
 @pytest.fixture
 def driver(monkeypatch):
     library = SimpleNamespace(cuCtxGetCurrent=lambda: (0, 1), CUstream=int)
-    monkeypatch.setattr(_library, "cu", library)
+    monkeypatch.setattr(loader, "cu", library)
     yield
-    assert _library.cu is library
+    assert loader.cu is library
 
 
 @pytest.mark.parametrize(
@@ -276,8 +273,8 @@ def driver(monkeypatch):
 def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
     a, b = Waiter(), Waiter(*extra)
     cores = a._queue.core, b._queue.core
-    monkeypatch.setattr(_bench_count.sk, "from_handle", lambda _: b)
-    count = _bench_count.count_calls(a, b, waits=4)
+    monkeypatch.setattr(counts_module.sk, "from_handle", lambda _: b)
+    count = counts_module.count_calls(a, b, waits=4)
     assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
@@ -301,8 +298,8 @@ def test_what_a_scope_does_beside_its_body_is_counted(monkeypatch, strays, met):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(_bench_count.sk, "audit", audit)
-    count = _bench_count.count_extra(Stream(), Stream(), scopes=3)
+    monkeypatch.setattr(counts_module.sk, "audit", audit)
+    count = counts_module.count_extra(Stream(), Stream(), scopes=3)
     assert entered.pop() == 2 * 3 * 2  # and each once before, to make its views
     assert count.found == {"GPU work": 0, "waits": strays, "host synchronisations": 0}
     assert count.met is met
@@ -310,13 +307,13 @@ def test_what_a_scope_does_beside_its_body_is_counted(monkeypatch, strays, met):
 
 def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):
     b = Waiter("cuMissing")
-    monkeypatch.setattr(_bench_count.sk, "from_handle", lambda _: b)
-    with pytest.raises(AttributeError), _bench_count._counting(b):
+    monkeypatch.setattr(counts_module.sk, "from_handle", lambda _: b)
+    with pytest.raises(AttributeError), counts_module._counting(b):
         b.wait(Waiter())
 
 
 def test_the_import_is_timed_in_fresh_processes():
-    found = _bench.time_import(times=2)
+    found = bench.time_import(times=2)
     assert found.name == "import streamkit"
     assert 0 < found.ms_low <= found.ms <= found.ms_high
 
@@ -329,9 +326,11 @@ def cannot_run(monkeypatch, *, installed=(), present=True):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: object() if name in installed else None
     )
-    monkeypatch.setattr(_driver, "is_present", present if callable(present) else lambda: present)
-    with pytest.raises(_bench.CannotRunError) as refused:
-        _bench.load()
+    monkeypatch.setattr(
+        driver_module, "is_present", present if callable(present) else lambda: present
+    )
+    with pytest.raises(bench.CannotRunError) as refused:
+        bench.load()
     return str(refused.value)
 
 
@@ -347,7 +346,7 @@ def test_missing_libraries_are_named_with_the_line_that_installs_them(monkeypatc
 
 def test_a_driver_without_the_package_that_calls_it(monkeypatch):
     def present():
-        raise _refusals.not_installed("cuda.bindings", ("cuda13",), "a test")
+        raise messages.not_installed("cuda.bindings", ("cuda13",), "a test")
 
     message = cannot_run(monkeypatch, installed=("torch", "warp"), present=present)
     assert message == f"Not installed: CUDA Python, CuPy. Install with: {INSTALL}"
@@ -358,7 +357,7 @@ def libraries_that_import(monkeypatch, able):
         can = lambda: name in able  # noqa: E731 - short
         return SimpleNamespace(cuda=SimpleNamespace(is_available=can), is_cuda_available=can)
 
-    monkeypatch.setattr(_bench.importlib, "import_module", module)
+    monkeypatch.setattr(bench.importlib, "import_module", module)
 
 
 def test_libraries_that_cannot_use_the_device_are_named(monkeypatch):
@@ -371,6 +370,6 @@ def test_a_library_that_is_broken_is_named_with_its_error(monkeypatch):
     def broken(name):
         raise OSError(f"{name}.so")
 
-    monkeypatch.setattr(_bench.importlib, "import_module", broken)
+    monkeypatch.setattr(bench.importlib, "import_module", broken)
     message = cannot_run(monkeypatch, installed=("torch", "cupy", "warp"))
     assert message == (f"torch cannot be imported (OSError: torch.so). Install it with: {INSTALL}")

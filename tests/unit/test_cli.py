@@ -14,10 +14,10 @@ import pytest
 
 import streamkit
 from _programs import BLOCKER, streamkit_
-from streamkit._bench import Import, Report
-from streamkit._bench_count import Count
-from streamkit._bench_timing import Row
-from streamkit._bench_waits import WakeUp
+from streamkit._tools.bench import Import, Report
+from streamkit._tools.bench.counts import Count
+from streamkit._tools.bench.rows import WakeUp
+from streamkit._tools.bench.timing import Row
 
 for needed in ("numpy", "rich", "typer"):
     pytest.importorskip(needed)
@@ -94,14 +94,15 @@ def test_demo_that_cannot_write_says_so_and_fails(tmp_path):
 
 @pytest.mark.parametrize("arguments", [("demo",), ("demo", "--json")])
 def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
-    from streamkit import _cli, _demo, _demo_stages
+    from streamkit._tools import cli, demo
+    from streamkit._tools.demo import stages
 
-    run = _demo.run
-    monkeypatch.setattr(_demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
-    monkeypatch.setattr(_demo_stages._NumPy, "sharpen", lambda _, x: x)
+    run = demo.run
+    monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
+    monkeypatch.setattr(stages._NumPy, "sharpen", lambda _, x: x)
     monkeypatch.setattr(sys, "argv", ["streamkit", *arguments])
     with pytest.raises(SystemExit) as exited:
-        _cli.main()
+        cli.main()
     assert exited.value.code == 1
     output = capsys.readouterr().out
     assert "WRONG: off by " in output or json.loads(output)["ok"] is False
@@ -122,14 +123,15 @@ def test_bench_that_cannot_run_says_what_to_install_and_fails(arguments, tmp_pat
 @pytest.fixture
 def bench(monkeypatch, capsys):
     """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
-    from streamkit import _bench, _cli
+    from streamkit._tools import bench as bench_module
+    from streamkit._tools import cli
 
     def bench(report, *arguments, columns=120):
-        monkeypatch.setattr(_bench, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(bench_module, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["streamkit", "bench", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
-            _cli.main()
+            cli.main()
         return exited.value.code, *capsys.readouterr()
 
     return bench
@@ -183,12 +185,12 @@ def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_
 
 
 def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
-    from streamkit import _cli
+    from streamkit._tools import cli
 
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         monkeypatch.setenv("FORCE_COLOR", "1")
-        with _cli._progress() as progress:
+        with cli._progress() as progress:
             progress("a row", 1, 3)
         output, complaints = capsys.readouterr()
         assert output == ""
@@ -197,7 +199,8 @@ def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, ca
 
 COMMANDS = """
 import sys
-from streamkit import _bench, _cli, _doctor, _matrix
+from streamkit._doctor import doctor
+from streamkit._tools import bench, cli, matrix
 
 def told_by(command):
     def run(*, progress, load=False):
@@ -205,12 +208,12 @@ def told_by(command):
         sys.exit()
     return run
 
-_bench.run, _matrix.run, _doctor.examine = map(told_by, ("bench", "matrix", "doctor"))
+bench.run, matrix.run, doctor.examine = map(told_by, ("bench", "matrix", "doctor"))
 for command in ("demo", "bench", "matrix", "doctor"):
     print(f"== {command}", file=sys.stderr, flush=True)
     sys.argv = ["streamkit", command]
     try:
-        _cli.main()
+        cli.main()
     except SystemExit as done:
         assert not done.code, done
 """

@@ -11,18 +11,19 @@ import streamkit as sk
 
 np = pytest.importorskip("numpy")
 
-from streamkit import _demo, _demo_stages  # noqa: E402 - they are of no use without NumPy
+from streamkit._tools import demo  # noqa: E402 - they are of no use without NumPy
+from streamkit._tools.demo import stages  # noqa: E402 - they are of no use without NumPy
 
 
 @pytest.fixture(scope="module")
 def result():
-    return _demo.run(device="cpu", libraries=())
+    return demo.run(device="cpu", libraries=())
 
 
 def test_the_result_is_right(result):
     assert result.ok
     assert result.max_error < 1e-6
-    expected, mean = _demo.reference(_demo.read_image())
+    expected, mean = demo.reference(demo.read_image())
     assert result.image.shape == (256, 256)
     np.testing.assert_allclose(result.image, expected, atol=1e-6)
     assert result.mean == pytest.approx(mean, abs=1e-6)
@@ -30,7 +31,7 @@ def test_the_result_is_right(result):
 
 def test_it_says_what_comes_next_and_how_much_is_done():
     told = []
-    _demo.run(device="cpu", libraries=(), progress=lambda *step: told.append(step))
+    demo.run(device="cpu", libraries=(), progress=lambda *step: told.append(step))
     assert told == [
         ("import the libraries", 0, 3),
         ("compile the kernels", 1, 3),
@@ -49,52 +50,50 @@ def test_every_stage_ran_on_the_one_queue_and_took_time(result):
 def test_the_reference_is_what_the_pipeline_promises():
     image = np.zeros((5, 5, 3), np.uint8)
     image[2, 2] = 255  # one white pixel: the sharpening cannot make it whiter, nor black blacker
-    result, mean = _demo.reference(image)
+    result, mean = demo.reference(image)
     white = np.zeros((5, 5))
     white[2, 2] = 1
     np.testing.assert_allclose(result, white, atol=1e-12)
     assert mean == pytest.approx(1 / 25)
 
     grey = np.full((4, 6, 3), 128, np.uint8)  # a plain area has nothing to sharpen, at no edge
-    light = (128 / 255) ** _demo_stages.GAMMA
-    level = math.asinh(_demo_stages.STRETCH * light) / math.asinh(_demo_stages.STRETCH)
-    np.testing.assert_allclose(_demo.reference(grey)[0], np.full((4, 6), level), atol=1e-12)
+    light = (128 / 255) ** stages.GAMMA
+    level = math.asinh(stages.STRETCH * light) / math.asinh(stages.STRETCH)
+    np.testing.assert_allclose(demo.reference(grey)[0], np.full((4, 6), level), atol=1e-12)
 
 
 def test_the_reference_sharpens_with_its_neighbours():
     image = np.zeros((3, 4, 3), np.uint8)
     image[:, 2:] = 20
-    result, _ = _demo.reference(image)
-    light = (20 / 255) ** _demo_stages.GAMMA
-    high = math.asinh(_demo_stages.STRETCH * light) / math.asinh(_demo_stages.STRETCH)
-    overshoot = high + _demo_stages.SHARPEN * high / 4  # a quarter of the blur comes from black
+    result, _ = demo.reference(image)
+    light = (20 / 255) ** stages.GAMMA
+    high = math.asinh(stages.STRETCH * light) / math.asinh(stages.STRETCH)
+    overshoot = high + stages.SHARPEN * high / 4  # a quarter of the blur comes from black
     np.testing.assert_allclose(result, [[0, 0, overshoot, high]] * 3, atol=1e-12)
 
 
 @pytest.mark.parametrize("stage", ["luminance", "stretch", "sharpen"])
 def test_a_wrong_image_is_noticed(monkeypatch, stage):
-    right = getattr(_demo_stages._NumPy, stage)
-    monkeypatch.setattr(
-        _demo_stages._NumPy, stage, lambda self, x: right(self, x) * np.float32(1.001)
-    )
-    result = _demo.run(device="cpu", libraries=())
+    right = getattr(stages._NumPy, stage)
+    monkeypatch.setattr(stages._NumPy, stage, lambda self, x: right(self, x) * np.float32(1.001))
+    result = demo.run(device="cpu", libraries=())
     assert not result.ok
     assert result.max_error > result.tolerance
 
 
 @pytest.mark.parametrize("wrong", [0.5, math.nan])
 def test_a_wrong_mean_is_noticed(monkeypatch, wrong):
-    monkeypatch.setattr(_demo_stages._NumPy, "mean", lambda _, x: x.mean() * 0 + np.float32(wrong))
-    assert not _demo.run(device="cpu", libraries=()).ok
+    monkeypatch.setattr(stages._NumPy, "mean", lambda _, x: x.mean() * 0 + np.float32(wrong))
+    assert not demo.run(device="cpu", libraries=()).ok
 
 
 def test_an_error_in_a_stage_is_raised(monkeypatch):
     def fail(self, x):
         raise ZeroDivisionError("in a stage")
 
-    monkeypatch.setattr(_demo_stages._NumPy, "stretch", fail)
+    monkeypatch.setattr(stages._NumPy, "stretch", fail)
     with pytest.raises(ZeroDivisionError, match="in a stage"):
-        _demo.run(device="cpu", libraries=())
+        demo.run(device="cpu", libraries=())
 
 
 def test_what_stood_in_is_said(monkeypatch, no_driver):
@@ -105,9 +104,9 @@ def test_what_stood_in_is_said(monkeypatch, no_driver):
             raise OSError("libsomething.so: not found")
         return real(name, device)
 
-    real = _demo_stages.load
-    monkeypatch.setattr(_demo_stages, "load", load)
-    result = _demo.run(libraries=("torch", "warp"))
+    real = stages.load
+    monkeypatch.setattr(stages, "load", load)
+    result = demo.run(libraries=("torch", "warp"))
     assert result.ok
     (note,) = result.notes
     assert note.startswith("There is no GPU here: the stages ran on a host queue")
@@ -122,16 +121,16 @@ def test_a_driver_without_its_package_is_said_with_the_line_that_installs_it(mon
 
     real = sk.new_stream
     monkeypatch.setattr(sk, "new_stream", new_stream)
-    result = _demo.run(libraries=())
+    result = demo.run(libraries=())
     assert result.ok
     assert "pip install 'streamkit-cuda[all13]'" in result.notes[0]
 
 
 def test_the_image_is_small_and_a_ppm():
-    data = (importlib.resources.files("streamkit") / "data" / "hubble.ppm").read_bytes()
+    data = (importlib.resources.files("streamkit._tools.demo") / "hubble.ppm").read_bytes()
     assert len(data) < 200_000
     assert data.startswith(b"P6\n256 256\n255\n")
-    image = _demo.read_image()
+    image = demo.read_image()
     assert image.shape == (256, 256, 3)
     assert image.flags.writeable
     assert image.min() < 10
@@ -139,5 +138,5 @@ def test_the_image_is_small_and_a_ppm():
 
 
 def test_the_result_is_written_as_pgm(tmp_path):
-    _demo.write_image(np.array([[0.0, 0.5], [0.999, 1.0]]), tmp_path / "x.pgm")
+    demo.write_image(np.array([[0.0, 0.5], [0.999, 1.0]]), tmp_path / "x.pgm")
     assert (tmp_path / "x.pgm").read_bytes() == b"P5\n2 2\n255\n" + bytes([0, 128, 255, 255])

@@ -11,18 +11,14 @@ import pytest
 
 import streamkit as sk
 from _programs import python
-from streamkit import (
-    _doctor,
-    _doctor_builds,
-    _doctor_driver,
-    _doctor_installed,
-    _doctor_report,
-    _driver,
-    _library,
-    _refusals,
-    _registry,
-)
-from streamkit._doctor_report import Driver, Library, Report, Standing
+from streamkit._base import messages
+from streamkit._cuda import driver as driver_module
+from streamkit._cuda import loader
+from streamkit._doctor import doctor, driver_check
+from streamkit._doctor import installed as installed_module
+from streamkit._doctor import report as report_module
+from streamkit._doctor.report import Driver, Library, Report, Standing
+from streamkit._queues import registry
 from streamkit.protocols import Finding
 
 A_GPU = ["a GPU [x]"]
@@ -55,14 +51,14 @@ def installed(tmp_path, monkeypatch):
             (tmp_path / "torch").mkdir()
             text = f"cuda: Optional[str] = {torch_cuda}\nhip: Optional[str] = None\n"
             (tmp_path / "torch/version.py").write_text(text)
-        monkeypatch.setattr(_registry, "loaded", dict)
+        monkeypatch.setattr(registry, "loaded", dict)
         only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
         monkeypatch.setattr(importlib.metadata, "distributions", only_here)
-        for name in _doctor_installed._READ:
+        for name in installed_module._READ:
             monkeypatch.delenv(name, raising=False)
         for name, value in dict(environment).items():
             monkeypatch.setenv(name, value)
-        return _doctor_installed.look()
+        return installed_module.look()
 
     return installed
 
@@ -92,7 +88,7 @@ def test_control_nothing_is_wrong_with_a_sound_installation(
     installed, distributions, torch_cuda, driver
 ):
     found = installed(distributions, torch_cuda)
-    assert codes(_doctor_installed.check(found, driver)) == []
+    assert codes(installed_module.check(found, driver)) == []
 
 
 CUPY_SWITCH = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"
@@ -131,20 +127,20 @@ def test_a_planted_fault_is_found_and_nothing_else(installed, fault):
     torch_cuda = changes.pop("torch_cuda", "'13.0'")
     wanted = {name: version for name, version in {**CLEAN, **changes}.items() if version}
     found = installed(wanted, torch_cuda, environment)
-    assert codes(_doctor_installed.check(found, DRIVER)) == expected
+    assert codes(installed_module.check(found, DRIVER)) == expected
 
 
 def test_switches_that_all_libraries_follow_are_no_finding(installed):
     here = {name: version for name, version in CLEAN.items() if name not in ("torch", "warp-lang")}
     found = installed(here, None, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"})
-    assert codes(_doctor_installed.check(found, DRIVER)) == []
-    rows = _doctor_installed.libraries(found, {}, all_loaded=False)
+    assert codes(installed_module.check(found, DRIVER)) == []
+    rows = installed_module.libraries(found, {}, all_loaded=False)
     assert {row.handle_0 for row in rows} == {"per-thread"}
 
 
 def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
     found = installed({**CLEAN, "torch": "2.13.0+cpu"}, None)
-    assert codes(_doctor_installed.check(found, DRIVER)) == [("torch-cpu", "torch")]
+    assert codes(installed_module.check(found, DRIVER)) == [("torch-cpu", "torch")]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +153,13 @@ def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
 )
 def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expected):
     """A minor version does not matter: CUDA 13.3 runs on a driver of 13.0."""
-    found = _doctor_installed.check(installed(CLEAN), Driver(served, None, A_GPU))
+    found = installed_module.check(installed(CLEAN), Driver(served, None, A_GPU))
     assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
 
 
 def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
     found = installed({**CLEAN, "cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"})
-    (two, majors) = _doctor_installed.check(found, DRIVER)
+    (two, majors) = installed_module.check(found, DRIVER)
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in two.remedy
     assert "pip install 'streamkit-cuda[cupy13]'" in two.remedy
     assert "pip uninstall cupy-cuda12x, then" in majors.remedy
@@ -189,14 +185,14 @@ def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
 def test_the_one_cuda_to_have_is_one_that_the_driver_serves(installed, served, expected):
     mixed = {**CLEAN, "cupy-cuda12x": "14.2.0"}
     del mixed["cupy-cuda13x"]
-    found = _doctor_installed.check(installed(mixed), Driver(served, None, A_GPU))
+    found = installed_module.check(installed(mixed), Driver(served, None, A_GPU))
     (majors,) = [finding for finding in found if finding.code == "cuda-majors"]
     assert majors.remedy == f"Install builds of one major: {'; '.join(expected)}."
 
 
 def test_a_build_that_is_here_goes_before_another_comes(installed):
     """pip would leave the same version, and CuPy's two distributions share one folder."""
-    packages, tell = installed(CLEAN).packages, _doctor_builds.replacement
+    packages, tell = installed(CLEAN).packages, installed_module.replacement
     assert tell(packages["cupy"], "cupy", 12) == (
         "pip uninstall cupy-cuda13x, then pip install 'streamkit-cuda[cupy12]'"
     )
@@ -209,7 +205,7 @@ def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path)
     (tmp_path / "torch-2.9.1.dist-info").mkdir()
     (tmp_path / "cupy_cuda12x-14.2.0.dist-info").mkdir()
     found = installed(CLEAN)
-    assert codes(_doctor_installed.check(found, DRIVER)) == []
+    assert codes(installed_module.check(found, DRIVER)) == []
     assert found.packages["torch"].version == CLEAN["torch"]
 
 
@@ -222,7 +218,7 @@ def test_the_oldest_versions_are_those_of_the_extras():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     wanted = " ".join(line for lines in extras.values() for line in lines).replace(",", " ").split()
-    for library, known in _doctor_installed.KNOWN.items():
+    for library, known in installed_module.KNOWN.items():
         oldest = ".".join(map(str, known.oldest))
         name = {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-python"}.get(
             library, known.distribution
@@ -232,12 +228,12 @@ def test_the_oldest_versions_are_those_of_the_extras():
 
 def test_what_is_installed_and_what_is_missing_is_listed(installed):
     found = installed({"torch": "2.11.0", "cuda-core": "1.2.2"})
-    rows = _doctor_installed.libraries(found, {}, all_loaded=False)
+    rows = installed_module.libraries(found, {}, all_loaded=False)
     assert [(row.name, row.version, row.cuda) for row in rows] == [
         ("torch", "2.11.0", "13.0"),
         ("cuda.core", "1.2.2", None),
     ]
-    assert _doctor_installed.missing(found) == ["cupy", "warp", "numba", "cuda.bindings"]
+    assert installed_module.missing(found) == ["cupy", "warp", "numba", "cuda.bindings"]
 
 
 def test_a_plugin_is_listed(installed, tmp_path):
@@ -246,7 +242,7 @@ def test_a_plugin_is_listed(installed, tmp_path):
     (tmp_path / "toys-3.1.dist-info/entry_points.txt").write_text(
         "[streamkit.backends]\ntoylib = streamkit_toylib\n"
     )
-    found = _doctor_installed.look()
+    found = installed_module.look()
     assert found.packages["toylib"].version == "3.1"
 
 
@@ -258,7 +254,7 @@ def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded
     monkeypatch.syspath_prepend(tmp_path)
     found = installed({"cupy-cuda13x": "14.2.0"}, None)
     told = []
-    (finding,) = _doctor_installed.load(found, lambda *step: told.append(step))
+    (finding,) = installed_module.load(found, lambda *step: told.append(step))
     assert codes([finding]) == [("cannot-be-imported", "cupy")]
     assert "RuntimeError: its libraries are not there" in finding.what
     assert "'cupy-cuda13x==14.2.0'" in finding.remedy
@@ -273,7 +269,7 @@ def driver(monkeypatch):
     """Look at a driver that fails with an error, or has these devices."""
 
     def look(answer, version=13000, **environment):
-        monkeypatch.setattr(_library, "driver_version", lambda: version)
+        monkeypatch.setattr(loader, "driver_version", lambda: version)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -283,12 +279,12 @@ def driver(monkeypatch):
                 raise answer
             return answer
 
-        monkeypatch.setattr(_driver, "device_count", device_count)
-        monkeypatch.setattr(_driver, "device_name", "device {}".format)
-        monkeypatch.setattr(_driver, "current_device", lambda: 0)
-        monkeypatch.setattr(_driver, "primary_context", lambda _: 1)
+        monkeypatch.setattr(driver_module, "device_count", device_count)
+        monkeypatch.setattr(driver_module, "device_name", "device {}".format)
+        monkeypatch.setattr(driver_module, "current_device", lambda: 0)
+        monkeypatch.setattr(driver_module, "primary_context", lambda _: 1)
         findings = []
-        return _doctor_driver.look(findings), findings
+        return driver_check.look(findings), findings
 
     return look
 
@@ -298,7 +294,7 @@ def test_control_a_driver_with_devices_is_no_finding(driver):
     assert (found.cuda, found.devices, findings) == ("13.0", ["device 0", "device 1"], [])
 
 
-NO_DEVICE = _refusals.no_device("why")
+NO_DEVICE = messages.no_device("why")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +310,7 @@ NO_DEVICE = _refusals.no_device("why")
             ("no-device", "CUDA_VISIBLE_DEVICES='-1'"),
         ),
         (0, 13000, {}, ("no-device", "nvidia-smi")),
-        (_refusals.old_driver(11080), 11080, {}, ("old-driver", "Update")),
+        (messages.old_driver(11080), 11080, {}, ("old-driver", "Update")),
         (
             sk.BackendNotInstalledError("no"),
             12040,
@@ -341,7 +337,7 @@ def test_a_driver_that_does_not_serve_is_found(driver, answer, version, environm
 
 
 def test_in_a_forked_child_the_driver_is_not_called(driver, monkeypatch):
-    monkeypatch.setattr(_library, "is_forked", True)
+    monkeypatch.setattr(loader, "is_forked", True)
     found, findings = driver(AssertionError("it was called"))
     assert found is None
     assert codes(findings) == [("forked", None)]
@@ -373,13 +369,13 @@ def test_an_old_driver_is_refused_in_words_even_if_the_bindings_cannot_start_it(
         def cuInit(_):  # noqa: N802 - CUDA's name
             raise RuntimeError("function cuGetProcAddress_v2 is not found")
 
-    monkeypatch.setattr(_library, "driver_version", lambda: 11080)
+    monkeypatch.setattr(loader, "driver_version", lambda: 11080)
     with pytest.raises(sk.DriverError, match=r"CUDA 11\.8.*CUDA 12 or newer") as refused:
-        _library._initialise(Bindings)
+        loader._initialise(Bindings)
     assert refused.value.code == 35
-    monkeypatch.setattr(_library, "driver_version", lambda: 0)
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
     with pytest.raises(sk.NoDeviceError):
-        _library._initialise(Bindings)
+        loader._initialise(Bindings)
 
 
 # -- the report and the command ---------------------------------------------------------------
@@ -402,7 +398,7 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
         yield FOUND[0]
         raise ValueError("broken")
 
-    found = _doctor_report.tell("the toys", check, "toylib")
+    found = report_module.tell("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
     assert "earlier GPU work" in found[1].remedy
@@ -412,18 +408,18 @@ def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
     def check():
         raise sk.BackendNotInstalledError("Install matching versions of the two.")
 
-    (found,) = _doctor_report.tell("the toys", check, "toylib")
+    (found,) = report_module.tell("the toys", check, "toylib")
     assert "matching versions" in found.what
     assert found.remedy == "Do what this error says."
 
 
 def test_the_data_is_jsons_and_holds_the_verdict():
-    data = json.loads(json.dumps(_doctor_report.as_data(report_of())))
+    data = json.loads(json.dumps(report_module.as_data(report_of())))
     assert data["ok"] is False
     assert data["findings"] == [FOUND[0]._asdict()]
     assert data["libraries"][0]["current"]["id"] == 1234
     assert data["driver"]["devices"] == A_GPU
-    assert _doctor_report.as_data(report_of([]))["ok"] is True
+    assert report_module.as_data(report_of([]))["ok"] is True
 
 
 @pytest.fixture
@@ -431,7 +427,7 @@ def command(monkeypatch, capsys):
     """Run ``streamkit doctor ARGUMENTS`` on a given report; return its exit status and output."""
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit import _cli
+    from streamkit._tools import cli
 
     def command(report, *arguments, columns=80):
         def examine(*, load, progress):
@@ -440,11 +436,11 @@ def command(monkeypatch, capsys):
             assert load is ("--load" in arguments)
             return report
 
-        monkeypatch.setattr(_doctor, "examine", examine)
+        monkeypatch.setattr(doctor, "examine", examine)
         monkeypatch.setattr(sys, "argv", ["streamkit", "doctor", *arguments])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
-            _cli.main()
+            cli.main()
         return exited.value.code, *capsys.readouterr()
 
     return command
@@ -483,7 +479,7 @@ def test_the_command_as_json(command, findings, expected):
     report = report_of(findings)
     status, output, complaints = command(report, "--json")
     assert (status, complaints) == (expected, "")
-    assert json.loads(output) == _doctor_report.as_data(report)
+    assert json.loads(output) == report_module.as_data(report)
 
 
 def test_the_command_without_a_driver(command):

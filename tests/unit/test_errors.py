@@ -9,7 +9,8 @@ import re
 import pytest
 
 import streamkit as sk
-from streamkit import _refusals, errors
+from streamkit import errors
+from streamkit._base import messages
 
 TREE = {
     sk.UnsupportedStreamError: TypeError,
@@ -37,47 +38,47 @@ STRANGER = Foreign()  # one, whose address is in the messages: else their number
 
 # what each error must tell its reader to do, or with what it happened
 WORDED = [
-    (_refusals.not_a_stream(5), "from_handle"),
-    (_refusals.not_a_stream(5), "5"),
-    (_refusals.not_a_stream(None), "default_stream"),
-    (_refusals.not_a_stream(None), "None"),
-    (_refusals.not_a_stream(Foreign), "pass an instance"),
-    (_refusals.not_a_stream(Foreign), "Foreign"),
-    (_refusals.not_a_stream(STRANGER), "Foreign"),
-    (_refusals.not_a_stream(STRANGER), "__cuda_stream__"),
-    (_refusals.not_an_event(STRANGER), "new_event"),
-    (_refusals.bad_protocol(STRANGER, "returned 5"), "(0, handle)"),
-    (_refusals.bad_handle("x"), "wrap"),
-    (_refusals.bad_handle("x"), "'x'"),
-    (_refusals.bad_handle(-1), "-1"),
-    (_refusals.bad_handle(-1), "2**64"),
-    (_refusals.bad_device("gpu"), "'gpu'"),
-    (_refusals.bad_device("gpu"), "cuda:N"),
-    (_refusals.unknown_library("jax", ["b", "a"]), "Known: a, b"),
-    (_refusals.unknown_library("jax", []), "streamkit.backends"),
-    (_refusals.no_current_stream("lib"), "s.to('lib')"),
-    (_refusals.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
-    (_refusals.no_device("why"), "new_stream(device='cpu')"),
-    (_refusals.no_such_device(7, 2), "cuda:7"),
-    (_refusals.no_such_device(7, 2), "2 CUDA"),
+    (messages.not_a_stream(5), "from_handle"),
+    (messages.not_a_stream(5), "5"),
+    (messages.not_a_stream(None), "default_stream"),
+    (messages.not_a_stream(None), "None"),
+    (messages.not_a_stream(Foreign), "pass an instance"),
+    (messages.not_a_stream(Foreign), "Foreign"),
+    (messages.not_a_stream(STRANGER), "Foreign"),
+    (messages.not_a_stream(STRANGER), "__cuda_stream__"),
+    (messages.not_an_event(STRANGER), "new_event"),
+    (messages.bad_protocol(STRANGER, "returned 5"), "(0, handle)"),
+    (messages.bad_handle("x"), "wrap"),
+    (messages.bad_handle("x"), "'x'"),
+    (messages.bad_handle(-1), "-1"),
+    (messages.bad_handle(-1), "2**64"),
+    (messages.bad_device("gpu"), "'gpu'"),
+    (messages.bad_device("gpu"), "cuda:N"),
+    (messages.unknown_library("jax", ["b", "a"]), "Known: a, b"),
+    (messages.unknown_library("jax", []), "streamkit.backends"),
+    (messages.no_current_stream("lib"), "s.to('lib')"),
+    (messages.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
+    (messages.no_device("why"), "new_stream(device='cpu')"),
+    (messages.no_such_device(7, 2), "cuda:7"),
+    (messages.no_such_device(7, 2), "2 CUDA"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
-    (_refusals.old_driver(11080), "CUDA 11.8"),
-    (_refusals.old_driver(11080), "update the NVIDIA driver"),
-    (_refusals.forked(), "spawn"),
-    (_refusals.closed(HOST), "worker"),
-    (_refusals.closed(HOST), "new one"),
-    (_refusals.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
-    (_refusals.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
-    (_refusals.wrong_thread(HOST, 11, 22), "11"),
-    (_refusals.wrong_thread(HOST, 11, 22), "22"),
-    (_refusals.wrong_thread(HOST, 11, 22), "per_thread_stream"),
-    (_refusals.left_out_of_order("it was left"), "reverse order"),
-    (_refusals.left_out_of_order("it was left", ["this", "that"]), "this; that"),
-    (_refusals.not_restored(["this"]), "this"),
-    (_refusals.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
-    (_refusals.no_single_current({"lib": HOST}), "use(stream)"),
-    (_refusals.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
+    (messages.old_driver(11080), "CUDA 11.8"),
+    (messages.old_driver(11080), "update the NVIDIA driver"),
+    (messages.forked(), "spawn"),
+    (messages.closed(HOST), "worker"),
+    (messages.closed(HOST), "new one"),
+    (messages.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
+    (messages.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
+    (messages.wrong_thread(HOST, 11, 22), "11"),
+    (messages.wrong_thread(HOST, 11, 22), "22"),
+    (messages.wrong_thread(HOST, 11, 22), "per_thread_stream"),
+    (messages.left_out_of_order("it was left"), "reverse order"),
+    (messages.left_out_of_order("it was left", ["this", "that"]), "this; that"),
+    (messages.not_restored(["this"]), "this"),
+    (messages.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
+    (messages.no_single_current({"lib": HOST}), "use(stream)"),
+    (messages.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
 ]
 RAISED = list({str(error): error for error, _ in WORDED}.values())
 
@@ -111,7 +112,7 @@ def test_a_driver_error_carries_cudas_name_and_number():
 
 
 def test_a_missing_library_is_named_as_import_errors_name_it():
-    assert _refusals.not_installed("lib", ["extra"], "why").name == "lib"
+    assert messages.not_installed("lib", ["extra"], "why").name == "lib"
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
@@ -130,27 +131,27 @@ def test_a_raised_error_keeps_no_stream_alive(stream):
 
 
 def test_a_foreign_object_is_named_by_its_type():
-    assert "Foreign object at" in _refusals.describe(Foreign())
+    assert "Foreign object at" in messages.describe(Foreign())
 
 
 def test_a_foreign_object_inside_a_tuple_is_named_by_its_type():
-    assert "Foreign object at" in _refusals.describe((0, Foreign()))
+    assert "Foreign object at" in messages.describe((0, Foreign()))
 
 
 def test_a_long_object_is_cut():
-    assert len(_refusals.describe("x" * 10_000)) < 200
+    assert len(messages.describe("x" * 10_000)) < 200
 
 
 def test_a_class_without_a_module_can_be_named():
     nameless = type("Nameless", (), {"__module__": None})
-    assert "Nameless" in _refusals.describe(nameless())
+    assert "Nameless" in messages.describe(nameless())
 
 
 def test_every_install_line_is_one_pip_understands():
-    from streamkit import _registry
+    from streamkit._queues import registry
 
-    for row in _registry._ROWS:
-        message = str(_refusals.not_installed(row.name, row.extras, "why"))
+    for row in registry._ROWS:
+        message = str(messages.not_installed(row.name, row.extras, "why"))
         lines = re.findall(r"pip install '([^']*)'", message)
         assert lines
         for line in lines:
@@ -158,13 +159,13 @@ def test_every_install_line_is_one_pip_understands():
 
 
 def test_every_install_line_names_an_extra_of_this_package():
-    from streamkit import _registry
+    from streamkit._queues import registry
 
     try:
         known = importlib.metadata.metadata("streamkit-cuda").get_all("Provides-Extra")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("streamkit is not installed here, only on the path")
-    for row in _registry._ROWS:
-        message = str(_refusals.not_installed(row.name, row.extras, "why"))
+    for row in registry._ROWS:
+        message = str(messages.not_installed(row.name, row.extras, "why"))
         for extras in re.findall(r"\[([^\]]*)\]", message):
             assert set(extras.split(",")) <= set(known)

@@ -17,6 +17,7 @@ import pytest
 import streamkit as sk
 from _kept import Thing, array, capsule, thing
 from _queues import eventually, together, within
+from streamkit._queues import keepalive
 
 # -- how long ---------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ def test_young_collections_ask_nothing(stream, hold, monkeypatch):
     hold(stream)
     stream.keep(Thing())
     asked = []
-    monkeypatch.setattr(sk._keep, "drain", lambda: asked.append(1))
+    monkeypatch.setattr(keepalive, "drain", lambda: asked.append(1))
     gc.collect(0)
     assert not asked
     gc.collect(1)

@@ -390,7 +390,7 @@ def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
     python("""
 import threading
 import streamkit as sk
-from streamkit import _callbacks
+from streamkit._waiting import callbacks
 
 def refuse(self):
     raise RuntimeError("can't start new thread")
@@ -403,7 +403,7 @@ except RuntimeError as error:
     assert "sync()" in str(error), error
 else:
     raise AssertionError
-assert not _callbacks._unsettled
+assert not callbacks._unsettled
 threading.Thread.start = start
 assert stream.then(int).result(10) == 0
 """)
@@ -793,8 +793,8 @@ import streamkit as sk
 s = sk.new_stream("cpu")
 s.submit(int)
 s.sync()
-loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._callbacks",
-          "streamkit._dispatch"} & set(sys.modules)
+loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._waiting.callbacks",
+          "streamkit._waiting.dispatcher"} & set(sys.modules)
 assert not loaded, loaded
 """)
 

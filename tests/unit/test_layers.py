@@ -13,112 +13,46 @@ import pytest
 import streamkit
 from _documents import ROOT as CHECKOUT
 from _site import extension
-from streamkit import _queue, protocols
+from streamkit import protocols
+from streamkit._base import queue
 
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
-    (
-        "errors",
-        "_refusals",
-        "_refusals_arrays",
-        "_refusals_audit",
-        "_refusals_capture",
-        "_refusals_waiting",
-        "_locks",
-        "_turns",
-        "_queue",
-        "_weak_table",
-        "_adapter",
-        "_static_protocol",
-        "protocols",
-        "_awaitable",
-        "_semaphore",
-        "_callbacks",
-        "_captures",
-        "_collection",
-        "_immortal",
-        "_host_error",
-        "_host_engine",
-    ),
-    ("_library",),
-    ("_driver",),
-    ("_driver_events", "_driver_graphs", "_private_streams"),
-    ("_edges", "_pools", "_graph_parts"),
-    ("backends", "_device"),
-    ("_lifetime", "_lanes", "_dispatch"),
-    ("_identity",),
-    ("_registry",),
-    ("_open_scopes", "_order", "_owners", "_keep", "_movers", "_current_queues", "_plan", "_scope"),
-    (
-        "_waiting",
-        "_host_queue",
-        "_host_watch",
-        "_host_waits",
-        "_host_then",
-        "_host_keep",
-        "_host_scope",
-    ),
-    ("_event", "_stream_facts", "_stream_waits", "_stream", "_host_event", "_host"),
-    ("_wrap",),
-    ("_current", "_handoff"),
-    ("_capture_checks", "_retired", "_graph", "_capture"),
-    ("_timeline",),
-    ("_report",),
-    ("_audit",),
-    ("__init__", "_bench", "_demo", "_doctor", "_matrix", "testing"),
-    ("_cli", "_pytest_plugin"),
+    "errors",
+    "_base",
+    "protocols",
+    "_cuda",
+    "backends",
+    "_queues",
+    "_scopes",
+    "_waiting",
+    "_host",
+    "_streams",
+    "_graphs",
+    "_audit",
+    "_doctor",
+    "__init__",
+    "testing",
+    "_tools",
 )
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+"""The folders and the public modules: each imports only from those before it."""
 
 # They compare and show libraries by name.
-TOOLS = ("_audit", "_bench", "_demo", "_doctor", "_matrix", "_timeline", "_cli")
+TOOLS = ("_audit", "_doctor", "_tools")
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
 
 
-def layered(path):
-    """The name under which a file stands in the table."""
-    return in_the_table(path.relative_to(ROOT).with_suffix("").parts[0])
+architecture = extension("architecture")
+GRAPH = architecture.graph()
+folder = architecture.folder
 
 
-def in_the_table(module):
-    """The name under which a module of the package stands in the table."""
-    return next((known for known in TOOLS if module.startswith(known)), module)
-
-
-def is_type_checking(node):
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-
-
-def running(tree):
-    """Walk what runs: all nodes but those for the type checker."""
-    for node in ast.iter_child_nodes(tree):
-        if is_type_checking(node):
-            for other in node.orelse:
-                yield other
-                yield from running(other)
-        else:
-            yield node
-            yield from running(node)
-
-
-def modules_imported(source):
-    """The modules of the package that a file's code imports, as they stand in the table."""
-    for node in running(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide where they go"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            root, _, rest = name.partition(".")
-            if root == "streamkit":
-                module = in_the_table(rest.partition(".")[0])
-                yield module if module in LEVEL else "__init__"
+def folder_of(path):
+    """The folder or top-level module that a file is in."""
+    return folder(architecture.module_name(path))
 
 
 def names_of_libraries(source):
@@ -137,30 +71,56 @@ def names_of_libraries(source):
             yield getattr(node, "lineno", 0)
 
 
+@pytest.mark.parametrize("module", GRAPH)
+def test_a_folder_imports_only_from_those_before_it(module):
+    place = LAYERS.index(folder(module))
+    assert {other for other in GRAPH[module] if LAYERS.index(folder(other)) > place} == set()
+
+
+def test_no_modules_import_each_other():
+    assert list(TopologicalSorter(GRAPH).static_order())
+
+
+def test_the_top_level_holds_public_modules_and_folders_only():
+    modules = {path.stem for path in ROOT.glob("*.py")}
+    assert modules == {"__init__", "errors", "protocols"}
+    folders = {path.parent.name for path in ROOT.glob("*/*.py")}
+    assert modules | folders == set(LAYERS)
+
+
+def assigned_elsewhere(source):
+    """The lines on which a module sets an attribute of another module of the package."""
+    tree = ast.parse(source)
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamkit"):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in GRAPH:
+                    modules.add(alias.asname or alias.name)
+    for node in ast.walk(tree):
+        is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if is_set and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield node.lineno
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_imports_go_upward_only(path):
-    name = layered(path)
-    assert name in LEVEL, f"{path.name} has no layer: give it one"
-    below = {module for module in modules_imported(path.read_text()) if LEVEL[module] > LEVEL[name]}
-    assert not below
+def test_no_module_patches_another(path):
+    assert list(assigned_elsewhere(path.read_text())) == []
 
 
-def test_no_two_modules_import_each_other():
-    graph = {}
-    for path in FILES:
-        name = layered(path)
-        graph.setdefault(name, set()).update(set(modules_imported(path.read_text())) - {name})
-    assert list(TopologicalSorter(graph).static_order())
+def test_the_search_for_patches_finds_them():
+    source = "from streamkit._queues import identity\nidentity.x = 1\nother.y = 2\n"
+    assert list(assigned_elsewhere(source)) == [2]
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if path.name != "_registry.py" and layered(path) not in TOOLS],
+    [path for path in FILES if path.name != "registry.py" and folder_of(path) not in TOOLS],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
     name = path.relative_to(ROOT).as_posix()
-    own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)(_\w+)?\.py", name)
+    own = re.fullmatch(r"backends/(torch|cupy|warp|numba)/\w+\.py", name)
     source = path.read_text()
     if own:
         source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)
@@ -173,45 +133,51 @@ def test_the_search_for_names_finds_code_and_not_documentation():
 
 
 def test_the_search_for_imports_sees_through_every_form():
+    known = {"streamkit", *(f"streamkit.{name}" for name in ("a", "b.c", "b", "d", "errors"))}
     source = """
-import streamkit._wrap
-from streamkit import _host, errors as e
-from streamkit.backends._cuda import x
-def f():
-    from streamkit._scope import leave
+import streamkit.a
+from streamkit.b import c, errors as e
+from streamkit import errors
 if TYPE_CHECKING:
-    from streamkit._cli import main
+    from streamkit.d import x
+def f():
+    from streamkit import wrap
 """
-    assert set(modules_imported(source)) == {"_wrap", "_host", "errors", "backends", "_scope"}
+    assert set(architecture.imports(source, known)) == {
+        "streamkit", "streamkit.a", "streamkit.b", "streamkit.b.c", "streamkit.d",
+        "streamkit.errors",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="relative"):
+        list(architecture.imports("from . import a", known))
 
 
 # -- the page that shows this table ------------------------------------------------------------
 
-architecture = extension("architecture")
 
-
-def test_the_drawing_is_of_the_table_that_is_held_against_the_imports():
+def test_the_drawing_has_every_folder_and_no_arrow_that_is_not_an_import():
     assert architecture.layers() == LAYERS
-    drawn = re.findall(r"<li[^>]*>(\w+)</li>", architecture.drawing())
-    assert drawn == [name for names in reversed(LAYERS) for name in names]
+    drawn = re.findall(r"<text[^>]*>(\w+)</text>", architecture.drawing())
+    assert sorted(drawn) == sorted(LAYERS)
+    of = architecture.folders()
+    assert all(shown <= of[name] for name, shown in architecture.direct(of).items())
 
 
-def test_every_file_has_a_place_and_a_sentence():
+def test_every_folder_has_a_place_and_a_sentence():
     listing = architecture.listing()
-    for name in {layered(path) for path in FILES}:
-        assert re.search(rf"^\| \d+ \| `{name}` \| \S.*\. \|$", listing, re.MULTILINE), name
+    for name in LAYERS:
+        assert re.search(rf"^\| `{name}` \| \S.*\. \|", listing, re.MULTILINE), name
 
 
 # -- the picture of the way from an object to a stream ------------------------------------------
 
 FLOW = (CHECKOUT / "docs" / "pictures" / "flow.svg").read_text(encoding="utf-8")
 BOXES = {  # what stands in a box, and the file that it is
-    "registry": "_registry",
+    "registry": "_queues.registry",
     "its adapter": "backends",
-    "queue": "_queue",
-    "CudaStream": "_stream",
+    "queue": "_base.queue",
+    "CudaStream": "_streams.stream",
     "their adapter": "backends",
-    "driver": "_driver",
+    "driver": "_cuda.driver",
 }
 
 
@@ -225,14 +191,17 @@ def line_below(title):
 def test_the_boxes_of_the_picture_are_files_and_outsiders():
     titles = set(re.findall(r"<rect.*\n.*>(.*)</text>", FLOW))
     assert titles == {*BOXES, "any stream", "a genuine stream"}
-    assert set(BOXES.values()) <= set(LEVEL)
+    assert {f"streamkit.{name}" for name in BOXES.values()} <= set(GRAPH)
 
 
 def test_the_picture_goes_down_the_layers():
-    ways = (("_wrap", *list(BOXES.values())[:3]), ("_stream", "backends"), ("_stream", "_driver"))
-    for way in ways:
-        levels = [LEVEL[name] for name in way]
-        assert levels == sorted(set(levels), reverse=True), way
+    for way in (
+        ("_streams.wrapping", *list(BOXES.values())[:3]),
+        ("_streams", "backends"),
+        ("_streams", "_cuda"),
+    ):
+        places = [LAYERS.index(name.partition(".")[0]) for name in way]
+        assert places == sorted(places, reverse=True), way
 
 
 def test_what_the_picture_says_of_a_box_is_there():
@@ -240,7 +209,7 @@ def test_what_the_picture_says_of_a_box_is_there():
     assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
     assert calls["s.to"] in inspect.signature(streamkit.CudaStream.to).parameters
     assert all(hasattr(streamkit.CudaStream, name) for name in line_below("CudaStream").split(", "))
-    assert line_below("queue").split(", ") == list(inspect.signature(_queue.Queue).parameters)
+    assert line_below("queue").split(", ") == list(inspect.signature(queue.Queue).parameters)
     for title in ("its adapter", "their adapter"):
         name, _, argument = line_below(title).rstrip(")").partition("(")
         assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters

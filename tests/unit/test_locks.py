@@ -10,7 +10,7 @@ from _programs import python
 
 HELD = """
 import os, threading
-from streamkit._locks import new_lock
+from streamkit._base.locks import new_lock
 
 lock, held = {lock}, threading.Event()
 

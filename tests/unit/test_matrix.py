@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
-from streamkit import _driver, _matrix, _matrix_libraries, errors
-from streamkit._matrix import Pair, Report
-from streamkit._matrix_libraries import LABELS, Library, UnusableError
+from streamkit import errors
+from streamkit._cuda import driver
+from streamkit._tools import matrix as matrix_module
+from streamkit._tools.matrix import Pair, Report, libraries
+from streamkit._tools.matrix.libraries import LABELS, Library, UnusableError
 
 NAMES = ("torch", "cuda.bindings", "native")
 LOST = ["order: work ran before that for which it was told to wait"]
@@ -47,7 +49,7 @@ def test_one_problem_fails_a_pair_and_the_report():
 
 
 def test_the_data_holds_the_verdicts():
-    data = json.loads(json.dumps(_matrix.as_data(report_of(LOST))))
+    data = json.loads(json.dumps(matrix_module.as_data(report_of(LOST))))
     assert data["ok"] is False
     assert data["pairs"][0]["ok"] is False
     assert data["pairs"][0]["problems"] == LOST
@@ -60,7 +62,7 @@ def test_the_data_holds_the_verdicts():
 
 @pytest.fixture
 def bindings_13(monkeypatch):
-    monkeypatch.setattr(_matrix_libraries.importlib.metadata, "version", lambda _: "13.5.0")
+    monkeypatch.setattr(libraries.importlib.metadata, "version", lambda _: "13.5.0")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def bindings_13(monkeypatch):
 )
 @pytest.mark.usefixtures("bindings_13")
 def test_the_line_that_installs_a_library_fits_the_cuda_python_that_is_here(name, extra):
-    assert _matrix_libraries.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
+    assert libraries.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
 
 
 @pytest.mark.usefixtures("bindings_13")
@@ -83,9 +85,9 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
             raise RuntimeError("it is broken")
         return Library(name, "1", object, int)
 
-    monkeypatch.setattr(_matrix, "load", load)
+    monkeypatch.setattr(matrix_module, "load", load)
     with contextlib.ExitStack() as cleanup:
-        found, missing = _matrix._load(0, cleanup, lambda *_: None)
+        found, missing = matrix_module._load(0, cleanup, lambda *_: None)
     assert [library.name for library in found] == [
         name for name in LABELS if name not in ("torch", "cupy", "warp")
     ]
@@ -98,18 +100,18 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
 
 
 def test_without_a_device_it_cannot_run(monkeypatch):
-    monkeypatch.setattr(_driver, "is_present", lambda: False)
-    with pytest.raises(_matrix.CannotRunError, match="no CUDA device"):
-        _matrix.run()
+    monkeypatch.setattr(driver, "is_present", lambda: False)
+    with pytest.raises(matrix_module.CannotRunError, match="no CUDA device"):
+        matrix_module.run()
 
 
 def test_without_cuda_python_it_says_what_installs_it(monkeypatch):
     def is_present():
         raise errors.BackendNotInstalledError("cuda.bindings")
 
-    monkeypatch.setattr(_driver, "is_present", is_present)
-    with pytest.raises(_matrix.CannotRunError, match=r"streamkit-cuda\[cuda13\]"):
-        _matrix.run()
+    monkeypatch.setattr(driver, "is_present", is_present)
+    with pytest.raises(matrix_module.CannotRunError, match=r"streamkit-cuda\[cuda13\]"):
+        matrix_module.run()
 
 
 # -- the command ------------------------------------------------------------------------------
@@ -120,14 +122,14 @@ def matrix(monkeypatch, capsys):
     """Run ``streamkit matrix ARGUMENTS`` on a given report; return its exit status and output."""
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit import _cli
+    from streamkit._tools import cli
 
     def matrix(report, *arguments, columns=80):
-        monkeypatch.setattr(_matrix, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(matrix_module, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
-            _cli.main()
+            cli.main()
         return exited.value.code, *capsys.readouterr()
 
     return matrix
@@ -193,7 +195,7 @@ def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
     report = report_of(problems)
     status, output, _ = matrix(report, "--json", "--output", path)
     assert status == expected
-    assert json.loads(output) == json.loads(path.read_text()) == _matrix.as_data(report)
+    assert json.loads(output) == json.loads(path.read_text()) == matrix_module.as_data(report)
     assert matrix(report, "--output", path)[1].endswith(f"Written: {path}\n")
 
 
@@ -208,12 +210,12 @@ def test_it_that_cannot_write_shows_its_answer_says_so_and_fails(matrix, tmp_pat
 def test_the_command_says_plainly_that_there_is_no_device(monkeypatch, capsys, arguments):
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit import _cli
+    from streamkit._tools import cli
 
-    monkeypatch.setattr(_driver, "is_present", lambda: False)
+    monkeypatch.setattr(driver, "is_present", lambda: False)
     monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *arguments])
     with pytest.raises(SystemExit) as exited:
-        _cli.main()
+        cli.main()
     assert exited.value.code == 1
     output, complaints = capsys.readouterr()
     assert output == ""

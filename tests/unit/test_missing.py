@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from _programs import python
-from streamkit import _registry
+from streamkit._queues import registry
 
 BLOCKED = {
     "torch": ["torch"],
@@ -27,7 +27,7 @@ EXTRAS = {
 LOOK = """
 import sys
 import streamkit as sk
-from streamkit import _movers, _registry
+from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
 """
 
 
@@ -37,7 +37,7 @@ def test_a_missing_library_is_named_with_its_extra(library):
         LOOK
         + f"""
 try:
-    _registry.adapter({library!r})
+    registry.adapter({library!r})
 except sk.BackendNotInstalledError as error:
     assert isinstance(error, ImportError)
     assert error.name == {library!r}, error.name
@@ -77,12 +77,12 @@ def test_without_one_library_recognition_works(library, how):
         + f"""
 imitation = type("Imitation", (), {{"__module__": {library + ".sub"!r}}})
 try:
-    _registry.extract(imitation())
+    registry.extract(imitation())
 except sk.UnsupportedStreamError:
     pass
 else:
     raise AssertionError("no error")
-assert _movers.movers() == ()
+assert loaded_libraries.movers() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
     )
@@ -107,7 +107,7 @@ def test_asking_for_the_known_names_imports_no_library():
     python(
         LOOK
         + """
-assert set(_registry.known()) >= {"torch", "cupy", "warp", "numba", "cuda.core", "cuda.bindings"}
+assert set(registry.known()) >= {"torch", "cupy", "warp", "numba", "cuda.core", "cuda.bindings"}
 assert not {"torch", "cupy", "warp", "numba", "cuda"} & set(sys.modules)
 """
     )
@@ -130,7 +130,7 @@ def test_numba_has_its_other_names(alias):
         LOOK
         + f"""
 try:
-    _registry.adapter({alias!r})
+    registry.adapter({alias!r})
 except sk.BackendNotInstalledError as error:
     assert error.name == "numba"
 """,
@@ -145,13 +145,13 @@ def test_a_failed_import_is_tried_again_the_next_time():
 import types
 for _ in range(2):
     try:
-        _registry.adapter("cupy")
+        registry.adapter("cupy")
     except sk.BackendNotInstalledError:
         pass
 sys.meta_path.pop(0)
 import importlib.util
 if importlib.util.find_spec("cupy"):
-    assert _registry.adapter("cupy").name == "cupy"
+    assert registry.adapter("cupy").name == "cupy"
 """,
         blocked=["cupy"],
     )
@@ -217,8 +217,8 @@ def test_with_a_driver_and_without_bindings_the_bindings_are_missing():
     python(
         LOOK
         + """
-from streamkit import _library
-_library._has_driver_library = lambda: True
+from streamkit._cuda import loader
+loader._has_driver_library = lambda: True
 for device in (None, "cuda:0"):
     try:
         sk.new_stream(device)
@@ -239,5 +239,5 @@ def test_the_driver_is_asked_again_after_it_was_missing(no_driver):
 
 
 def test_the_rows_have_distinct_names():
-    names = [name for row in _registry._ROWS for name in (row.name, *row.aliases)]
+    names = [name for row in registry._ROWS for name in (row.name, *row.aliases)]
     assert len(names) == len(set(names))

@@ -35,7 +35,9 @@ def program(path):
 
     def run(code, **options):
         start = "import sys\nimport streamkit as sk\n"
-        start += "from streamkit import _movers, _registry, protocols\n"
+        start += "from streamkit import protocols\n"
+        start += "from streamkit._queues import registry\n"
+        start += "from streamkit._scopes import loaded_libraries\n"
         return python(start + code, path=path, **options)
 
     return run
@@ -45,7 +47,7 @@ def test_its_stream_is_recognised_and_read(program):
     program("""
 import toylib
 stream = toylib.Stream(64)
-queue, adapter = _registry.extract(stream)
+queue, adapter = registry.extract(stream)
 assert adapter.name == "toylib"
 assert (queue.handle, queue.device) == (64, None)
 assert queue.owner is stream
@@ -57,7 +59,7 @@ def test_a_subclass_of_its_stream_is_recognised(program):
 import toylib
 class Mine(toylib.Stream):
     pass
-queue, adapter = _registry.extract(Mine(64))
+queue, adapter = registry.extract(Mine(64))
 assert (adapter.name, queue.handle) == ("toylib", 64)
 """)
 
@@ -96,7 +98,7 @@ import toylib
 class Speaks(toylib.Array):
     def __cuda_stream__(self):
         return 0, 64
-queue, adapter = _registry.extract(Speaks())
+queue, adapter = registry.extract(Speaks())
 assert (adapter.name, queue.handle) == ("protocol", 64)
 """)
 
@@ -110,15 +112,15 @@ for obj in (Nothing(), None, 5):
         sk.wrap(obj)
     except sk.UnsupportedStreamError as error:
         pass
-assert _movers.movers() == ()
+assert loaded_libraries.movers() == ()
 assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
 """)
 
 
 def test_it_is_found_by_name(program):
     program("""
-assert "toylib" in _registry.known()
-adapter = _registry.adapter("toylib")
+assert "toylib" in registry.known()
+adapter = registry.adapter("toylib")
 assert adapter.name == "toylib"
 assert isinstance(adapter, protocols.CurrentStream)
 assert not isinstance(adapter, protocols.Events)
@@ -129,7 +131,7 @@ def test_it_builds_the_librarys_own_stream_which_keeps_the_queue(program):
     program("""
 import gc, weakref, toylib
 queue = protocols.Queue(64, 0)
-stream = _registry.adapter("toylib").borrow(queue)
+stream = registry.adapter("toylib").borrow(queue)
 assert type(stream) is toylib.Stream
 assert stream.number == 64
 alive = weakref.ref(queue)
@@ -142,7 +144,7 @@ assert alive() is not None
 def test_its_current_stream_is_moved_and_restored(program):
     program("""
 import toylib
-adapter = _registry.adapter("toylib")
+adapter = registry.adapter("toylib")
 before, mine = toylib.current_stream(), toylib.Stream(64)
 token = adapter.enter(mine)
 assert adapter.current(0) is toylib.current_stream() is mine
@@ -154,7 +156,7 @@ assert toylib.current_stream() is before
 def test_each_thread_has_its_own_current_stream(program):
     program("""
 import threading, toylib
-adapter = _registry.adapter("toylib")
+adapter = registry.adapter("toylib")
 mine = toylib.Stream(64)
 token = adapter.enter(mine)
 seen = []
@@ -177,7 +179,7 @@ assert toylib.current_stream() is mine
 """)
 
 
-@pytest.mark.parametrize("how", ["_registry.adapter('oldtoylib')", "sk.wrap(oldtoylib.Stream())"])
+@pytest.mark.parametrize("how", ["registry.adapter('oldtoylib')", "sk.wrap(oldtoylib.Stream())"])
 def test_a_plugin_for_another_contract_is_named_with_both_versions(program, how):
     program(f"""
 import oldtoylib
@@ -194,9 +196,9 @@ else:
 def test_a_plugin_for_another_contract_does_not_disturb_the_others(program):
     program("""
 import toylib
-queue, adapter = _registry.extract(toylib.Stream(64))
+queue, adapter = registry.extract(toylib.Stream(64))
 assert adapter.name == "toylib"
-assert _registry.adapter("toylib").api == 1
+assert registry.adapter("toylib").api == 1
 """)
 
 
@@ -204,7 +206,7 @@ def test_a_plugin_whose_library_is_missing_says_so(program):
     program(
         """
 try:
-    _registry.adapter("toylib")
+    registry.adapter("toylib")
 except sk.BackendNotInstalledError as error:
     assert "'toylib'" in str(error) and "blocked by the test" in str(error), error
     assert error.name == "toylib"
@@ -238,9 +240,9 @@ def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     python(
         """
 import streamkit as sk
-from streamkit import _movers, _registry
+from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
 try:
-    _registry.adapter("empty")
+    registry.adapter("empty")
 except sk.BackendNotInstalledError as error:
     for part in ("'empty'", "empty_adapter", "extract", "borrow"):
         assert part in str(error), (part, error)

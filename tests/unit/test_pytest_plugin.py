@@ -7,7 +7,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 import pytest
 
 from _programs import python
-from streamkit import _driver, _pytest_plugin
+from streamkit._cuda import driver
+from streamkit._tools import pytest_plugin
 
 pytest_plugins = ["pytester"]
 
@@ -17,11 +18,11 @@ def run(pytester, monkeypatch):
     """Run pytest with this plugin alone on a test file, as if there was no GPU."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    monkeypatch.setattr(_driver, "is_present", lambda: False)
+    monkeypatch.setattr(driver, "is_present", lambda: False)
 
     def run(tests, *options):
         pytester.makepyfile(tests)
-        return pytester.runpytest_inprocess("-p", "streamkit._pytest_plugin", *options)
+        return pytester.runpytest_inprocess("-p", "streamkit._tools.pytest_plugin", *options)
 
     return run
 
@@ -32,7 +33,7 @@ def test_pytest_finds_it_where_streamkit_is_installed():
     except PackageNotFoundError:
         pytest.skip("StreamKit runs from a checkout that is not installed")
     (point,) = points.select(group="pytest11")
-    assert (point.name, point.value) == ("streamkit", "streamkit._pytest_plugin")
+    assert (point.name, point.value) == ("streamkit", "streamkit._tools.pytest_plugin")
 
 
 def test_it_imports_nothing_but_pytest_and_the_standard_library():
@@ -40,7 +41,7 @@ def test_it_imports_nothing_but_pytest_and_the_standard_library():
 import sys
 import pytest
 before = set(sys.modules)
-import streamkit._pytest_plugin
+import streamkit._tools.pytest_plugin
 roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 assert not roots - set(sys.stdlib_module_names) - {"streamkit"}, roots
 assert "streamkit.testing" not in sys.modules
@@ -152,7 +153,7 @@ def test_a_seed_can_be_repeated(run):
 
 
 def test_the_stream_of_a_test_with_seeds_is_the_hosts_on_a_gpu_machine_too(run, monkeypatch):
-    monkeypatch.setattr(_driver, "is_present", lambda: pytest.fail("CUDA was asked for"))
+    monkeypatch.setattr(driver, "is_present", lambda: pytest.fail("CUDA was asked for"))
     result = run(MISSING_WAIT.format(wait="other.wait(stream)"))
     result.assert_outcomes(passed=10)
 
@@ -190,7 +191,7 @@ def test_a_gpu_test_is_skipped_without_a_device(run):
 
 
 def test_a_gpu_test_runs_with_a_device(run, monkeypatch):
-    monkeypatch.setattr(_pytest_plugin, "_has_device", lambda: True)
+    monkeypatch.setattr(pytest_plugin, "_has_device", lambda: True)
     run(MARKED, "--strict-markers").assert_outcomes(passed=2)
 
 

@@ -16,13 +16,13 @@ from _site import extension
 REFERENCE = ROOT / "docs" / "reference"
 HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")
 RETURNED = {  # what public functions return, and nobody makes
-    ("streamkit._report", "Report"),
-    ("streamkit._report", "Operation"),
-    ("streamkit._report", "AuditedQueue"),
-    ("streamkit._doctor_report", "Report"),
-    ("streamkit._doctor_report", "Driver"),
-    ("streamkit._doctor_report", "Library"),
-    ("streamkit._doctor_report", "Standing"),
+    ("streamkit._audit.report", "Report"),
+    ("streamkit._audit.report", "Operation"),
+    ("streamkit._audit.report", "AuditedQueue"),
+    ("streamkit._doctor.report", "Report"),
+    ("streamkit._doctor.report", "Driver"),
+    ("streamkit._doctor.report", "Library"),
+    ("streamkit._doctor.report", "Standing"),
 }
 PLUGIN = {"stream", "streamkit_seed"}  # fixtures, which no module exports
 
@@ -79,12 +79,12 @@ def test_every_member_has_a_docstring_or_its_contract_has(kind):
 
 
 def test_the_fixtures_are_those_of_the_plugin():
-    source = (ROOT / "streamkit" / "_pytest_plugin.py").read_text()
+    source = (ROOT / "streamkit" / "_tools/pytest_plugin.py").read_text()
     assert set(re.findall(r"@pytest\.fixture\ndef (\w+)", source)) == PLUGIN
 
 
 def test_the_commands_and_options_are_those_there_are():
-    source = (ROOT / "streamkit" / "_cli.py").read_text()
+    source = (ROOT / "streamkit" / "_tools/cli.py").read_text()
     page = (REFERENCE / "command.md").read_text()
     commands = set(re.findall(r"@app\.command\(\)\n    def (\w+)", source))
     assert commands == set(re.findall(r"`streamkit (\w+)`", page))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import streamkit as sk
 from _programs import python
 from _recorded import LEGACY, TORCH, WARP, report
-from streamkit import _timeline_trace
-from streamkit._report import AuditedQueue, Operation, Report
-from streamkit._timeline import COLOURS
+from streamkit._audit import chrome_trace
+from streamkit._audit.report import AuditedQueue, Operation, Report
+from streamkit._audit.timeline import COLOURS
 from streamkit.errors import OneQueueError
 
 
@@ -29,9 +29,9 @@ def small(*operations):
 
 def show(made, capsys, columns=60):
     console = pytest.importorskip("rich.console")
-    from streamkit import _timeline_terminal
+    from streamkit._audit import terminal
 
-    _timeline_terminal.show(made, console.Console(width=columns, highlight=False))
+    terminal.show(made, console.Console(width=columns, highlight=False))
     return capsys.readouterr().out
 
 
@@ -57,7 +57,7 @@ def test_a_lane_shows_whose_work_is_most_of_each_cell(capsys):
 
 def test_each_librarys_letter_is_on_its_colour_in_the_lanes_and_in_the_legend():
     console = pytest.importorskip("rich.console")
-    from streamkit import _timeline_terminal
+    from streamkit._audit import terminal
 
     operations = (
         Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)
@@ -66,10 +66,10 @@ def test_each_librarys_letter_is_on_its_colour_in_the_lanes_and_in_the_legend():
     drawn = console.Console(
         width=len(COLOURS), color_system="truecolor", force_terminal=True, file=io.StringIO()
     )
-    _timeline_terminal.show(small(*operations), drawn)
+    terminal.show(small(*operations), drawn)
     seen = re.findall(r"\x1b\[1;37;48;2;(\d+);(\d+);(\d+)m(.)\x1b\[0m", drawn.file.getvalue())
     found = [(letter, "#{:02X}{:02X}{:02X}".format(*map(int, rgb))) for *rgb, letter in seen]
-    expected = [(_timeline_terminal.LETTERS[library], COLOURS[library]) for library in COLOURS]
+    expected = [(terminal.LETTERS[library], COLOURS[library]) for library in COLOURS]
     assert found == expected * 2
 
 
@@ -179,7 +179,7 @@ def test_the_trace_is_what_perfetto_reads(tmp_path):
 
 
 def test_a_wait_is_a_flow_from_slice_to_slice():
-    events = list(_timeline_trace.events(report("waits")))
+    events = list(chrome_trace.events(report("waits")))
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}
     slices = {(event["pid"], event["tid"], event["ts"]) for event in events if event["ph"] == "X"}
@@ -203,7 +203,7 @@ def test_each_device_is_a_process():
     )
     processes = {
         event["pid"]: event["args"]["name"]
-        for event in _timeline_trace.events(made)
+        for event in chrome_trace.events(made)
         if event["name"] == "process_name"
     }
     assert sorted(processes.values()) == ["cuda:0", "cuda:1"]
@@ -215,7 +215,7 @@ def tracks(made):
     It keeps one that begins inside another only if that one is not over before it.
     """
     found, names = {}, {}
-    for event in _timeline_trace.events(made):
+    for event in chrome_trace.events(made):
         place = event["pid"], event.get("tid")
         if event["name"] == "thread_name":
             assert place not in names

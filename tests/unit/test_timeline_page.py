@@ -12,9 +12,9 @@ import pytest
 
 from _libraries import lane
 from _recorded import LEGACY, TORCH, WARP, report
-from streamkit._report import AuditedQueue, Operation, Report
-from streamkit._timeline import COLOURS, LABELS
-from streamkit._timeline_page import page_data
+from streamkit._audit.page import page_data
+from streamkit._audit.report import AuditedQueue, Operation, Report
+from streamkit._audit.timeline import COLOURS, LABELS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (

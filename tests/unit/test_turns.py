@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from streamkit._turns import new_line, wait
+from streamkit._base.turn_lock import new_line, wait
 
 
 def take(line, me, act):

@@ -1,0 +1,1 @@
+"""What really ran, and on which queue: recording, report, timeline."""

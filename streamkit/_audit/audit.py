@@ -1,0 +1,49 @@
+"""``audit``: what really ran in a block, and on which queue."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from streamkit._audit.cuda_recording import CudaRecorder
+from streamkit._audit.host_recording import HostRecorder
+from streamkit._audit.report import Report
+from streamkit._cuda import driver, loader
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+@contextmanager
+def audit() -> Generator[Report]:
+    """Record every operation in the block, of any library and thread, with its real queue.
+
+    On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
+    host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
+    they are launched. The report is made when the block ends, which waits until everything has
+    run; if the block raises, it holds what had run by then. Audits nest.
+
+    Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError names the extra.
+    CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at the
+    beginning, or took it meanwhile. CaptureError if the block ends while a stream captures. In a
+    forked child host queues alone are recorded, and a block that began before the fork ends with
+    ForkedProcessError.
+    """
+    report, host = Report(), HostRecorder()
+    cuda = None if loader.is_forked or not driver.is_present() else CudaRecorder()
+    recorders = (host,) if cuda is None else (cuda, host)
+    with ExitStack() as completing, ExitStack() as finishing:
+        for recorder in recorders:
+            finishing.callback(recorder.stop)
+            recorder.start()
+        completing.callback(_complete, report, host, cuda)  # all have begun: after all have stopped
+        yield report
+        for recorder in recorders:
+            recorder.settle()
+
+
+def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:
+    found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
+    if cuda is not None:
+        found += cuda.operations()
+    report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)

@@ -1,0 +1,85 @@
+"""A report as Chrome trace JSON, which Perfetto reads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkit._audit.timeline import LABELS, lanes_of, library_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+    from streamkit._audit.report import Operation, Report
+
+
+def write(report: Report, path: str | PathLike[str]) -> None:
+    """Write the file."""
+    trace = {"traceEvents": list(events(report)), "displayTimeUnit": "ns"}
+    Path(path).write_text(json.dumps(trace), encoding="utf-8")
+
+
+def events(report: Report) -> Iterator[dict[str, Any]]:
+    """Yield the trace's events: a process for each device, a thread or more for each queue.
+
+    Times are microseconds. A wait is a flow between two slices without length, because a flow can
+    only be bound to slices.
+    """
+    devices: dict[str, int] = {}
+    threads: dict[Any, dict[str, int]] = {}
+    numbers = itertools.count(1)
+    for lane in lanes_of(report):
+        device = "host" if lane.queue is None else lane.queue.device
+        process = devices.setdefault(device, len(devices) + 1)
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": device}}
+        for track in _tracks(lane.operations):
+            number = next(numbers)
+            thread = {"pid": process, "tid": number}
+            threads.setdefault(lane.queue, thread)
+            yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": lane.label}}
+            yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number}}
+            for one in track:
+                yield {
+                    "ph": "X",
+                    "name": one.name,
+                    "cat": LABELS[library_of(one)],
+                    "ts": one.start_ns / 1000,
+                    "dur": (one.end_ns - one.start_ns) / 1000,
+                    "args": {"kind": one.kind, "library": one.library, "graph": one.graph},
+                    **thread,
+                }
+    for number, wait in enumerate(report.waits):
+        if wait.after is None:
+            continue
+        ends = (("s", wait.after, wait.start_ns), ("f", wait.queue, wait.end_ns))
+        for phase, queue, time_ns in ends:
+            at = {"ts": time_ns / 1000, **threads[queue]}
+            yield {"ph": "X", "name": wait.name, "cat": "wait", "dur": 0, "args": {}, **at}
+            end = {"bp": "e"} if phase == "f" else {}
+            yield {"ph": phase, "name": wait.name, "cat": "wait", "id": number, **end, **at}
+
+
+def _tracks(operations: list[Operation]) -> list[list[Operation]]:
+    """Return a lane's operations on as many tracks as it takes, at least one.
+
+    On one track they follow or enclose each other. Perfetto drops what else overlaps there: the
+    branches of a graph, or the waits of several threads.
+    """
+    tracks: list[list[Operation]] = [[]]
+    open_: list[list[int]] = [[]]  # on each track, when what encloses the next ends, innermost last
+    for one in sorted(operations, key=lambda one: (one.start_ns, -one.end_ns)):
+        for track in itertools.count():
+            if track == len(tracks):
+                tracks.append([])
+                open_.append([])
+            ends = open_[track]
+            while ends and ends[-1] <= one.start_ns:
+                ends.pop()
+            if not ends or one.end_ns <= ends[-1]:
+                tracks[track].append(one)
+                ends.append(one.end_ns)
+                break
+    return tracks

@@ -1,0 +1,202 @@
+"""An audit's record of the GPU: from what CUPTI delivers to queues with names."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from streamkit._audit import records as records_module
+from streamkit._audit.cupti import collector
+from streamkit._audit.records import CONTEXT_SYNCHRONIZE, Queues, Records
+from streamkit._audit.report import AuditedQueue
+from streamkit._audit.timeline import LABELS
+from streamkit._base import messages
+from streamkit._base.queue import LEGACY, PER_THREAD, Queue
+from streamkit._cuda import driver, loader, private_streams
+from streamkit._queues import identity, ordering
+from streamkit._streams import current as current_module
+
+if TYPE_CHECKING:
+    from streamkit._audit.report import Operation
+
+
+class CudaRecorder:
+    """Records what all threads give to the GPU, from ``start`` to ``stop``."""
+
+    def __init__(self) -> None:
+        self._cupti: Any = None
+        self._began = self._ended = 0
+        self._records, self._own = Records(), list[tuple[int, int]]()
+        self._queues: Queues | None = None
+        self._met: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
+        self._settled = False
+
+    def start(self) -> None:
+        """Begin.
+
+        BackendNotInstalledError without CUPTI, ScopeError if another tool has it.
+        """
+        self._cupti = collector.open()
+        # its own, for the next audit can begin before this one reads them
+        self._records, self._own = collector.records, collector.own
+        identity.watch(self._meet)
+        for queue in filter(identity.is_alive, identity.living()):
+            self._meet(queue)
+        self._began = self._cupti.get_timestamp()
+
+    def settle(self) -> None:
+        """Wait until what was given has run. CaptureError while a stream captures."""
+        if loader.is_forked:
+            raise messages.forked()
+        self._ended = self._cupti.get_timestamp()
+        contexts = self._learn_queues()
+        for context in contexts:
+            begun = self._cupti.get_timestamp()
+            driver.sync_context(context)
+            self._own.append((begun, self._cupti.get_timestamp()))
+        self._settled = bool(contexts)
+
+    def stop(self) -> None:
+        """End. Everything that has run is recorded when it returns."""
+        if self._cupti is None:
+            return
+        identity.unwatch(self._meet)
+        if loader.is_forked:  # CUPTI is the parent's
+            return
+        try:
+            self._ended = self._ended or self._cupti.get_timestamp()
+            if self._queues is None:  # the block raised
+                with contextlib.suppress(Exception):  # it is the block's error that counts
+                    self._learn_queues()
+        finally:
+            collector.close()
+
+    def operations(self) -> list[Operation]:
+        """Return what ran, in nanoseconds since the start.
+
+        ScopeError if another tool was given the records, which the synchronisation at the end
+        shows: it should be among them.
+        """
+        if loader.is_forked:
+            return []
+        records = self._records
+        if self._settled and not any(
+            sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
+        ):
+            raise messages.audit_disturbed()
+        queues = self._known()
+        window = self._began, self._ended
+        private = {self._ids(context, handle) for context, handle in private_streams.known}
+        found = records_module.operations(records, queues, window, self._own)
+        return [one for one in found if one.queue is None or one.queue.key not in private]
+
+    def key_of(self, stream: Any) -> tuple[int, int]:
+        """Return CUPTI's ids of the queue of a StreamKit stream."""
+        return self._key(stream._live())  # noqa: SLF001 - next door
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, closed ones included.
+
+        Or of the stream with this id.
+        """
+        queues = self._known()
+        if isinstance(stream, int):
+            return queues.with_id(stream)
+        with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
+            return queues[self.key_of(stream)]
+        return self._met.get(stream.id)
+
+    def _known(self) -> Queues:
+        if self._queues is None:
+            self._queues = Queues({named.key: named for named in self._met.values()}, {})
+        return self._queues
+
+    def _key(self, queue: Queue) -> tuple[int, int]:
+        return self._ids(queue.context, queue.handle)
+
+    def _ids(self, context: int, handle: int) -> tuple[int, int]:
+        if loader.is_forked:
+            raise messages.forked()
+        cupti = self._cupti
+        return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
+
+    def _meet(self, queue: Queue) -> None:
+        """Remember whose queue it is, unless it captures: asking could break the capture."""
+        if queue.id is None or queue.id in self._met or queue.is_default:
+            return
+        with contextlib.suppress(Exception):  # the end names those that can be named
+            if driver.capture_id(queue.handle) is None:
+                self._met[queue.id] = self._named(queue)
+
+    def _named(self, queue: Queue) -> AuditedQueue:
+        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
+
+    def _learn_queues(self) -> dict[int, int]:
+        """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
+        contexts = _contexts()
+        streams = _current_streams(set(contexts.values()))
+        _refuse_in_capture(streams)
+        self._queues = self._name_queues(contexts)
+        del streams  # held till their queues had names
+        return contexts
+
+    def _name_queues(self, contexts: dict[int, int]) -> Queues:
+        known: dict[tuple[int, int], AuditedQueue] = {}
+        devices = {}
+        for context, device in contexts.items():
+            number = self._cupti.get_context_id(context)
+            devices[number] = device
+            with driver.in_context(context):
+                defaults = (
+                    (LEGACY, driver.legacy_id(), "legacy default stream"),
+                    (PER_THREAD, None, "per-thread default stream"),
+                )
+            for handle, found, name in defaults:
+                key = number, self._cupti.get_stream_id_ex(context, handle, 0)
+                known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
+        for queue in identity.living():
+            if queue.context in contexts and identity.is_alive(queue):
+                named = self._named(queue)
+                known.setdefault(named.key, named)
+        for named in tuple(self._met.values()):
+            known.setdefault(named.key, named)
+        return Queues(known, devices)
+
+
+def _contexts() -> dict[int, int]:
+    """Return the contexts in which there can be work, with their devices."""
+    found = {
+        driver.primary_context(device): device
+        for device in range(driver.device_count())
+        if driver.primary_is_active(device)
+    }
+    for queue in identity.living():
+        if identity.is_alive(queue):
+            found.setdefault(queue.context, queue.device or 0)
+    return found
+
+
+def _refuse_in_capture(streams: list[Any]) -> None:
+    # one first met while it captures is not among the known
+    current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
+    for queue in [*current, *filter(identity.is_alive, identity.living())]:
+        if ordering.capture_of(queue) is not None:
+            name = _name(queue)
+            raise messages.illegal_in_capture("ending an audit", name, "end it afterwards.")
+
+
+def _current_streams(devices: set[int]) -> list[Any]:
+    """Return where the libraries stand, so that queues nobody wrapped have names."""
+    found: list[Any] = []
+    for device in devices:
+        # a library that cannot say where it stands must not cost the report
+        with contextlib.suppress(Exception):
+            found.extend(current_module.current_streams(device=device).values())
+    return found
+
+
+def _name(queue: Queue) -> str:
+    if queue.name:
+        return queue.name
+    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+    return f"{LABELS.get(maker, maker)} stream id={queue.id}".strip()

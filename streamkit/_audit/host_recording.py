@@ -1,0 +1,102 @@
+"""An audit's record of the host streams, from what they tell themselves."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from streamkit._audit.kernel_names import library_of_module
+from streamkit._audit.report import AuditedQueue, Operation
+from streamkit._audit.waits import Point, Timeline
+from streamkit._base import trace
+from streamkit._host.stream import HostStream
+from streamkit._host.work_queue import Mark
+from streamkit._scopes import open_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._base.trace import Step
+
+
+class HostRecorder:
+    """Records what all threads give to host streams, from ``start`` to ``stop``."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._began_ns = 0
+        self._listener: Callable[[Step], object] = self._steps.append
+
+    def start(self) -> None:
+        """Begin."""
+        self._began_ns = time.perf_counter_ns()
+        trace.listen(self._listener)
+
+    def stop(self) -> None:
+        """End; what was given so far may still have to run."""
+        trace.forget(self._listener)
+
+    def settle(self) -> None:
+        """Wait until what was given has run.
+
+        Not inside a scope of a host stream, whose queue waits for its end.
+        """
+        scopes = open_scopes.stack.scopes
+        if any(isinstance(scope.stream, HostStream) for scope in scopes):
+            return
+        for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
+            queue = stream._queue  # noqa: SLF001 - next door
+            mark = Mark(queue)
+            queue.put(mark)
+            mark.wait()
+
+    def operations(
+        self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
+    ) -> tuple[list[Operation], int]:
+        """Return what ran, in nanoseconds since the start, and how many functions have not.
+
+        ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
+        """
+        queues: dict[Any, Any] = {None: None}
+        for stream in {step.stream for step in self._steps} - {None}:
+            if isinstance(stream, HostStream):
+                queues[stream] = _queue(stream)
+            else:
+                queues[stream] = None if queue_of is None else queue_of(stream)
+        marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
+        timeline = Timeline(
+            Point(queues[step.stream], step.order, step.start_ns, step.end_ns)
+            for step in self._steps
+            if step.kind in ("function", "scope") and step.end_ns
+        )
+        found: list[Operation] = []
+        unfinished = 0
+        for step in self._steps:
+            queue, after, mark = queues[step.stream], None, step.mark
+            start, end = step.start_ns, step.end_ns
+            if mark is not None:
+                start = end = max(mark.time_ns, step.given_ns)
+            if step.kind == "wait":
+                source = marked.get(id(mark))
+                after = None if source is None else queues[source.stream]
+                end = timeline.went_on(queue, step.order, end)
+            if not (end if mark is None else mark.time_ns):
+                unfinished += step.kind in ("function", "scope")
+                continue
+            found.append(
+                Operation(
+                    step.kind,
+                    step.name,
+                    queue,
+                    start - self._began_ns,
+                    end - self._began_ns,
+                    library_of_module(step.module) if step.kind == "function" else None,
+                    after=after,
+                    blocks_host=step.kind == "synchronisation",
+                )
+            )
+        return found, unfinished
+
+
+def _queue(stream: HostStream) -> AuditedQueue:
+    return AuditedQueue("cpu", stream.name or f"host stream id={stream.id}", stream.id)

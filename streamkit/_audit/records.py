@@ -1,0 +1,214 @@
+"""From CUPTI's records to the operations of a report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamkit._audit.kernel_names import library_of_kernel, readable
+from streamkit._audit.report import AuditedQueue, Operation
+from streamkit._audit.waits import Point, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streamkit._audit.report import Kind
+
+EVENT_SYNCHRONIZE, STREAM_WAIT, CONTEXT_SYNCHRONIZE = 1, 2, 4
+_NOWHERE = 0xFFFFFFFF  # for CUPTI, no stream
+
+Key = tuple[int, int]
+"""CUPTI's ids of a context and of a stream in it."""
+
+
+class Activity(NamedTuple):
+    """A kernel, copy or fill that ran. Its correlation is the number of the call that gave it."""
+
+    kind: Kind
+    name: str
+    key: Key
+    correlation: int
+    start: int
+    end: int
+    graph: int = 0
+    node: int = 0
+    blocks_host: bool = False
+
+
+class Call(NamedTuple):
+    """A call of CUDA's driver or runtime; correlations are given in the order of calls."""
+
+    correlation: int
+    name: str
+    start: int
+    end: int
+
+
+class Recorded(NamedTuple):
+    """An event that was recorded: where, and under which number waits refer to it."""
+
+    correlation: int
+    key: Key
+    event: int
+
+
+class Sync(NamedTuple):
+    """A wait: of the host, or of a stream for an event."""
+
+    correlation: int
+    kind: int
+    key: Key
+    event: int
+    start: int
+    end: int
+
+
+@dataclass
+class Records:
+    """All that CUPTI delivered since recording began."""
+
+    activities: list[Activity] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
+    syncs: list[Sync] = field(default_factory=list)
+
+
+class Queues:
+    """The queues behind CUPTI's ids; those that nobody told of are unknown."""
+
+    def __init__(self, known: dict[Key, AuditedQueue], devices: dict[int, int]) -> None:
+        self._known = known
+        self._devices = devices  # of CUPTI's context ids
+        self._unknown: dict[Key, AuditedQueue] = {}
+
+    def knows(self, key: Key) -> bool:
+        """Whether somebody told of this one."""
+        return key in self._known
+
+    def with_id(self, number: int) -> AuditedQueue | None:
+        """Return the one that has this public id, if somebody told of it."""
+        return next((queue for queue in self._known.values() if queue.id == number), None)
+
+    def called_for(self, key: Key) -> AuditedQueue:
+        """Return the queue of a record or a wait: these name the context of the caller."""
+        if key in self._known:
+            return self._known[key]
+        ours = {**self._known, **self._unknown}
+        there = [queue for (_, stream), queue in ours.items() if stream == key[1]]
+        return there[0] if len(there) == 1 else self[key]
+
+    def __getitem__(self, key: Key) -> AuditedQueue:
+        """Return the queue."""
+        queue = self._known.get(key) or self._unknown.get(key)
+        if queue is None:
+            device = f"cuda:{self._devices.get(key[0], '?')}"
+            queue = AuditedQueue(device, f"stream #{key[1]}", None, key=key)
+            self._unknown[key] = queue
+        return queue
+
+
+def operations(
+    records: Records, queues: Queues, window: tuple[int, int], own: list[tuple[int, int]]
+) -> list[Operation]:
+    """Return what was asked for in the window, in nanoseconds since it began.
+
+    ``own`` are the times of the recorder's own synchronisations, which are left out.
+    """
+    reader = _Reader(records, queues, window)
+    waits = [one for one in records.syncs if one.kind == STREAM_WAIT]
+    syncs = [
+        one
+        for one in records.syncs
+        if one.kind != STREAM_WAIT and not any(start <= one.start <= end for start, end in own)
+    ]
+    return [*reader.work(), *reader.recorded(), *reader.waits(waits), *reader.synced(syncs)]
+
+
+class _Reader:
+    """One audit's view of the records."""
+
+    def __init__(self, records: Records, queues: Queues, window: tuple[int, int]) -> None:
+        self._records, self._queues = records, queues
+        self._began, self._ended = window
+        self._calls = {call.correlation: call for call in records.calls}
+        self._activities = list(_on_launching_queue(records.activities, queues))
+        self._timeline = Timeline(
+            Point(queues[one.key], one.correlation, one.start, one.end) for one in self._activities
+        )
+        self._points = {mark.event: self._point(mark) for mark in records.recorded}
+
+    def _point(self, mark: Recorded) -> tuple[AuditedQueue, int]:
+        """Return where an event was recorded, and when its queue got there."""
+        call = self._calls.get(mark.correlation)
+        queue = self._queues.called_for(mark.key)
+        given = self._began if call is None else call.start
+        return queue, self._timeline.got_to(queue, mark.correlation, given)
+
+    def _is_inside(self, correlation: int, start: int) -> bool:
+        call = self._calls.get(correlation)
+        return self._began <= (start if call is None else call.start) <= self._ended
+
+    def _name(self, sync: Sync, otherwise: str) -> str:
+        call = self._calls.get(sync.correlation)
+        return otherwise if call is None else call.name
+
+    def _times(self, start: int, end: int) -> tuple[int, int]:
+        return start - self._began, end - self._began
+
+    def work(self) -> Iterator[Operation]:
+        for one in self._activities:
+            if one.end and self._is_inside(one.correlation, one.start):
+                name = readable(one.name)
+                yield Operation(
+                    one.kind,
+                    name,
+                    self._queues[one.key],
+                    *self._times(one.start, one.end),
+                    library_of_kernel(name) if one.kind == "kernel" else None,
+                    one.graph or None,
+                    blocks_host=one.blocks_host,
+                )
+
+    def recorded(self) -> Iterator[Operation]:
+        for mark in self._records.recorded:
+            queue, reached = self._points[mark.event]
+            if self._is_inside(mark.correlation, reached):
+                yield Operation("record", "record", queue, *self._times(reached, reached))
+
+    def waits(self, syncs: list[Sync]) -> Iterator[Operation]:
+        for sync in syncs:
+            if self._is_inside(sync.correlation, sync.start):
+                queue = self._queues.called_for(sync.key)
+                after, start = self._points.get(sync.event, (None, sync.start))
+                free = max(start, sync.start)
+                end = self._timeline.went_on(queue, sync.correlation, free)
+                name = self._name(sync, "wait")
+                yield Operation("wait", name, queue, *self._times(start, end), after=after)
+
+    def synced(self, syncs: list[Sync]) -> Iterator[Operation]:
+        for sync in syncs:
+            name = self._name(sync, "synchronisation")
+            if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
+                where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
+                if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
+                    where = self._points[sync.event][0]
+                times = self._times(sync.start, sync.end)
+                yield Operation("synchronisation", name, where, *times, blocks_host=True)
+
+
+def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[Activity]:
+    """Put what a graph ran on streams of its own on the queue that launched the graph.
+
+    The record does not name that: it is the stream that somebody knows, or else the first node's.
+    """
+    launches: defaultdict[int, list[Activity]] = defaultdict(list)
+    for one in activities:
+        if one.graph:
+            launches[one.correlation].append(one)
+        else:
+            yield one
+    for nodes in launches.values():
+        first = min(nodes, key=lambda one: (not queues.knows(one.key), one.node))
+        for one in nodes:
+            yield one._replace(key=first.key)

@@ -1,0 +1,113 @@
+"""A report in the terminal: a lane for each queue, a letter and a colour for each library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamkit._audit.timeline import (
+    COLOURS,
+    LABELS,
+    UNKNOWN,
+    counted,
+    lanes_of,
+    library_of,
+    short,
+    span_ns,
+    times,
+    title,
+)
+from streamkit._base import messages
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from streamkit._audit.report import Operation, Report
+    from streamkit._audit.timeline import Lane
+
+LETTERS = {"torch": "t", "cupy": "c", "warp": "w", "numba": "n", "numpy": "p", UNKNOWN: "#"}
+_HOST = "="
+_NAMES = 6  # kernels named for each lane
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print the lanes, what ran in each, and what to look at."""
+    try:
+        from rich.console import Console as RichConsole
+        from rich.text import Text
+    except ImportError as error:
+        raise messages.not_installed("rich", ("audit", "cli"), error) from error
+    console = console or RichConsole(highlight=False)
+    start, end = span_ns(report)
+    console.print(f"{title(report)} in {_time(end - start)}", soft_wrap=True)
+    nothing = "·" if _writable("·", console) == "·" else "."
+    for lane in lanes_of(report):
+        console.print(Text(f"\n{_writable(lane.label, console)}"), soft_wrap=True)
+        console.print(_drawn(lane.operations, start, end, console.width, nothing))
+        for line in _names(lane):
+            text = Text(f"  {_writable(line, console)}")
+            console.print(text, no_wrap=True, overflow="ellipsis")
+    seen = {library_of(one) for one in report.work}
+    legend = Text()
+    for library in (library for library in LETTERS if library in seen):
+        legend.append(LETTERS[library], style=f"bold white on {COLOURS[library]}")
+        legend.append(f" {LABELS[library]}  ")
+    console.print()
+    if seen:
+        console.print(legend)
+    on_legacy = counted(len(report.legacy_work), "operation")
+    console.print(
+        f"The host waited {times(len(report.synchronisations))}; queues waited "
+        f"{times(len(report.waits))}; {on_legacy} on the legacy stream",
+        soft_wrap=True,
+    )
+
+
+def _writable(text: str, console: Console) -> str:
+    """Return the text with what the console's encoding lacks written out."""
+    return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+
+
+def _drawn(operations: list[Operation], start: int, end: int, width: int, nothing: str) -> Text:
+    """Return a line that shows in each cell whose work is most of it."""
+    from rich.text import Text
+
+    cell = max(end - start, 1) / width
+    most = [0.0] * width
+    shown: list[Operation | None] = [None] * width
+    for one in operations:
+        first = min(int((one.start_ns - start) / cell), width - 1)
+        last = min(int((one.end_ns - start) / cell), width - 1)
+        for place in range(first, last + 1):
+            left, right = start + place * cell, start + (place + 1) * cell
+            covered = max(min(one.end_ns, right) - max(one.start_ns, left), 1)
+            if covered > most[place]:
+                most[place], shown[place] = covered, one
+    line = Text(no_wrap=True)
+    for found in shown:
+        if found is None:
+            line.append(nothing, style="dim")
+        elif found.is_work:
+            library = library_of(found)
+            line.append(LETTERS[library], style=f"bold white on {COLOURS[library]}")
+        else:
+            line.append(_HOST, style="bold")
+    return line
+
+
+def _names(lane: Lane) -> list[str]:
+    """Return what ran in a lane, equal neighbours together."""
+    lines: list[tuple[str, int]] = []
+    for one in lane.operations:
+        name = short(one.name)
+        text = f"{name} [{LABELS[one.library]}]" if one.library in LABELS else name
+        if lines and lines[-1][0] == text:
+            lines[-1] = text, lines[-1][1] + 1
+        else:
+            lines.append((text, 1))
+    told = [f"{count} x {text}" if count > 1 else text for text, count in lines[:_NAMES]]
+    return told + [f"and {len(lines) - _NAMES} more"] * (len(lines) > _NAMES)
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e6:.3f} ms" if ns < 1e9 else f"{ns / 1e9:.3f} s"  # noqa: PLR2004 - a second

@@ -1,0 +1,296 @@
+"""What a library provides to take part: an adapter, and the capabilities it may add.
+
+A module with these names is one. Users of the contract import it from ``streamkit.protocols``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from streamkit._base.queue import Queue
+
+API = 1
+"""The version of the adapter contract; an adapter states the one it was written for."""
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """One library's streams: recognise, extract, build. A module with these names is one.
+
+    ``name`` is what users write in ``to(name)`` and the root package of the library's types;
+    register it as an entry point of that name in the group ``streamkit.backends``.
+
+    What is special about its library it says by an attribute ``traits``.
+    """
+
+    name: str
+    api: int
+
+    @abstractmethod
+    def extract(self, obj: Any) -> Queue:
+        """Return the queue of this library's stream ``obj``.
+
+        Raises UnsupportedStreamError (or any TypeError) if ``obj`` is not one; StreamKit then
+        asks the next adapter and at last the CUDA stream protocol.
+        """
+
+    @abstractmethod
+    def borrow(self, queue: Queue) -> Any:
+        """Return the library's genuine stream object on this queue, which keeps it alive.
+
+        Called with the queue's context current; what it makes current instead is undone.
+        """
+
+
+class Traits(NamedTuple):
+    """What an adapter may say of its library; an adapter without ``traits`` has these."""
+
+    streams_are_fixed: bool = False
+    """One object means one queue for life, so ``wrap`` need not read it again."""
+    streams_are_values: bool = False
+    """Its objects destroy nothing, any two on a queue are as good, and they die unannounced: weak
+    references to them are not told."""
+    hides_owners: bool = False
+    """The garbage collector cannot see what its objects hold."""
+    any_context: bool = False
+    """It takes streams of other contexts than the device's primary one."""
+    remembers_handles: bool = True
+    """Its allocator knows streams by handle, so one that it saw is parked, not destroyed."""
+    has_streams: bool = True
+    """It has a stream class of its own."""
+    starts_on_default: bool = True
+    """Until somebody moves it, its current stream is a default one."""
+
+
+_USUAL = Traits()
+
+
+def traits_of(adapter: object) -> Traits:
+    """Return the adapter's ``traits``, or the usual ones."""
+    traits: Traits = getattr(adapter, "traits", _USUAL)
+    return traits
+
+
+@runtime_checkable
+class CurrentStream(Protocol):
+    """Capability: the library has a current stream.
+
+    Called with the stream's device current. ``current`` may initialise the library's CUDA state
+    and raises NoDeviceError where this build of the library has none. Optional beside these:
+    ``current_here()``, a cheap ``current`` of whatever device is current, and
+    ``current_context()``, the CUcontext that is current in this thread as an int, where the library
+    tells it at less cost than the driver's Python bindings.
+    """
+
+    @abstractmethod
+    def current(self, device: int) -> Any:
+        """Return the library's current stream object of that device, in this thread."""
+
+    @abstractmethod
+    def enter(self, stream: Any) -> Any:
+        """Make the library's own ``stream`` current, without a wait; return what undoes it."""
+
+    @abstractmethod
+    def leave(self, token: Any) -> None:
+        """Restore exactly what was current before the ``enter`` that returned ``token``."""
+
+
+class Finding(NamedTuple):
+    """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
+
+    code: str
+    """What it is, in a word that scripts can rely on, as in "two-views"."""
+    what: str
+    """What is wrong, with which object, in one sentence."""
+    remedy: str
+    """What to do."""
+    library: str | None = None
+    """The name of the library that it concerns, if it is one."""
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """Capability: the adapter finds what is wrong in its library, for ``streamkit.doctor()``."""
+
+    @abstractmethod
+    def diagnose(self) -> Iterable[Finding]:
+        """Return what is wrong now in the process or this thread, nothing if all is well.
+
+        Called if the library is loaded and there is a CUDA device, whose primary context is
+        current. It only looks: it changes nothing, and breaks no capture.
+        """
+
+
+class Binding(NamedTuple):
+    """The ways of one stream in and out of its library, prepared once for many scopes."""
+
+    enter: Callable[[], Any]
+    """Make the stream current, without a wait; return the token for ``leave``."""
+    leave: Callable[[Any], None]
+    """Restore exactly what was current before."""
+    is_current: Callable[[], bool]
+    """Whether the stream, this very object, is current now; asked inside such a scope only."""
+    set_current: Callable[[], None]
+    """Make the stream current again inside such a scope, remembering nothing."""
+    keeps_device: bool = True
+    """Whether the device that is current stays so: these four change the library's state alone."""
+
+
+@runtime_checkable
+class BindsCurrent(Protocol):
+    """Capability beside ``CurrentStream``: what a scope calls is prepared once for a stream.
+
+    Then a scope costs what the library's own calls do, and a nested one of the same stream only a
+    look. ``enter, leave = unbound(bind)`` gives the two functions of ``CurrentStream``.
+    """
+
+    @abstractmethod
+    def bind(self, stream: Any) -> Binding:
+        """Return the ways in and out for the library's own ``stream``."""
+
+
+def unbound(
+    bind: Callable[[Any], Binding],
+) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
+    """Return ``enter(stream)`` and ``leave(token)`` as ``bind`` makes them."""
+
+    def enter(stream: Any) -> Any:
+        binding = bind(stream)
+        return binding, binding.enter()
+
+    def leave(token: Any) -> None:
+        binding, inner = token
+        binding.leave(inner)
+
+    return enter, leave
+
+
+@runtime_checkable
+class Events(Protocol):
+    """Capability: the library's events can be read and built.
+
+    Optional beside these: ``event_device(event)``, its CUDA ordinal or None; ``record_event(event,
+    stream)``, where the library must record its events itself.
+    """
+
+    @abstractmethod
+    def event_handle(self, event: Any) -> int:
+        """Return the ``cudaEvent_t``, 0 if the library has not created it yet.
+
+        Raises UnsupportedStreamError (or any TypeError) if ``event`` is not one of its events.
+        """
+
+    @abstractmethod
+    def borrow_event(self, handle: int, device: int, owner: object) -> Any:
+        """Return the library's event object on ``handle``, keeping ``owner`` alive.
+
+        Raises UnsupportedStreamError where the library cannot wrap an event.
+        """
+
+
+@runtime_checkable
+class Arrays(Protocol):
+    """Capability: the library's arrays can be handed to another queue.
+
+    Optional beside these: ``record_stream(array, stream)``, where the library itself can have an
+    array's memory wait for the work of its own ``stream``; it returns whether it does.
+    ``lent_by(array)``, the owner that this array was lent with, if it is known; else None.
+    """
+
+    @abstractmethod
+    def array_device(self, array: Any) -> int | None:
+        """Return the CUDA ordinal of the array's device, None for the host.
+
+        Raises TypeError if ``array`` is not one of the library's arrays.
+        """
+
+    @abstractmethod
+    def lend(self, array: Any, owner: object) -> Any:
+        """Return an array of the same class on the same memory that holds ``owner``.
+
+        So do its views, and what other libraries make of it; ``array`` itself does not.
+        """
+
+
+# -- capture ----------------------------------------------------------------------------------
+
+
+class CapturePart(Protocol):
+    """One library's part in a capture; its stream is the library's current one all the while."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin it."""
+
+    @abstractmethod
+    def end(self) -> Any:
+        """End it well; return what the graph then holds."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End it if it was begun, in whatever state; the library is afterwards as before."""
+
+
+class CapturedGraph(Protocol):
+    """An executable graph, as ``end`` of the part that began the capture returns it."""
+
+    graph: int
+    """The ``CUgraph``, kept to be looked at."""
+    executable: int
+    """The ``CUgraphExec``."""
+
+    @abstractmethod
+    def launch(self, stream: Any) -> None:
+        """Queue a run on a stream of the library's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Destroy both; no launch runs any more, and no capture goes on here."""
+
+
+@runtime_checkable
+class BeginsCapture(Protocol):
+    """Capability: captures that the library takes part in are begun by it, one at a time.
+
+    Optional beside this and the other capabilities of captures: ``explain_capture(error)``, what
+    to do about an error of this library inside one, or None.
+    """
+
+    @abstractmethod
+    def begins_capture(self, stream: Any, mode: str) -> CapturePart:
+        """Return the part that begins on the library's own stream; ``end`` is a CapturedGraph.
+
+        ``mode`` is "global", "thread_local" or "relaxed".
+        """
+
+
+@runtime_checkable
+class JoinsCapture(Protocol):
+    """Capability: the library has to know of captures that others begin, one at a time."""
+
+    @abstractmethod
+    def joins_capture(self, stream: Any, mode: str) -> CapturePart:
+        """Return the part that joins the capture on the library's own stream."""
+
+
+@runtime_checkable
+class PreparesCapture(Protocol):
+    """Capability: the library makes things at their first use, which a capture forbids."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make them for the current device; called before anything captures."""
+
+
+@runtime_checkable
+class PoolsMemory(Protocol):
+    """Capability: this thread can allocate from a pool of its own, which a graph then holds."""
+
+    @abstractmethod
+    def pool(self) -> AbstractContextManager[object]:
+        """Allocate from a new pool in the block, also while this thread captures; give the pool."""

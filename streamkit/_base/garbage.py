@@ -1,0 +1,81 @@
+"""Holding back the garbage collector: what it frees could be illegal where it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from typing import TYPE_CHECKING
+
+from streamkit._base.locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_lock = new_lock()
+_holders: set[object] = set()
+_was_enabled = False
+
+
+@contextlib.contextmanager
+def held_back() -> Generator[None]:
+    """Let no collection start in any thread; the last block to end lets them again, if they were.
+
+    What loses its last reference dies at once, as ever.
+    """
+    holder = object()
+    try:
+        _take(holder)
+        yield
+    finally:
+        try:
+            _release(holder)
+        except BaseException:  # an interrupt
+            _release(holder)
+            raise
+
+
+def _take(holder: object) -> None:
+    global _was_enabled  # noqa: PLW0603 - the process has one collector
+    with _lock:
+        if not _holders:
+            _was_enabled = gc.isenabled()
+        _holders.add(holder)
+        gc.disable()
+
+
+def _release(holder: object) -> None:
+    """Let it go; a second time does what is left."""
+    global _was_enabled  # noqa: PLW0603 - the same
+    with _lock:
+        _holders.discard(holder)
+        if not _holders and _was_enabled:
+            gc.enable()
+            _was_enabled = False
+
+
+def _give_back() -> None:
+    """Let collections start in a forked child, where nobody ends the blocks."""
+    for holder in tuple(_holders):
+        _release(holder)
+
+
+os.register_at_fork(after_in_child=_give_back)
+
+
+def never_end(*objects: object) -> None:
+    """Give each object a reference that nobody gives up."""
+    import ctypes  # noqa: PLC0415 - slow to import
+
+    for one in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+@contextlib.contextmanager
+def unless_whole(one: object) -> Generator[None]:
+    """Let an object never end, unless the block ends well."""
+    import ctypes  # noqa: PLC0415 - the same
+
+    never_end(one)  # first, for an interrupt can come at any moment
+    yield
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(one))

@@ -1,0 +1,557 @@
+"""The words of every error, in one place: what happened, with which object, and what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, NoReturn
+
+from streamkit.errors import (
+    BackendNotInstalledError,
+    CaptureError,
+    DeviceMismatchError,
+    DriverError,
+    ForkedProcessError,
+    NoDeviceError,
+    OneQueueError,
+    ScopeError,
+    StreamClosedError,
+    UnsupportedStreamError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+DISTRIBUTION = "streamkit-cuda"
+
+
+def describe(obj: object) -> str:
+    """Name an object for a message.
+
+    Foreign objects are named by their type: the ``repr`` of a CUDA array waits for the device.
+    """
+    kind = type(obj)
+    if isinstance(obj, type):
+        text = f"the class {obj.__module__}.{obj.__qualname__}"
+    elif isinstance(obj, (tuple, list)) and kind in _PAIRS:
+        text = _PAIRS[kind].format(", ".join(describe(item) for item in obj[:_ITEMS]))
+    elif kind in _PLAIN or str(kind.__module__).partition(".")[0] == "streamkit":
+        text = repr(obj)
+    else:
+        return f"<{kind.__module__}.{kind.__qualname__} object at {id(obj):#x}>"
+    return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
+
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
+_PAIRS: dict[type, str] = {tuple: "({})", list: "[{}]"}
+_ITEMS = 4
+_LINE = 120
+
+
+# -- what is not a stream ---------------------------------------------------------------------
+
+
+def not_a_stream(obj: object) -> UnsupportedStreamError:
+    """Word the refusal of an object that no adapter knows."""
+    if isinstance(obj, int) and not isinstance(obj, bool):
+        return UnsupportedStreamError(
+            f"cannot wrap {obj!r}: a bare integer says neither device nor owner. If it is a "
+            "cudaStream_t, use streamkit.from_handle(handle, owner=...)."
+        )
+    if obj is None:
+        return UnsupportedStreamError(
+            "cannot wrap None. For a default queue use streamkit.default_stream(); for what a "
+            "library uses now, streamkit.current_stream(library)."
+        )
+    if isinstance(obj, type):
+        return UnsupportedStreamError(
+            f"cannot wrap the class {obj.__module__}.{obj.__qualname__}: pass an instance of it."
+        )
+    return UnsupportedStreamError(
+        f"cannot wrap {describe(obj)}: it is no stream of a library StreamKit knows and has no "
+        "__cuda_stream__() method."
+    )
+
+
+def not_an_event(obj: object) -> UnsupportedStreamError:
+    """Word the refusal of an object that is nobody's event."""
+    return UnsupportedStreamError(
+        f"{describe(obj)} is no event of a library StreamKit knows. A fresh one comes from "
+        "streamkit.new_event() or s.record()."
+    )
+
+
+def bad_protocol(obj: object, what: str) -> UnsupportedStreamError:
+    """Word a ``__cuda_stream__`` that does not answer ``(0, handle)``."""
+    kind = type(obj)
+    return UnsupportedStreamError(
+        f"{kind.__module__}.{kind.__qualname__}.__cuda_stream__ {what}; the protocol asks for a "
+        "method that returns the tuple (0, handle), handle an int."
+    )
+
+
+def bad_handle(handle: object) -> UnsupportedStreamError | ValueError:
+    """Word a stream handle of the wrong type or range."""
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        return UnsupportedStreamError(
+            f"a stream handle is an int (a cudaStream_t), not {describe(handle)}. Stream objects "
+            "go to streamkit.wrap(obj)."
+        )
+    return ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
+
+
+def host_device() -> ValueError:
+    """Word the host named as the device of a CUDA stream."""
+    return ValueError("device='cpu' has no CUDA stream: use None, 'cuda', 'cuda:N' or an ordinal.")
+
+
+def bad_device(device: object) -> ValueError:
+    """Word a device StreamKit cannot read."""
+    return ValueError(
+        f"{describe(device)} is no device: use None, 'cpu', 'cuda', 'cuda:N' or an int ordinal."
+    )
+
+
+def unknown_library(name: object, known: Iterable[str]) -> UnsupportedStreamError:
+    """Word a library name that no row and no entry point carries."""
+    return UnsupportedStreamError(
+        f"StreamKit has no adapter for {describe(name)}. Known: {', '.join(sorted(known))}. "
+        "Others come as packages with an entry point in the group 'streamkit.backends'."
+    )
+
+
+def no_current_stream(library: str) -> UnsupportedStreamError:
+    """Word the refusal of a current stream where the library has none."""
+    return UnsupportedStreamError(
+        f"{library} has no current stream: it takes a stream with each call. Pass it "
+        f"s.to({library!r})."
+    )
+
+
+def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStreamError:
+    """Word a queue that a library cannot represent."""
+    return UnsupportedStreamError(f"{library} cannot take {what}: {instead}")
+
+
+# -- arrays -----------------------------------------------------------------------------------
+
+
+# -- what is missing --------------------------------------------------------------------------
+
+
+def not_installed(library: str, extras: Iterable[str], cause: object) -> BackendNotInstalledError:
+    """Word a library that cannot be imported; of several extras the CUDA version decides."""
+    lines = " or ".join(f"pip install '{DISTRIBUTION}[{extra}]'" for extra in extras)
+    return BackendNotInstalledError(
+        f"{library} cannot be imported ({cause}). Install it with: {lines}", name=library
+    )
+
+
+def no_device(what: str) -> NoDeviceError:
+    """Word a machine without CUDA."""
+    return NoDeviceError(
+        f"no CUDA device: {what}. Without a GPU, streamkit.new_stream(device='cpu') gives the "
+        "same interface on the host."
+    )
+
+
+def old_driver(version: int) -> DriverError:
+    """Word a driver from before CUDA 12."""
+    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return DriverError(
+        "cuDriverGetVersion",
+        "cudaErrorInsufficientDriver",
+        35,
+        f"This driver serves {cuda}, and StreamKit needs one of CUDA 12 or newer: update the "
+        "NVIDIA driver. streamkit.new_stream(device='cpu') works without one.",
+    )
+
+
+def no_such_device(ordinal: int, count: int) -> NoDeviceError:
+    """Word an ordinal beyond the devices there are."""
+    return NoDeviceError(f"there is no cuda:{ordinal}: this process sees {count} CUDA device(s).")
+
+
+def forked() -> ForkedProcessError:
+    """Word CUDA used in a forked child."""
+    return ForkedProcessError(
+        "this process was forked after CUDA was initialised, and CUDA does not survive a fork. "
+        "Start workers with multiprocessing's 'spawn' or 'forkserver' method."
+    )
+
+
+# -- wrong moment, wrong place ----------------------------------------------------------------
+
+
+def closed(obj: object) -> StreamClosedError:
+    """Word the use of a closed object."""
+    return StreamClosedError(f"{describe(obj)} is closed. Make a new one.")
+
+
+def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureError:
+    """Word an operation that would invalidate the capture on this stream."""
+    return CaptureError(
+        f"{operation} of {describe(obj)} while it captures would invalidate the capture, so it "
+        f"was not tried: {instead}"
+    )
+
+
+def kept_in_capture(stream: object) -> CaptureError:
+    """Word something to be kept for work that a capture only notes down."""
+    return CaptureError(
+        f"{describe(stream)} captures: what its work uses must live as long as the graph, for that "
+        "work runs with each launch. Keep the objects beside the graph."
+    )
+
+
+def legacy_unknown_in_capture() -> CaptureError:
+    """Word the legacy stream first met while a blocking stream captures."""
+    return CaptureError(
+        "the legacy default stream cannot be looked at while a blocking stream captures, and work "
+        "on it would invalidate that capture. Call streamkit.default_stream() once before it, or "
+        "capture on a nonblocking stream."
+    )
+
+
+def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
+    """Word two devices that met."""
+    return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
+
+
+def not_copied(obj: object) -> TypeError:
+    """Word a copy or a pickle of something that only this process has, once."""
+    return TypeError(
+        f"{describe(obj)} cannot be copied or pickled: it is of this process alone. Make a stream "
+        "in each process; within one, share this object."
+    )
+
+
+def wrong_thread(what: object, home: object, here: object) -> ScopeError:
+    """Word a per-thread default stream used from another thread."""
+    return ScopeError(
+        f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
+        "another one. Call streamkit.per_thread_stream() in the thread that uses it, or share a "
+        "streamkit.new_stream()."
+    )
+
+
+def process_wide(library: str, here: str, there: str, thread: str, ways: str) -> ScopeError:
+    """Word a process-wide current stream that another thread's scope has moved elsewhere.
+
+    ``ways`` says how to do without it.
+    """
+    return ScopeError(
+        f"{library} has one current stream for the whole process, and thread {thread} holds it on "
+        f"{there}; thread {threading.current_thread().name} asks for {here}. "
+        f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and {ways}."
+    )
+
+
+def left_out_of_order(what: str, lost: Iterable[str] = ()) -> ScopeError:
+    """Word a scope that was not left in last-in, first-out order by the thread that entered it."""
+    text = (
+        f"{what}. Scopes end in reverse order, in the thread and task that entered them; do not "
+        "hold one across an await or a yield."
+    )
+    missing = list(lost)
+    return ScopeError(text + (f" Not restored: {'; '.join(missing)}." if missing else ""))
+
+
+def not_restored(lost: Iterable[str]) -> ScopeError:
+    """Word libraries whose previous stream could not be set again."""
+    return ScopeError(f"the scope was left, but not everything is restored: {'; '.join(lost)}.")
+
+
+def _standing(where: Mapping[str, object]) -> str:
+    return "; ".join(f"{library} on {describe(stream)}" for library, stream in where.items())
+
+
+def no_single_current(where: Mapping[str, object]) -> ScopeError:
+    """Word libraries that stand on different queues when one current stream is asked for."""
+    return ScopeError(
+        f"there is no one current stream: {_standing(where)}. Name the library, as in "
+        "streamkit.current_stream('...'), or enter streamkit.use(stream)."
+    )
+
+
+def not_one_queue(where: Mapping[str, object]) -> OneQueueError:
+    """Word libraries that stand on different queues when one was asserted."""
+    return OneQueueError(
+        f"the libraries are not on one queue: {_standing(where)}. Put the work inside "
+        "'with streamkit.use(stream):', after every import."
+    )
+
+
+def not_an_array(obj: object) -> TypeError:
+    """Word something to be handed over that is no array of a library that can lend it."""
+    return TypeError(
+        f"{describe(obj)} is no array that can be handed over. For the order use s.wait(stream); "
+        "keep anything alive for the work submitted so far with s.keep(obj)."
+    )
+
+
+def needs_after(array: object) -> TypeError:
+    """Word an array whose library cannot tell on which stream it was used."""
+    return TypeError(
+        f"{describe(array)} does not tell on which stream it was used, for its library has no "
+        "current stream there. Name it: streamkit.handoff(array, stream, after=...)."
+    )
+
+
+def cannot_lend(array: object, why: str) -> TypeError:
+    """Word an array whose memory cannot be given to a second one."""
+    return TypeError(
+        f"{describe(array)} cannot be handed over: {why}. Order the streams with s.wait(stream), "
+        "and keep it with s.keep(array) after its last use."
+    )
+
+
+_STRAYS = 12  # lines
+
+
+def audit_not_over() -> ScopeError:
+    """Word a report that is read inside its block."""
+    return ScopeError("the report is made when the block ends. Read it after 'with ... as report:'")
+
+
+def ran_elsewhere(stream: object, strays: Iterable[object], count: int) -> OneQueueError:
+    """Word the work of an audit that did not run on one stream, or that there was none."""
+    if not count:
+        return OneQueueError(
+            f"nothing ran in the audit, so nothing is known of {describe(stream)}. Put the work "
+            "inside its block."
+        )
+    lines = Counter(map(str, strays))
+    shown = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in lines.items()]
+    more = len(shown) - _STRAYS
+    if more > 0:
+        shown[_STRAYS:] = [f"  and {more} more"]
+    return OneQueueError(
+        f"{lines.total()} of {count} operations did not run on {describe(stream)}:\n"
+        + "\n".join(shown)
+        + "\nPut the work inside 'with streamkit.use(stream):', after every import."
+    )
+
+
+def no_cupti(cause: object) -> ScopeError:
+    """Word CUPTI that refuses to record."""
+    return ScopeError(
+        f"CUPTI cannot record here ({cause}). It serves one tool at a time, and needs CUDA 13: end "
+        "Nsight or another profiler, or look at what 'nvidia-smi' says of the driver."
+    )
+
+
+def audit_in_profiler() -> ScopeError:
+    """Word an audit inside a profiler that uses CUPTI too."""
+    return ScopeError(
+        "PyTorch's profiler is running, and CUPTI serves one tool at a time: both would lose their "
+        "records. Run the audit before or after it."
+    )
+
+
+def audit_disturbed() -> ScopeError:
+    """Word an audit whose records went to another tool."""
+    return ScopeError(
+        "another tool took CUPTI inside the audit, so its records are lost: PyTorch's profiler is "
+        "one. Run them one after the other."
+    )
+
+
+_FIRST_USE = (
+    "Run the block once before it is captured: what a library makes at its first use is illegal "
+    "inside."
+)
+
+
+# -- what cannot begin ------------------------------------------------------------------------
+
+
+def bad_mode(mode: object, modes: Iterable[str]) -> ValueError:
+    """Word a capture mode that CUDA does not have."""
+    return ValueError(f"{describe(mode)} is no capture mode: use one of {', '.join(modes)}.")
+
+
+def host_capture(stream: object) -> UnsupportedStreamError:
+    """Word a capture of host work."""
+    return UnsupportedStreamError(
+        f"{describe(stream)} has no graphs: host work is not captured. Without a GPU call the "
+        "block's code again instead of launching a graph."
+    )
+
+
+def legacy_capture(stream: object) -> CaptureError:
+    """Word a capture on the legacy default stream."""
+    return CaptureError(
+        f"{describe(stream)} is the legacy default stream, which CUDA cannot capture. Capture on a "
+        "stream of its own: streamkit.capture() makes one."
+    )
+
+
+def already_capturing(stream: object) -> CaptureError:
+    """Word a capture inside another one."""
+    return CaptureError(
+        f"{describe(stream)} captures already, so another capture was not begun here. End that one "
+        "first."
+    )
+
+
+def one_at_a_time(libraries: Iterable[str]) -> CaptureError:
+    """Word a second capture with libraries of which the process has one."""
+    return CaptureError(
+        f"another capture is going on in this process, and {' and '.join(libraries)} can take part "
+        "in one at a time. End that one first, or capture one after another under a lock."
+    )
+
+
+# -- what goes wrong inside -------------------------------------------------------------------
+
+
+def not_capturing(graph: object) -> CaptureError:
+    """Word what only a graph that is being captured can do."""
+    return CaptureError(
+        f"{describe(graph)} is not being captured: sections are for inside the capture's block."
+    )
+
+
+def still_capturing(graph: object) -> CaptureError:
+    """Word the use of a graph inside its own block."""
+    return CaptureError(f"{describe(graph)} is still being captured: use it after the block.")
+
+
+def event_in_capture(event: object) -> CaptureError:
+    """Word an event asked inside a capture."""
+    return CaptureError(
+        f"asking {describe(event)} inside a capture could invalidate it, so it was not tried: ask "
+        "after the block."
+    )
+
+
+def event_of_capture(event: object) -> CaptureError:
+    """Word an event asked while the stream of its last record captures."""
+    return CaptureError(
+        f"{describe(event)} was last recorded on a stream that captures: asking it could "
+        "invalidate that capture, so it was not tried. Ask when the capture has ended."
+    )
+
+
+def launch_in_capture(graph: object, stream: object) -> CaptureError:
+    """Word a launch on a stream that captures."""
+    return CaptureError(
+        f"{describe(graph)} was not launched on {describe(stream)}, which captures: that would "
+        "invalidate the capture. Launch it outside, or run its work again inside."
+    )
+
+
+def _pending(busy: Sequence[object]) -> str:
+    if not busy:
+        return ""
+    return f" Work is pending on {', '.join(map(describe, busy))}."
+
+
+def empty_section(name: str, stream: object, busy: Sequence[object]) -> CaptureError:
+    """Word a section that added nothing to the graph."""
+    return CaptureError(
+        f"the section {name!r} added no node to the graph of {describe(stream)}: it did no GPU "
+        f"work, or on a stream outside the capture.{_pending(busy)} Let the work take its "
+        "library's current stream, or pass it g.stream; a stream joins by t.wait(g.stream)."
+    )
+
+
+def empty_capture(stream: object, busy: Sequence[object]) -> CaptureError:
+    """Word a capture of nothing."""
+    return CaptureError(
+        f"nothing was captured on {describe(stream)}: the block did no GPU work, or on a stream "
+        f"outside the capture.{_pending(busy)} Let the work take its library's current stream, or "
+        "pass it g.stream; a stream joins by t.wait(g.stream)."
+    )
+
+
+def unjoined(stream: object, forks: Sequence[object]) -> CaptureError:
+    """Word streams that joined a capture and never came back to it."""
+    who = ", ".join(map(describe, forks)) if forks else "another stream"
+    return CaptureError(
+        f"{who} took part in the capture on {describe(stream)} and was not joined again, so the "
+        "capture was dropped. End what it does with g.stream.wait(that stream)."
+    )
+
+
+def left_for_elsewhere(stream: object, library: str, handle: int) -> CaptureError:
+    """Word a library that the block has moved out of the capture."""
+    return CaptureError(
+        f"the block has left {library} on another stream, {handle:#x}, which takes no part in the "
+        f"capture on {describe(stream)}: what {library} was given there is not in the graph. Move "
+        "it in a with block, whose stream joins by t.wait(g.stream)."
+    )
+
+
+def ended_inside(stream: object) -> CaptureError:
+    """Word a capture that somebody else has ended."""
+    return CaptureError(
+        f"the capture on {describe(stream)} was ended inside its block: leave that to streamkit."
+    )
+
+
+def not_ended(stream: object, error: Exception) -> str:
+    """Word what failed after the error of a capture."""
+    return (
+        f"and after that the capture on {describe(stream)} could not be ended: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def broken(stream: object, *, blocking: bool) -> CaptureError:
+    """Word a capture that CUDA has invalidated."""
+    return CaptureError(
+        f"something illegal broke the capture on {describe(stream)}: a wait for the GPU, a copy to "
+        "the host, memory allocated or freed by CUDA itself, or a question about a stream that "
+        f"captures.{_of_blocking(blocking=blocking)} {_FIRST_USE}"
+    )
+
+
+def illegal_inside(stream: object, error: DriverError) -> CaptureError:
+    """Word an error of the driver that is about the capture itself."""
+    return CaptureError(f"the capture on {describe(stream)} was dropped: {error}")
+
+
+def failed(
+    stream: object, error: BaseException, advice: str | None, *, blocking: bool
+) -> CaptureError:
+    """Word another library's error inside a capture."""
+    said = str(error).partition("\n")[0]
+    return CaptureError(
+        f"{type(error).__name__} inside the capture on {describe(stream)}, which was dropped: "
+        f"{said}.{_of_blocking(blocking=blocking)} {advice or _FIRST_USE}"
+    )
+
+
+def _of_blocking(*, blocking: bool) -> str:
+    if not blocking:
+        return ""
+    return (
+        " This stream is a blocking one: work on the legacy default stream, of any thread, is "
+        "illegal while it captures. A nonblocking one allows it."
+    )
+
+
+def future_of_the_parent() -> ForkedProcessError:
+    """Word the outcome, in a forked child, of a function that the parent calls."""
+    return ForkedProcessError(
+        "this future was pending when the process was forked: its function is called in the "
+        "parent, and its outcome is known there only. Ask for it before the fork, or start workers "
+        "with multiprocessing's 'spawn' or 'forkserver' method."
+    )
+
+
+def cannot_watch() -> RuntimeError:
+    """Word an ``await`` or ``then`` without the thread that would wait for the queue."""
+    return RuntimeError(
+        "no thread can be started that waits for the queue: the interpreter is ending, or there "
+        "are too many. Call sync() instead."
+    )
+
+
+def raise_timeout(what: object, timeout: float) -> NoReturn:
+    """Raise the built-in TimeoutError, naming what is still pending and after how many seconds."""
+    message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."
+    raise TimeoutError(message)

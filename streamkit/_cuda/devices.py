@@ -1,0 +1,47 @@
+"""Reading a ``device`` argument: None, "cpu", "cuda", "cuda:N", an ordinal, a library's device."""
+
+from __future__ import annotations
+
+import re
+
+from streamkit._base import messages
+from streamkit._cuda import driver
+
+_CUDA_DEVICE = re.compile(r"cuda(?::(\d+))?")
+
+
+def parse(device: object) -> int | str | None:
+    """Return the ordinal, "cpu", or None for the current device; ValueError for anything else."""
+    if device is None:
+        return None
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return device
+    # compared as text: warp's "==" asks CUDA, an array's answers with an array
+    text = device if isinstance(device, str) else str(device) if _names_device(device) else ""
+    match = _CUDA_DEVICE.fullmatch(text)
+    if text == "cpu":
+        return "cpu"
+    if match is None:
+        raise messages.bad_device(device)
+    return int(match[1]) if match[1] else None
+
+
+def _names_device(device: object) -> bool:
+    # torch.device and wp.Device print themselves in this form; a tensor's text would wait for it
+    return type(device).__name__.lower() == "device"
+
+
+def on_host(device: object) -> bool:
+    """Whether a new or default stream belongs to the host: asked for, or nothing else there."""
+    parsed = parse(device)
+    if parsed == "cpu":
+        return True
+    return parsed is None and device is None and not driver.is_present()
+
+
+def ordinal_of(device: object) -> int | None:
+    """Return the CUDA ordinal, None for the current device; ValueError for the host."""
+    parsed = parse(device)
+    if parsed == "cpu":
+        raise messages.host_device()
+    return parsed if isinstance(parsed, int) else None

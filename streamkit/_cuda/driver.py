@@ -1,0 +1,300 @@
+"""Every call to the CUDA driver, and every error code turned into DriverError.
+
+Nothing here is called at import: the driver is loaded by the first call that needs it. Handles,
+contexts and events are plain ints, or the bindings' own objects of them. A handle is one the driver
+may see: 1 for the legacy stream, never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM
+changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._base.locks import new_lock
+from streamkit._base.queue import LEGACY
+from streamkit._cuda import loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+_NOT_READY = 600
+_CAPTURE_IMPLICIT = 906
+_NONBLOCKING_FLAG = 1
+_RELAXED = 2
+_HERE: AbstractContextManager[None] = contextlib.nullcontext()
+
+_lock = new_lock()
+_primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
+_devices: dict[int, int] = {}  # the same, the other way round
+
+
+def is_usable() -> bool:
+    """Whether the driver may be called by a destructor: loaded, and not in a forked child."""
+    return loader.is_loaded()
+
+
+@functools.cache
+def is_present() -> bool:
+    """Whether this machine has a driver and a device; any failure but their absence raises."""
+    try:
+        return device_count() > 0
+    except errors.NoDeviceError:
+        return False
+
+
+def error(call: str, code: int) -> errors.DriverError:
+    """Return the error of a call that answered this code."""
+    _, name = loader.cu.cuGetErrorName(code)
+    return errors.DriverError(call, name.decode() if name else "unknown", int(code))
+
+
+def ask(call: str, *arguments: object) -> Any:
+    """Call the driver; return its one answer, a tuple of several, or None."""
+    code, *answers = getattr(loader.cu, call)(*arguments)
+    if code:
+        raise error(call, code)
+    return answers[0] if len(answers) == 1 else tuple(answers) or None
+
+
+# -- devices and contexts ---------------------------------------------------------------------
+
+
+def device_count() -> int:
+    """Return how many devices this process sees."""
+    return int(ask("cuDeviceGetCount"))
+
+
+def device_name(device: int) -> str:
+    """Return what the driver calls a device; no context is made for it."""
+    name: bytes = ask("cuDeviceGetName", 256, device)
+    return name.partition(b"\0")[0].decode(errors="replace")
+
+
+def current_context() -> int:
+    """Return this thread's current context, 0 if it has none."""
+    code, context = loader.cu.cuCtxGetCurrent()
+    if code:
+        raise error("cuCtxGetCurrent", code)
+    return int(context)
+
+
+def context_answer(context: int) -> tuple[Any, Any]:
+    """Return what ``cuCtxGetCurrent`` answers while that context is current.
+
+    Comparing answers costs two thirds of ``current_context``, and a failure is unequal too.
+    """
+    return loader.cu.CUresult.CUDA_SUCCESS, loader.cu.CUcontext(context)
+
+
+def set_context(context: int) -> None:
+    """Make a context current in this thread; 0 for none."""
+    ask("cuCtxSetCurrent", context)
+
+
+@contextlib.contextmanager
+def in_context(context: int) -> Generator[None]:
+    """Hold a context current for the block, then have the previous one back."""
+    ask("cuCtxPushCurrent", context)
+    try:
+        yield
+    finally:
+        ask("cuCtxPopCurrent")
+
+
+def ensure_context(context: int) -> AbstractContextManager[None]:
+    """Return ``in_context``, or what does nothing where the context is current already."""
+    return _HERE if current_context() == context else in_context(context)
+
+
+def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
+    """Make something in a context; it goes if the context before cannot be had back."""
+    made = 0
+    try:
+        with in_context(context):
+            made = int(make())
+    except errors.DriverError:
+        if made:
+            destroy(made)
+        raise
+    return made
+
+
+def current_device() -> int:
+    """Return the device of this thread's current context, 0 if it has none (as the runtime)."""
+    return int(ask("cuCtxGetDevice")) if current_context() else 0
+
+
+def primary_device(context: int) -> int | None:
+    """Return the device whose primary context this is, None if it is no device's."""
+    return _devices.get(context)
+
+
+def primary_context(device: int) -> int:
+    """Return the device's primary context, which every library here uses."""
+    context = _primary.get(device)
+    if context is None:
+        count = device_count()
+        if not 0 <= device < count:
+            raise messages.no_such_device(device, count)
+        with _lock:
+            if device not in _primary:
+                context = int(ask("cuDevicePrimaryCtxRetain", device))
+                _devices[context], _primary[device] = device, context
+            context = _primary[device]
+    return context
+
+
+def priority_range(device: int) -> tuple[int, int]:
+    """Return (lowest, highest) stream priority; the highest is the smaller number."""
+    with in_context(primary_context(device)):
+        least, greatest = ask("cuCtxGetStreamPriorityRange")
+    return int(least), int(greatest)
+
+
+def primary_is_active(device: int) -> bool:
+    """Whether anybody has used the device's primary context."""
+    return bool(ask("cuDevicePrimaryCtxGetState", device)[1])
+
+
+def default_context() -> int:
+    """Return what is to be current in a thread that had no context: among devices, device 0's.
+
+    With none, a runtime that has been on another device says that it still is, and launches on
+    device 0. But none, 0, while nobody uses device 0, whose context costs memory.
+    """
+    return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
+
+
+def sync_context(context: int) -> None:
+    """Block until all work of a context has run, without the GIL; breaks a capture in it."""
+    with in_context(context):
+        ask("cuCtxSynchronize")
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
+    """Create a stream in the device's primary context."""
+    flags = _NONBLOCKING_FLAG if nonblocking else 0
+    call = functools.partial(ask, "cuStreamCreateWithPriority", flags, priority)
+    return create_in(primary_context(device), call, destroy_stream)
+
+
+def destroy_stream(stream: int) -> None:
+    """Destroy a stream; the driver lets its pending work run first."""
+    ask("cuStreamDestroy", stream)
+
+
+def stream_context(stream: int) -> tuple[int, int, bool]:
+    """Return (context, device, whether that is its primary context) of a created stream."""
+    answer = loader.cu.cuStreamGetCtx(stream)
+    if answer[0]:
+        raise error("cuStreamGetCtx", answer[0])
+    context = int(answer[1])
+    known = _devices.get(context)
+    if known is not None:
+        return context, known, True
+    with in_context(context):
+        device = current_device()
+    return context, device, primary_context(device) == context
+
+
+def stream_id(stream: int) -> int:
+    """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
+    code, number = loader.cu.cuStreamGetId(stream)
+    if code:
+        raise error("cuStreamGetId", code)
+    return int(number)
+
+
+def id_outside_capture(stream: Any) -> int | None:
+    """Return ``stream_id``, or None, unasked, if the stream captures."""
+    cu = loader.cu
+    code, status = cu.cuStreamIsCapturing(stream)
+    if code:
+        raise error("cuStreamIsCapturing", code)
+    if status:
+        return None
+    code, number = cu.cuStreamGetId(stream)  # ``stream_id``, without a call
+    if code:
+        raise error("cuStreamGetId", code)
+    return number  # type: ignore[no-any-return]  # an int
+
+
+def legacy_id() -> int:
+    """Return the id of the legacy stream of the current context.
+
+    Refused while any blocking stream captures, for asking would invalidate that capture.
+    """
+    if capture_id(LEGACY) is not None:
+        raise messages.legacy_unknown_in_capture()
+    return stream_id(LEGACY)
+
+
+def stream_is_nonblocking(stream: int) -> bool:
+    """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
+    code, flags = loader.cu.cuStreamGetFlags(stream)
+    if code:
+        raise error("cuStreamGetFlags", code)
+    return bool(int(flags) & _NONBLOCKING_FLAG)
+
+
+def stream_priority(stream: int) -> int:
+    """Return the stream's effective priority."""
+    return int(ask("cuStreamGetPriority", stream))
+
+
+def capture_id(stream: int) -> int | None:
+    """Return the id of the capture on this stream, None if it does not capture.
+
+    For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
+    makes every question about the legacy stream illegal.
+    """
+    code, status = loader.cu.cuStreamIsCapturing(stream)
+    if code == _CAPTURE_IMPLICIT and stream == LEGACY:
+        return 0
+    if code:
+        raise error("cuStreamIsCapturing", code)
+    return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
+
+
+class beside_captures:  # noqa: N801 - used as a function
+    """Allow this thread to query and wait although it, or another, captures some other stream."""
+
+    def __enter__(self) -> None:
+        self._before = _exchange_mode(_relaxed())
+
+    def __exit__(self, *_: object) -> None:
+        _exchange_mode(self._before)
+
+
+def _exchange_mode(mode: Any) -> Any:
+    code, previous = loader.cu.cuThreadExchangeStreamCaptureMode(mode)
+    if code:
+        raise error("cuThreadExchangeStreamCaptureMode", code)
+    return previous
+
+
+@functools.cache
+def _relaxed() -> Any:
+    return loader.cu.CUstreamCaptureMode(_RELAXED)
+
+
+def is_done(call: str, handle: int) -> bool:
+    """Return the answer of a question that has done and not done for codes; others raise."""
+    (code,) = getattr(loader.cu, call)(handle)
+    if code and code != _NOT_READY:
+        raise error(call, code)
+    return not code
+
+
+def stream_done(stream: int) -> bool:
+    """Return whether the stream is idle; an error on it raises."""
+    with beside_captures():
+        return is_done("cuStreamQuery", stream)

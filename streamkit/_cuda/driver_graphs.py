@@ -1,0 +1,207 @@
+"""The driver's calls for captures and for the graphs they make."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit import errors
+from streamkit._cuda import driver, loader
+from streamkit._cuda.driver import ask
+
+if TYPE_CHECKING:
+    from streamkit.protocols import CapturedGraph
+
+MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+"""How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
+
+_ACTIVE = 1
+_AUTO_FREE_ON_LAUNCH = 1
+_MEMORY_FREE = 11  # the type of a node
+
+
+class Captured(NamedTuple):
+    """A capture as one of its streams sees it."""
+
+    is_valid: bool
+    graph: int
+    """What was captured so far; the driver's until the capture ends."""
+    frontier: frozenset[int]
+    """The nodes that the stream's next work depends on."""
+
+
+def captured(stream: int) -> Captured | None:
+    """Return the capture in which a stream takes part, None if it does not capture."""
+    status = _status(stream)
+    if not status:
+        return None
+    if status != _ACTIVE:
+        return Captured(is_valid=False, graph=0, frontier=frozenset())
+    _, _, graph, nodes, *_ = ask("cuStreamGetCaptureInfo", stream)
+    frontier = frozenset(int(node) for node in nodes or ())
+    return Captured(is_valid=True, graph=int(graph), frontier=frontier)
+
+
+def _status(stream: int) -> int:
+    return int(ask("cuStreamIsCapturing", stream))
+
+
+def begin(stream: int, mode: str) -> None:
+    """Let a stream capture what it is given from now on, in one of ``MODES``."""
+    ask("cuStreamBeginCapture", stream, loader.cu.CUstreamCaptureMode(MODES[mode]))
+
+
+def end(stream: int) -> int:
+    """End the capture that began on this stream; return its graph."""
+    return int(ask("cuStreamEndCapture", stream))
+
+
+def discard(stream: int) -> None:
+    """End the capture that began on this stream, valid or not, if there is one."""
+    if _status(stream):
+        code, graph = loader.cu.cuStreamEndCapture(stream)
+        if not code:
+            destroy(int(graph))
+        elif _status(stream):
+            raise driver.error("cuStreamEndCapture", code)
+
+
+def count(graph: int) -> int:
+    """Return how many nodes a graph has."""
+    return int(ask("cuGraphGetNodes", graph)[1])
+
+
+def add_empty_node(graph: int) -> None:
+    """Add a node that does nothing."""
+    ask("cuGraphAddEmptyNode", graph, None, 0)
+
+
+def ends(graph: int) -> frozenset[int]:
+    """Return the nodes that nothing follows, but for those that only free memory."""
+    nodes, _ = ask("cuGraphGetNodes", graph, count(graph))
+    # the first does not know the edges' data of CUDA 12.3
+    newest = hasattr(loader.cu, "cuGraphGetEdges_v2")
+    edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
+    before = ask(edges, graph, int(ask(edges, graph)[-1]))[0]
+    followed = {int(node) for node in before}
+    return frozenset(
+        int(node)
+        for node in nodes
+        if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
+    )
+
+
+def instantiate(graph: int) -> int:
+    """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch.
+
+    Illegal beside a capture, as ``destroy_executable``.
+    """
+    return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
+
+
+def launch(executable: int, stream: int) -> None:
+    """Queue a run of the graph, after the one before."""
+    ask("cuGraphLaunch", executable, stream)
+
+
+def upload(executable: int, stream: int) -> None:
+    """Bring the graph to the device, so that its first launch need not."""
+    ask("cuGraphUpload", executable, stream)
+
+
+def dot(graph: int) -> str:
+    """Return the graph in the language of Graphviz."""
+    with tempfile.TemporaryDirectory(prefix="streamkit-") as folder:
+        path = Path(folder, "graph.dot")
+        ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
+        return path.read_text()
+
+
+def destroy(graph: int) -> None:
+    """Destroy a graph; what was instantiated from it stays."""
+    ask("cuGraphDestroy", graph)
+
+
+def destroy_executable(executable: int) -> None:
+    """Destroy an executable; a launch of it that runs goes on."""
+    ask("cuGraphExecDestroy", executable)
+
+
+class DriverPart:
+    """The driver's own part in a capture, where no library has to begin it."""
+
+    _is_refused = False
+
+    def __init__(self, stream: int, mode: str) -> None:
+        self._stream = stream
+        self._mode = mode
+
+    def begin(self) -> None:
+        """Begin it."""
+        try:
+            begin(self._stream, self._mode)
+        except errors.DriverError:
+            self._is_refused = True
+            raise
+
+    def end(self) -> DriverGraph:
+        """End it and return its executable graph."""
+        graph = DriverGraph()
+        try:
+            graph.graph = end(self._stream)
+            with driver.beside_captures():
+                graph.executable = instantiate(graph.graph)
+        except BaseException:
+            with driver.beside_captures():
+                graph.close()
+            raise
+        return graph
+
+    def abandon(self) -> None:
+        """End it, in whatever state."""
+        if not self._is_refused:  # else a capture on the stream is somebody else's
+            discard(self._stream)
+
+
+class DriverGraph:
+    """A graph that the driver alone knows."""
+
+    graph: int = 0
+    executable: int = 0
+
+    def launch(self, stream: Any) -> None:
+        """Queue a run on a stream, given by its handle."""
+        launch(self.executable, stream)
+
+    def close(self) -> None:
+        """Destroy it; after a failure, a second time does what is left."""
+        # marked as gone before it is: an interrupt must not let it be destroyed twice
+        executable, self.executable = self.executable, 0
+        graph, self.graph = self.graph, 0
+        try:
+            if executable:
+                destroy_executable(executable)
+                executable = 0
+            if graph:
+                destroy(graph)
+        except errors.DriverError:
+            self.executable, self.graph = executable, graph
+            raise
+
+
+class Parts:
+    """An executable graph, and what has to live as long."""
+
+    def __init__(
+        self, executable: CapturedGraph, library: str | None, held: list[Any], context: int
+    ) -> None:
+        self.executable = executable
+        self.library = library  # whose streams ``launch`` takes; None for handles
+        self.held = held
+        self.context = context
+
+    def close(self) -> None:
+        """Destroy the graph, then let go of what it used."""
+        self.executable.close()
+        self.held = []

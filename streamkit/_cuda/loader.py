@@ -1,0 +1,134 @@
+"""The driver library and its bindings, loaded by the first call that needs them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from typing import Any
+
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._base.locks import new_lock
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NO_DEVICE = 100
+_OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
+
+
+class _Unloaded:
+    """Stands for the bindings until the first call, which loads the driver."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _lock:
+            if cu is self:
+                _load()
+        return getattr(cu, name)
+
+
+class _Forked:
+    """Stands for the bindings in the forked child of a process that had initialised CUDA."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise messages.forked()
+
+
+cu: Any = _Unloaded()
+"""``cuda.bindings.driver``, once it is loaded: read it from here at each call."""
+
+is_forked = False
+"""Whether this process is the child of one that had initialised CUDA."""
+
+_is_loading = False
+_lock = new_lock()
+
+
+def is_loaded() -> bool:
+    """Whether the driver was initialised here, in this very process."""
+    return not isinstance(cu, (_Unloaded, _Forked))
+
+
+def _load() -> None:
+    global cu, _is_loading  # noqa: PLW0603 - one driver for the process
+    bindings = _import_bindings()
+    _watch_forks()
+    _is_loading = True
+    try:
+        _initialise(bindings)
+        cu = bindings
+    finally:
+        _is_loading = False
+
+
+def _initialise(bindings: Any) -> None:
+    try:
+        (code,) = bindings.cuInit(0)
+    except RuntimeError as error:  # cuda-pathfinder finds no libcuda, or the bindings not their way
+        _check_version(driver_version(), error)
+        raise messages.no_device("the CUDA driver library cannot be loaded") from error
+    if code == _NO_DEVICE:
+        raise messages.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+    if code:
+        raise _failed(bindings, "cuInit", code)
+    code, version = bindings.cuDriverGetVersion()
+    if code:
+        raise _failed(bindings, "cuDriverGetVersion", code)
+    _check_version(int(version))
+
+
+def _failed(bindings: Any, call: str, code: int) -> errors.DriverError:
+    _, name = bindings.cuGetErrorName(code)
+    return errors.DriverError(call, name.decode() if name else "unknown", int(code))
+
+
+def _check_version(version: int, cause: Exception | None = None) -> None:
+    """Refuse an old driver before a function that it lacks is looked for; 0 is unknown."""
+    if 0 < version < _OLDEST:
+        raise messages.old_driver(version) from cause
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_forbid)
+
+
+def _forbid() -> None:
+    global cu, is_forked
+    if _is_loading or is_loaded():
+        cu, is_forked = _Forked(), True
+
+
+def _import_bindings() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        if not _has_driver_library():
+            raise messages.no_device("there is no CUDA driver library") from error
+        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
+
+
+def _has_driver_library() -> bool:
+    return _open() is not None
+
+
+def _open() -> Any:
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None
+
+
+def driver_version() -> int:
+    """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
+
+    Asked of the driver itself: bindings that are too new for it may not start.
+    """
+    import ctypes  # noqa: PLC0415 - the same
+
+    driver, version = _open(), ctypes.c_int()
+    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)):
+        return 0
+    return version.value

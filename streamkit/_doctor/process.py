@@ -1,0 +1,217 @@
+"""The doctor's look at this process: where the loaded libraries stand, and what is left behind."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from streamkit._base.adapter import traits_of
+from streamkit._base.queue import LEGACY, PER_THREAD
+from streamkit._cuda import driver as driver_module
+from streamkit._doctor.installed import CPU, newest, replacement
+from streamkit._doctor.report import Standing, tell
+from streamkit._queues import identity, ordering, registry
+from streamkit._scopes import open_scopes
+from streamkit._streams.stream import CudaStream
+from streamkit._streams.wrapping import wrap
+from streamkit.errors import CaptureError, NoDeviceError
+from streamkit.protocols import CurrentStream, Diagnoses, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from streamkit._doctor.installed import Installed, Package
+    from streamkit._doctor.report import Driver
+    from streamkit.protocols import Adapter
+
+
+class Running:
+    """What this process has used."""
+
+    def __init__(self) -> None:
+        self.context = 0
+        self.standing: dict[str, Standing] = {}  # on the current device
+
+    def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
+        """Look at the current device, then at the others that anybody has used."""
+        self.context = driver_module.current_context()
+        device = driver_module.current_device()
+        primary = driver_module.primary_context(device)
+        if self.context not in (0, primary):
+            yield Finding(
+                "other-context",
+                f"the current context of this thread, {self.context:#x}, is not the primary one of "
+                f"cuda:{device}, where the libraries' memory and streams are",
+                "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
+            )
+        here = _OnDevice(device)
+        self.standing = here.standing
+        yield from here.check(installed, driver)
+        for other in range(driver_module.device_count()):
+            if other != device and driver_module.primary_is_active(other):
+                yield from _OnDevice(other).check(installed, driver)
+
+
+class _OnDevice:
+    """What the loaded libraries answer for one device, and what follows from their answers."""
+
+    def __init__(self, device: int) -> None:
+        self.standing: dict[str, Standing] = {}
+        self._device = device
+        self._streams: dict[str, CudaStream[Any]] = {}
+        self._starts_on_default: dict[str, bool] = {}
+
+    def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
+        """Ask each loaded library, with the device's primary context current."""
+        with driver_module.in_context(driver_module.primary_context(self._device)):
+            for name, load in registry.loaded().items():
+                ask = functools.partial(self._ask, name, load, installed, driver)
+                yield from tell(name, ask, name)
+            for look in (self._captures, self._places, self._contexts, self._mixture):
+                yield from tell("where the libraries stand", look)
+
+    def _ask(
+        self,
+        name: str,
+        load: Callable[[], Adapter],
+        installed: Installed,
+        driver: Driver,
+    ) -> Iterator[Finding]:
+        adapter = load()
+        if isinstance(adapter, CurrentStream):
+            try:
+                stream = wrap(adapter.current(self._device))
+                self.standing[name] = _standing(stream)
+                self._streams[name] = stream
+                self._starts_on_default[name] = traits_of(adapter).starts_on_default
+            except CaptureError:
+                pass  # it stands on the legacy stream, and the capture is a finding
+            except NoDeviceError as error:
+                package = installed.packages.get(name)
+                if package is None or package.cuda != CPU:  # else that is a finding already
+                    yield _no_cuda(name, error, package, driver)
+        if isinstance(adapter, Diagnoses):
+            yield from adapter.diagnose()
+
+    def _captures(self) -> Iterator[Finding]:
+        """Yield the captures that are open on queues which are surely alive."""
+        open_on = {
+            standing.handle: repr(self._streams[name])
+            for name, standing in self.standing.items()
+            if standing.capturing
+        }
+        for queue in identity.living():
+            is_here = queue.device == self._device and queue.handle != LEGACY
+            if is_here and identity.is_alive(queue) and ordering.capture_of(queue) is not None:
+                open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
+        if not open_on and driver_module.capture_id(LEGACY) is not None:
+            open_on[LEGACY] = "a blocking stream of this process"
+        for stream in open_on.values():
+            yield Finding(
+                "open-capture",
+                f"a graph is being captured on {stream}: work goes into it and does not run",
+                "End the capture where it was begun, also if its block raises.",
+            )
+
+    def _places(self) -> Iterator[Finding]:
+        """Yield the libraries that are not where this thread's scopes put them, or elsewhere."""
+        for name, stream in self._streams.items():
+            wanted = _scope_of(name, stream.device)
+            if wanted is not None and stream != wanted:
+                yield Finding(
+                    "outside-the-scope",
+                    f"{name} stands on {stream!r}, inside the scope of {wanted!r}",
+                    "Import it before the scope is entered, and leave what moved it away.",
+                    name,
+                )
+            moved = self._starts_on_default[name] and not stream.is_default
+            if wanted is None and moved and not self.standing[name].capturing:
+                yield Finding(
+                    "left-redirected",
+                    f"{name} stands on {stream!r}, and no scope of this thread put it there",
+                    "Leave the block, or undo the call, that moved it; or enter 'with "
+                    "streamkit.use(stream):', so that the other libraries follow.",
+                    name,
+                )
+
+    def _contexts(self) -> Iterator[Finding]:
+        for name, stream in self._streams.items():
+            if not self.standing[name].primary:
+                yield Finding(
+                    "other-context",
+                    f"{name} stands on {stream!r} of the context {stream.context:#x}, which is not "
+                    f"the primary one of {stream.device}",
+                    "Give it a stream of the primary context, and order the two: t.wait(s).",
+                    name,
+                )
+
+    def _mixture(self) -> Iterator[Finding]:
+        warp = self.standing.get("warp")
+        if (
+            warp is not None
+            and warp.kind == "nonblocking"
+            and _scope_of("warp", warp.device) is None
+        ):
+            yield Finding(
+                "blocking-mixture",
+                f"Warp stands on a nonblocking stream of {warp.device} and frees its memory on the "
+                "legacy default one, which does not wait for it: an array that is dropped early is "
+                "overwritten",
+                "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
+                "arrays until their work has run.",
+                "warp",
+            )
+        kinds: dict[bool, list[str]] = {True: [], False: []}
+        for name, stream in self._streams.items():
+            nonblocking = stream._live().nonblocking  # noqa: SLF001 - as known: nothing is asked
+            if nonblocking is not None:
+                kinds[nonblocking].append(name)
+        if kinds[True] and kinds[False]:
+            yield Finding(
+                "blocking-mixture",
+                f"{', '.join(kinds[True])} stand(s) on a nonblocking stream and "
+                f"{', '.join(kinds[False])} on a blocking one: the implicit order with the legacy "
+                "default stream holds for the second alone",
+                "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
+                "t.wait(s).",
+            )
+
+
+def _standing(stream: CudaStream[Any]) -> Standing:
+    queue = stream._live()  # noqa: SLF001 - ``handle`` would note that others may have it now
+    defaults = {LEGACY: "legacy default", PER_THREAD: "per-thread default"}
+    flags = {True: "nonblocking", False: "blocking", None: "unknown"}
+    return Standing(
+        device=stream.device,
+        handle=queue.handle,
+        id=queue.id,
+        kind=defaults.get(queue.handle, flags[queue.nonblocking]),
+        capturing=stream.is_capturing,
+        context=queue.context,
+        primary=queue.primary,
+    )
+
+
+def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
+    """Return the stream where this thread's scopes should have the library, None if nowhere."""
+    for scope in reversed(open_scopes.stack.scopes):
+        plan = getattr(scope, "plan", None)
+        if plan is None or scope.stream.device != device:  # none: a host stream moves no library
+            continue
+        moved = {mover.name for mover in plan.movers}
+        if library in moved or library not in {mover.name for mover in plan.known}:
+            stream: CudaStream[Any] = scope.stream
+            return stream
+    return None
+
+
+def _no_cuda(name: str, error: NoDeviceError, package: Package | None, driver: Driver) -> Finding:
+    reason = f": {error.__cause__}" if error.__cause__ else ""
+    instead = replacement(package, name, newest(driver))
+    return Finding(
+        "no-cuda",
+        f"{name} cannot use CUDA, and the driver has {len(driver.devices)} device(s){reason}",
+        f"Have a build for this driver: {instead}. If it was set after Python had started, "
+        "CUDA_VISIBLE_DEVICES can be the reason.",
+        name,
+    )

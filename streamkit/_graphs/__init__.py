@@ -1,0 +1,1 @@
+"""One CUDA graph from every loaded library: capture, checks, launch, disposal."""

@@ -1,0 +1,210 @@
+"""``capture``: one CUDA graph from every loaded library; what begins and ends when."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base import garbage, messages
+from streamkit._base.adapter import BeginsCapture, JoinsCapture, PoolsMemory, PreparesCapture
+from streamkit._base.queue import LEGACY
+from streamkit._cuda import driver, driver_graphs
+from streamkit._cuda.driver_graphs import DriverPart, Parts
+from streamkit._graphs import checks, disposal
+from streamkit._graphs.graph import CudaGraph
+from streamkit._host.stream import HostStream
+from streamkit._queues import active_captures, registry
+from streamkit._scopes import loaded_libraries
+from streamkit._streams.current import use
+from streamkit._streams.wrapping import new_stream, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from contextlib import AbstractContextManager
+
+    from streamkit._base.adapter import CapturePart
+    from streamkit._scopes.loaded_libraries import Mover
+    from streamkit._streams.stream import CudaStream
+    from streamkit.protocols import Adapter, StreamLike
+
+_OF_CAPTURES = re.compile(
+    r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
+    r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended|captured_event",
+    re.IGNORECASE,
+)
+"""How CUDA and the libraries on it word errors of captures: a program's own can say "captured"."""
+
+
+def capture(
+    stream: StreamLike | None = None, *, mode: str = "thread_local"
+) -> AbstractContextManager[CudaGraph]:
+    """Capture what the block does into one graph, from every loaded library, without running it.
+
+    ``with streamkit.capture() as g:`` makes ``g.stream``, private and nonblocking, current in the
+    libraries; otherwise the block captures on anybody's ``stream``. Allocations are the graph's:
+    an array made inside holds the result of the last launch. Arrays from before are yours to keep,
+    or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which threads'
+    unsafe calls, such as allocations of CUDA's own, break the capture.
+
+    Run the block once before: what a library makes at its first use is illegal inside.
+
+    Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
+    outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
+    stream captures and the libraries stand as before. One thread at a time can capture with
+    libraries that have one capture for the process. UnsupportedStreamError on the host, and what
+    ``wrap`` raises.
+    """
+    if mode not in driver_graphs.MODES:
+        raise messages.bad_mode(mode, driver_graphs.MODES)
+    target = new_stream(nonblocking=True) if stream is None else wrap(stream)
+    if isinstance(target, HostStream):
+        raise messages.host_capture(target)
+    if target._live().handle == LEGACY:  # noqa: SLF001 - next door
+        raise messages.legacy_capture(target)
+    return _captured(target, mode)
+
+
+@contextlib.contextmanager
+def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
+    disposal.sweep()
+    movers = loaded_libraries.movers()
+    adapters = [registry.adapter(mover.name) for mover in movers]
+    single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
+    graph = CudaGraph(stream)
+    held: list[Any] = []
+    try:
+        with active_captures.noted(single, graph._kept):  # noqa: SLF001 - next door
+            checks.refuse_inside_another(stream)
+            with driver.in_context(stream.context):
+                for preparing in [a for a in adapters if isinstance(a, PreparesCapture)]:
+                    preparing.prepare()
+            with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
+                for pooling in [a for a in adapters if isinstance(a, PoolsMemory)]:
+                    held.append(pools.enter_context(pooling.pool()))  # noqa: PERF401 - one by one
+                work = _Work(stream, mode, adapters)
+                try:
+                    work.begin()
+                    graph._begin()  # noqa: SLF001 - next door
+                    yield graph
+                    work.check(movers)
+                    graph._complete(work.end(held))  # noqa: SLF001 - next door
+                except BaseException as error:
+                    graph._fail()  # noqa: SLF001 - next door
+                    try:
+                        told = work.explain(error)
+                    finally:
+                        work.abandon(error)
+                        with contextlib.suppress(errors.StreamKitError), driver.beside_captures():
+                            held.clear()
+                    if told is None:
+                        raise
+                    raise told from error
+    finally:
+        disposal.sweep()
+
+
+class _Work:
+    """The parts of a capture that goes on: who began it, and who joined."""
+
+    def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
+        self._stream = stream
+        self._queue = stream._live()  # noqa: SLF001 - next door; kept, also if that is closed inside
+        self._adapters = adapters
+        self._library: str | None = None
+        self._first: CapturePart = DriverPart(self._queue.handle, mode)
+        self._joined: list[CapturePart] = []
+        for adapter in adapters:
+            if isinstance(adapter, BeginsCapture) and self._library is None:
+                self._first = adapter.begins_capture(stream.to(adapter.name), mode)
+                self._library = adapter.name
+        for adapter in adapters:
+            if isinstance(adapter, JoinsCapture) and adapter.name != self._library:
+                self._joined.append(adapter.joins_capture(stream.to(adapter.name), mode))
+
+    def begin(self) -> None:
+        self._first.begin()
+        for part in self._joined:
+            part.begin()
+
+    def check(self, movers: Iterable[Mover]) -> None:
+        """Raise CaptureError if it is not whole, or one of these libraries stands outside it."""
+        self._return()
+        checks.check_complete(self._stream)
+        checks.check_nobody_left(self._stream, movers)
+
+    def end(self, held: list[Any]) -> Parts:
+        """End it well: it is whole."""
+        while self._joined:
+            held.append(self._joined[-1].end())
+            del self._joined[-1]
+        return Parts(self._first.end(), self._library, held, self._queue.context)
+
+    def explain(self, error: BaseException) -> Exception | None:
+        """Return the CaptureError that an error means; None if it is nobody's but the block's."""
+        if isinstance(error, errors.DriverError) and _OF_CAPTURES.search(error.name):
+            return messages.illegal_inside(self._stream, error)
+        if isinstance(error, errors.StreamKitError) or not isinstance(error, Exception):
+            return None
+        try:
+            self._return()
+            found = driver_graphs.captured(self._queue.handle)
+        except errors.StreamKitError:  # a broken context, or a forked child
+            return None
+        advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
+        is_whole = found is not None and found.is_valid
+        if is_whole and advice is None and not names_capture(error, self._adapters):
+            return None
+        return messages.failed(
+            self._stream, error, advice, blocking=self._queue.nonblocking is False
+        )
+
+    def abandon(self, error: BaseException) -> None:
+        """End every part, in whatever state, and drop what was captured.
+
+        What cannot be ended is a note on the error that led here, which its raiser has to see.
+        """
+        try:
+            self._abandon()
+        except BaseException as first:  # an interrupt, or a call that failed: it is tried again
+            try:
+                self._abandon()
+            except Exception as second:  # noqa: BLE001 - a library's own
+                error.add_note(messages.not_ended(self._stream, second))
+            if not isinstance(first, Exception):
+                raise
+
+    def _return(self) -> None:
+        """Stand in the stream's context, which the block may have left: default streams mean it."""
+        if driver.current_context() != self._queue.context:
+            driver.set_context(self._queue.context)
+
+    def _abandon(self) -> None:
+        self._return()
+        with contextlib.ExitStack() as parts:
+            parts.callback(self._first.abandon)
+            for part in self._joined:
+                parts.callback(part.abandon)
+
+
+def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
+    """Whether an error of these libraries, or a bare one of Python's, is about captures.
+
+    A class of the program's own never is, nor is memory that has run out: what the libraries say
+    then tells of graphs too.
+    """
+    kind = type(error)
+    roots = {"builtins", *(adapter.name.partition(".")[0] for adapter in adapters)}
+    is_theirs = str(kind.__module__).partition(".")[0] in roots
+    if not is_theirs or kind.__name__ == "OutOfMemoryError" or not isinstance(error, RuntimeError):
+        return False
+    return _OF_CAPTURES.search(str(error)) is not None
+
+
+def _advice(adapter: Any, error: Exception) -> str | None:
+    explain = getattr(adapter, "explain_capture", None)
+    try:
+        return None if explain is None else explain(error)
+    except Exception:  # noqa: BLE001 - an adapter's own, which must not hide the block's
+        return None

@@ -1,0 +1,204 @@
+"""``CudaGraph``: what ``capture`` gives, first to be filled and then to be launched."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from streamkit._base import messages
+from streamkit._base.static_protocol import Concrete
+from streamkit._cuda import driver, driver_graphs
+from streamkit._graphs import checks, disposal
+from streamkit._host.stream import HostStream
+from streamkit._queues import identity, ordering
+from streamkit._scopes import loaded_libraries, open_scopes
+from streamkit._streams.stream import CudaStream
+from streamkit._streams.wrapping import wrap
+from streamkit.protocols import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from streamkit._cuda.driver_graphs import Parts
+    from streamkit.protocols import StreamLike
+
+
+class CudaGraph(Graph, metaclass=Concrete):
+    """One CUDA graph from every library.
+
+    What it promises is documented on ``Graph``. Safe to use from any thread. One that is dropped
+    is closed.
+    """
+
+    _parts: Parts | None = None  # until the capture has ended, and once closed
+    _is_capturing = False
+    _mark: Any = None  # the event after the last launch
+    _last: int | tuple[int, int, int] | None = None  # the id of the queue that was given it
+
+    def __init__(self, stream: CudaStream[Any]) -> None:
+        self._stream = stream
+        self._context = stream.context  # default streams mean it, and a library may move to it
+        self._kept: list[object] = []
+        self._lock = threading.RLock()  # in a forked child nobody can use the graph
+
+    # -- while it is captured ---------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._is_capturing = True
+
+    def _complete(self, parts: Parts) -> None:
+        parts.held.append(self._kept)
+        self._parts, self._is_capturing = parts, False
+
+    def _fail(self) -> None:
+        self._is_capturing = False
+        self._kept = []
+
+    @contextlib.contextmanager
+    def section(self, name: str) -> Generator[None]:
+        """Hold the block's work: CaptureError at its end if it added no node. See ``Graph``."""
+        if not self._is_capturing:
+            raise messages.not_capturing(self)
+        before = self.nodes
+        yield
+        if self.nodes == before:
+            busy = checks.busy_elsewhere(self._stream)
+            raise messages.empty_section(name, self._stream, busy)
+
+    def keep(self, *objects: object) -> None:
+        """Keep objects alive as long as the graph."""
+        if not self._is_capturing:
+            self._ready()
+        self._kept.extend(objects)
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> CudaStream[Any]:
+        """The stream on which it is captured."""
+        return self._stream
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its capture failed."""
+        return self._parts is None and not self._is_capturing
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has; inside the block, so far."""
+        if self._is_capturing:
+            return driver_graphs.count(checks.whole(self._stream).graph)
+        with self._lock:  # or another thread's close would take it away
+            return driver_graphs.count(self._ready().executable.graph)
+
+    def to_dot(self) -> str:
+        """Return the graph in the language of Graphviz."""
+        with self._lock:  # as above
+            return driver_graphs.dot(self._ready().executable.graph)
+
+    def _ready(self) -> Parts:
+        parts = self._parts
+        if self._is_capturing:
+            raise messages.still_capturing(self)
+        if parts is None:
+            raise messages.closed(self)
+        return parts
+
+    def __repr__(self) -> str:
+        state = "capturing" if self._is_capturing else "closed" if self.closed else "ready"
+        return f"<streamkit.CudaGraph {state}, captured on {self._stream!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a graph is not copied and not sent to another process."""
+        raise messages.not_copied(self)
+
+    # -- what it does -----------------------------------------------------------------------------
+
+    def launch(self, stream: StreamLike | None = None) -> None:
+        """Queue a run of all the work on anybody's stream; never blocks. See ``Graph``."""
+        self._ready()
+        target = self._target(stream)
+        if target is not None:
+            self._launch(target)
+            return
+        self._launch_as_a_call()
+
+    def _launch_as_a_call(self) -> None:
+        """Launch after what the libraries were given before, and before what they get next."""
+        queue = self._stream._live()  # noqa: SLF001 - next door
+        with driver.ensure_context(self._context):
+            others = loaded_libraries.others(queue, loaded_libraries.movers())
+            for asked in (queue, *others):
+                if ordering.capture_of(asked) is not None:
+                    raise messages.launch_in_capture(self, CudaStream(asked, None))
+            for other in others:
+                ordering.wait_queue(queue, other)
+            try:
+                self._launch(self._stream)
+            finally:  # an interrupt can come when the run is queued already
+                for other in others:
+                    ordering.wait_queue(other, queue)
+
+    def _launch(self, target: CudaStream[Any]) -> None:
+        with self._lock:
+            parts, queue = self._check(target)
+            library = parts.library
+            number = identity.public_id(queue)  # which one first seen in a capture learns by now
+            if library is not None and self._mark is not None and self._last != number:
+                # the driver orders the runs, but not what a library does before each
+                target.wait(self._mark)
+            where = queue.handle if library is None else target.to(library)
+            with driver.ensure_context(self._context):
+                try:
+                    parts.executable.launch(where)
+                finally:  # an interrupt can come when the run is queued already
+                    self._mark, self._last = target.record(self._mark), number
+        if disposal.waiting:
+            disposal.sweep()
+
+    def upload(self, stream: StreamLike | None = None) -> None:
+        """Bring the graph to the device, so that its first launch need not. See ``Graph``."""
+        self._ready()
+        target = self._target(stream) or self._stream
+        with self._lock:
+            parts, queue = self._check(target)
+            with driver.ensure_context(self._context):
+                driver_graphs.upload(parts.executable.executable, queue.handle)
+
+    def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
+        if type(stream) is CudaStream:  # the hot path
+            return stream
+        found = open_scopes.innermost() if stream is None else wrap(stream)
+        if isinstance(found, HostStream):
+            raise messages.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")
+        return found
+
+    def _check(self, target: CudaStream[Any]) -> tuple[Parts, Any]:
+        parts = self._ready()
+        queue = target._live()  # noqa: SLF001 - next door
+        if queue.context != self._context:
+            raise messages.device_mismatch(
+                self, target, "a graph runs on streams of its own context."
+            )
+        if ordering.capture_of(queue) is not None:
+            raise messages.launch_in_capture(self, target)
+        return parts, queue
+
+    def close(self) -> None:
+        """Give up the graph and what it holds; what runs ends first. See ``Graph``.
+
+        Inside its own block: CaptureError.
+        """
+        if self._is_capturing:
+            raise messages.still_capturing(self)
+        with self._lock:
+            parts, self._parts = self._parts, None
+            self._kept = []  # the parts hold them until the last run has ended
+        if parts is not None:
+            disposal.retire(self._mark, parts)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._parts is not None and not is_finalizing():  # else the modules may be gone
+            disposal.retire(self._mark, self._parts)

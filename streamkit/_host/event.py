@@ -1,0 +1,138 @@
+"""``HostEvent``: a point of a host queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from streamkit import errors
+from streamkit._base import messages, trace
+from streamkit._base.static_protocol import Concrete
+from streamkit._host import waits
+from streamkit._queues import registry
+from streamkit.protocols import Event, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from streamkit._host.work_queue import Mark
+
+
+def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
+    return errors.UnsupportedStreamError(
+        f"{messages.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
+        "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
+    )
+
+
+def foreign(stream: object, other: object) -> Exception:
+    if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
+        return messages.device_mismatch(
+            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
+        )
+    return errors.UnsupportedStreamError(
+        f"{messages.describe(other)} is no host stream or host event."
+    )
+
+
+def _nobody() -> None:
+    return
+
+
+class HostEvent(Event, metaclass=Concrete):
+    """A point of a host queue. Safe to use from any thread."""
+
+    def __init__(self, *, timing: bool = False) -> None:
+        self._mark: Mark | None = None
+        self._source: Callable[[], object] = _nobody  # gives the stream of the last record
+        self._timing = timing
+        self._closed = False
+
+    def _live(self) -> Mark | None:
+        if self._closed:
+            raise messages.closed(self)
+        return self._mark
+
+    @property
+    def handle(self) -> NoReturn:
+        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
+        raise no_cuda(self, "a handle")
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``."""
+        return "cpu"
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+        return self._closed
+
+    @property
+    def done(self) -> bool:
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        Raises the error as ``sync``.
+        """
+        mark = self._live()
+        if mark is None:
+            return True
+        done = mark.done
+        mark.raise_error()
+        return done
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+
+        Raises the first error of the functions before it, each time, and leaves it to the stream's
+        own ``sync`` as well; but none that the stream had told before the event was recorded.
+        """
+        mark = self._live()
+        with trace.note(self._source(), "synchronisation", "event sync"):
+            if mark is not None and not mark.wait(timeout) and timeout is not None:
+                messages.raise_timeout(self, timeout)
+        if mark is not None:
+            mark.raise_error()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until the last recorded point was reached; errors as ``sync``'s.
+
+        It takes a running asyncio loop, in any thread.
+        """
+        mark = self._live()
+        if mark is not None:
+            yield from waits.awaited(mark)
+            mark.raise_error()
+
+    def __sub__(self, start: object) -> float:
+        """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""
+        if not isinstance(start, HostEvent):
+            return NotImplemented
+        for event in (start, self):
+            if not event._timing:
+                raise ValueError(f"{event!r} measures no time: record it with timing=True")
+        return (self._reached().time_ns - start._reached().time_ns) / 1e6
+
+    def _reached(self) -> Mark:
+        mark = self._live()
+        if mark is None or not mark.reached.is_set():
+            raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
+        return mark
+
+    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
+        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
+        raise no_cuda(self, "an event of another library")
+
+    def close(self) -> None:
+        """Give the event up; queues that wait for it still do."""
+        self._closed = True
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: an event is not copied and not sent to another process."""
+        raise messages.not_copied(self)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<streamkit.HostEvent closed>"
+        mark = self._mark  # not self.done, which lets an engine run something
+        state = "unrecorded" if mark is None else "done" if mark.is_reached else "pending"
+        return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

@@ -1,0 +1,72 @@
+"""What ``then`` of a host stream calls: in StreamKit's threads, or by the engine there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamkit._host import work_queue
+from streamkit._host.work_queue import Mark, Wait, WorkQueue
+from streamkit._waiting import callbacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from streamkit._host.work_queue import Item
+
+
+class After:
+    """The functions to call after one stream's work, in their order."""
+
+    def __init__(self, name: str) -> None:
+        self._line = callbacks.Line()
+        self._queue = WorkQueue(f"{name}-then")  # for an engine, which takes it for a stream
+
+    def add(
+        self,
+        put: Callable[[Item], object],
+        mark: Mark,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Future[Any]:
+        """Have ``fn`` called after what ``put``, which is given the mark, has queued so far."""
+        if work_queue.has_engine():
+            end = Mark(self._queue)
+            call = callbacks.Call(fn, args, kwargs, future=_Driven(end))
+            put(mark)
+            for item in (Wait(mark), lambda: call.run(mark.error), end):
+                self._queue.put(item)
+            return call.future
+        call = callbacks.Call(fn, args, kwargs)
+        try:
+            callbacks.reserve(call)
+            mark.tell(lambda: self._line.add(call, mark.error))
+            put(mark)
+        except BaseException:
+            call.drop()
+            raise
+        return call.future
+
+
+class _Driven(callbacks.Outcome):
+    """A future under an engine, which runs nothing unless somebody waits: it waits for its end."""
+
+    def __init__(self, end: Mark) -> None:
+        super().__init__()
+        self._end = end
+
+    def done(self) -> bool:
+        return self._end.done or super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._end.wait(timeout)
+        return super().result(timeout and 0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._end.wait(timeout)
+        return super().exception(timeout and 0)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        self._end.wait()
+        super().add_done_callback(fn)

@@ -1,0 +1,272 @@
+"""Which queue is this: the driver's id, read once, and one record for each queue.
+
+An id is never reused, a handle is; so the records are kept by id. A capturing stream must not be
+asked for its id (that invalidates the capture), so one first seen while it captures is known by
+device and handle until the capture ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from streamkit._base import messages
+from streamkit._base.adapter import traits_of
+from streamkit._base.locks import new_lock
+from streamkit._base.queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._base.weak_table import WeakTable
+from streamkit._cuda import driver, loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import Adapter
+
+_known: WeakTable[Queue] = WeakTable()  # id -> record
+_legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
+_watchers: tuple[Callable[[Queue], object], ...] = ()
+lock = new_lock()
+"""Held while records and views of queues change."""
+
+
+def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> Queue:
+    """Return the complete record of the queue that an adapter extracted from ``native``.
+
+    DeviceMismatchError if the driver disagrees with the device ``found`` names.
+    """
+    if found.context:
+        return found
+    owner = found.owner
+    if found.handle <= PER_THREAD:
+        queue = _identify_default(found)
+    else:
+        stream = loader.cu.CUstream(found.handle)  # made once, for the next four questions
+        number = driver.id_outside_capture(stream)
+        if number is None:
+            queue = _identify_capturing(found)
+        else:
+            known = _known.get(number)
+            queue = (known and known()) or _identify_created(found, stream, number)
+            if queue is not found:
+                _check_device(found, queue.device)
+    if adapter is not None:
+        # of values that hold nothing, another object on this queue will be as good
+        if owner is not None or queue.permanent or not traits_of(adapter).streams_are_values:
+            queue = _with_owner(queue, owner, adapter, native)
+    elif owner is not None:
+        queue = _kept(queue, owner)
+    for watcher in _watchers:
+        watcher(queue)
+    return queue
+
+
+def _identify_default(found: Queue) -> Queue:
+    context = driver.current_context() if found.device is None else 0
+    if found.handle != PER_THREAD:
+        wanted = context or driver.primary_context(found.device or 0)
+        legacy = _legacy.get(wanted)
+        if legacy is not None:
+            return legacy
+    if context:
+        device = driver.current_device()
+        primary = driver.primary_context(device) == context
+    else:
+        device = found.device or 0
+        context, primary = driver.primary_context(device), True
+    handle = PER_THREAD if found.handle == PER_THREAD else LEGACY
+    number: int | None = None
+    with driver.in_context(context):
+        if handle == LEGACY:
+            number = driver.legacy_id()
+        elif driver.capture_id(handle) is None:
+            number = driver.stream_id(handle)
+    queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
+    queue.permanent = handle == LEGACY and primary
+    queue.thread = this_thread() if handle == PER_THREAD else None
+    queue.nonblocking = False
+    queue = _complete(queue, context, device, primary=primary, number=number)
+    if queue.permanent:
+        _legacy[context] = queue
+    return queue
+
+
+def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
+    context, device, primary = driver.stream_context(stream)
+    if device != found.device:
+        _check_device(found, device)
+        found.device = device
+    found.nonblocking = driver.stream_is_nonblocking(stream)
+    if not primary:
+        found.primary = False
+    found.id = number
+    found.context = context  # last: it says that the record is complete
+    return _known.first(number, found)
+
+
+def _identify_capturing(found: Queue) -> Queue:
+    with lock:
+        for queue in _known.living():
+            if queue.handle == found.handle and is_alive(queue):
+                return queue
+    context, device, primary = driver.stream_context(found.handle)
+    _check_device(found, device)
+    found.capture = driver.capture_id(found.handle)
+    return _complete(found, context, device, primary=primary, number=None)
+
+
+def _complete(
+    queue: Queue, context: int, device: int, *, primary: bool, number: int | None
+) -> Queue:
+    """Fill in the record; return it, or the one that another thread has completed meanwhile."""
+    queue.device, queue.primary, queue.id = device, primary, number
+    queue.context = context  # last: it says that the record is complete
+    return queue if number is None else _known.first(number, queue)
+
+
+def _check_device(found: Queue, device: int | None) -> None:
+    if found.device is not None and found.device != device:
+        raise messages.device_mismatch(
+            f"the named device cuda:{found.device}",
+            f"cuda:{device}",
+            "the driver says to which device this stream belongs. Leave the device out.",
+        )
+
+
+def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
+    with lock:
+        if queue.view(adapter.name) is native:
+            return queue
+        if owner is not None:
+            queue = _kept(queue, owner)
+        if queue.view(adapter.name) is None:
+            remember(queue, adapter, native, made=False)
+    return queue
+
+
+def _kept(queue: Queue, owner: object) -> Queue:
+    """Return a record of this queue that keeps ``owner`` alive."""
+    if queue.is_default or queue.owner is owner:
+        return queue
+    if queue.owner is None and not (queue.is_owned or queue.permanent):
+        queue.owner = owner
+        return queue
+    return younger(queue, owner)
+
+
+def younger(queue: Queue, owner: object) -> Queue:
+    """Return a second record of this queue, which holds another owner and the first record.
+
+    Nobody knows which of two owners destroys the handle, so what is made through the second holds
+    both. The first is not given the newcomer: it may live for ever and collect them.
+    """
+    second = Queue(queue.handle, queue.device, owner)
+    second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
+    second.id, second.nonblocking = queue.id, queue.nonblocking
+    second.capture, second.also = queue.capture, queue
+    return second
+
+
+def remember(queue: Queue, adapter: Adapter, native: object, *, made: bool) -> None:
+    """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
+
+    As long as the queue is known if the queue is permanent and the object was made here, or if the
+    library's streams are values that hold and destroy nothing: torch's (2.11) do not tell their
+    weak references when they die.
+    """
+    traits = traits_of(adapter)
+    if not traits.has_streams:
+        return
+    if traits.streams_are_values:
+        if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
+            queue.note_view(adapter.name, lambda: native)
+    elif queue.permanent and made:
+        queue.note_view(adapter.name, lambda: native)
+    else:
+        # cuda.bindings' handles take no weak reference; they are cheap to make
+        with contextlib.suppress(TypeError):
+            queue.note_view(adapter.name, weakref.ref(native))
+
+
+def register(queue: Queue) -> None:
+    """Complete the record of a stream that was just created here."""
+    device = queue.device or 0
+    number = driver.stream_id(queue.handle)
+    _complete(queue, driver.primary_context(device), device, primary=True, number=number)
+    for watcher in _watchers:
+        watcher(queue)
+
+
+def watch(watcher: Callable[[Queue], object]) -> None:
+    """Have every queue that is met from now on told to ``watcher``, while it surely is alive."""
+    global _watchers  # noqa: PLW0603 - one list for the process
+    with lock:
+        _watchers = (*_watchers, watcher)
+
+
+def unwatch(watcher: Callable[[Queue], object]) -> None:
+    """End that."""
+    global _watchers  # noqa: PLW0603 - one list for the process
+    with lock:
+        _watchers = tuple(one for one in _watchers if one != watcher)
+
+
+def living() -> list[Queue]:
+    """Return the records of all queues that somebody holds."""
+    return list(_known.living())
+
+
+def is_alive(queue: Queue) -> bool:
+    """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
+
+    A handle cannot have been reused while what destroys it is alive, and has not been closed. That
+    of a per-thread stream is another stream in another thread.
+    """
+    if queue.thread is not None:
+        return queue.thread is this_thread()
+    owners: list[object] = []
+    record: Queue | None = queue
+    while record is not None:
+        if record.is_owned or record.permanent or record.is_default:
+            return True
+        if record.owner is not None:
+            owners.append(record.owner)
+        record = record.also
+    return bool(owners) and not any(owner_has_closed(owner, queue) for owner in owners)
+
+
+def owner_has_closed(owner: object, queue: Queue) -> bool:  # noqa: ARG001 - see below
+    """Whether it is known to have closed the handle: ``_owners``, above, puts who asks here."""
+    return False
+
+
+def settle(queue: Queue) -> bool:
+    """Learn the id of a queue first seen while it captured; False while it still does."""
+    if queue.id is None:
+        if queue.thread is not None and queue.thread is not this_thread():
+            return False  # here its handle is another stream
+        with driver.in_context(queue.context):  # the per-thread stream is a context's
+            if driver.capture_id(queue.handle) is not None:
+                return False
+            queue.nonblocking = driver.stream_is_nonblocking(queue.handle)
+            queue.id = driver.stream_id(queue.handle)
+        _known.first(queue.id, queue)
+    return True
+
+
+def same(one: Queue, other: Queue) -> bool:
+    """Whether two records are of one queue."""
+    if one is other:
+        return True
+    if one.device != other.device or one.handle != other.handle:
+        return False
+    if settle(one) and settle(other):
+        return one.id == other.id
+    return one.thread is other.thread
+
+
+def public_id(queue: Queue) -> int | tuple[int, int, int]:
+    """Return the driver's id, or (device, handle, capture id) while that cannot be asked."""
+    if queue.id is None and not settle(queue):
+        return queue.device or 0, queue.handle, queue.capture or 0
+    return queue.id or 0

@@ -1,0 +1,253 @@
+"""What must outlive the work of a queue: objects, each with the point that has to pass first.
+
+They are let go when somebody looks: the next ``keep`` on the queue, a few other calls of
+StreamKit, a garbage collection, the end of the interpreter. Destructors come here too, at any
+moment and in any thread, so no lock is taken: each step is one operation of a dict or a deque.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import sys
+from abc import abstractmethod
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base import garbage, messages
+from streamkit._cuda import core_events, driver, driver_events, loader
+from streamkit._queues import ordering
+from streamkit._queues import owners as owners_module
+from streamkit._queues.lifetime import OwnedEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from streamkit._base.queue import Queue
+
+
+class Kept:
+    """Some objects, and the point of a queue that has to pass before they may go."""
+
+    __slots__ = ("objects",)
+
+    def __init__(self, objects: tuple[object, ...]) -> None:
+        self.objects = objects
+
+    @abstractmethod
+    def has_passed(self) -> bool:
+        """Whether the point is known to have passed; raises nothing."""
+
+    def end(self) -> None:
+        """Give up what the point is known by: it has passed, and nobody else ends it."""
+
+
+class Ledger:
+    """What is kept for one queue, oldest first."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: deque[Kept] = deque()
+
+    def add(self, kept: Kept) -> None:
+        """Keep the objects, also beyond the end of the queue."""
+        _prepare()
+        self._entries.append(kept)
+        _busy[self] = None
+
+    def let_go(self) -> None:
+        """Drop what has passed."""
+        entries = self._entries
+        while entries:
+            try:
+                oldest = entries[0]
+            except IndexError:  # another thread was here
+                break
+            if not oldest.has_passed():
+                return
+            try:
+                entries.remove(oldest)  # popleft could take one that nobody has asked
+            except ValueError:  # the same
+                continue
+            oldest.end()
+        try:
+            _busy.pop(self, None)
+        finally:
+            if entries:  # added since
+                _busy[self] = None
+
+
+_NOTHING = contextlib.nullcontext()
+_busy: dict[Ledger, None] = {}  # those with entries
+_waiting: dict[_Ended, None] = {}  # the loans that have ended and are not in a ledger yet
+
+
+@functools.cache
+def _prepare() -> None:
+    """Have garbage collections drop what has passed, and the end of the interpreter nothing else.
+
+    A reference that nobody gives up keeps the tables, and what is in them, beyond that end.
+    """
+    garbage.never_end(_busy, _waiting)
+    gc.callbacks.append(_collected)
+    atexit.register(drain)
+
+
+def _collected(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"]:
+        drain()
+
+
+also_drains: list[Callable[[], None]] = []
+"""What else has something to drop by and by: called by each ``drain``, and quick with nothing."""
+
+
+def drain() -> None:
+    """Drop what has passed, on any queue. Never blocks, and raises nothing."""
+    for sweep in also_drains:
+        sweep()
+    if _waiting:
+        _settle(list(_waiting))
+    if _busy:
+        let_go(list(_busy))
+
+
+def let_go(
+    ledgers: Iterable[Ledger], is_finalizing: Callable[[], bool] = sys.is_finalizing
+) -> None:
+    """Drop what has passed in these ledgers; nothing in a forked child or at the end.
+
+    The objects' own ends run here, allowed to free memory while this thread captures.
+    """
+    if is_finalizing() or loader.is_forked:
+        return
+    try:
+        with driver.beside_captures() if driver.is_usable() else _NOTHING:
+            for ledger in ledgers:
+                ledger.let_go()
+    except errors.DriverError:
+        pass  # what cannot be asked is kept
+
+
+# -- on a CUDA queue --------------------------------------------------------------------------
+
+_SPARE_EVENTS = 64
+_spare: defaultdict[int, list[OwnedEvent]] = defaultdict(list)  # by context
+
+
+class _KeptOnQueue(Kept):
+    __slots__ = ("_event",)
+
+    def __init__(self, objects: tuple[object, ...], event: OwnedEvent) -> None:
+        self.objects, self._event = objects, event
+
+    def has_passed(self) -> bool:
+        mark = self._event.core
+        if mark is not None:
+            return core_events.event_passed(mark)
+        try:
+            return driver_events.event_done(self._event.handle)
+        except errors.DriverError:  # as there: not told
+            return False
+
+    def end(self) -> None:
+        context = self._event.serves  # 0 for one of a context that may come to an end
+        if context and len(_spare[context]) < _SPARE_EVENTS:
+            _spare[context].append(self._event)
+
+
+def keep(queue: Queue, what: object, objects: tuple[object, ...]) -> None:
+    """Keep the objects alive until all that the queue was given so far has run.
+
+    CaptureError, naming ``what``, while it captures.
+    """
+    if queue.thread is not None:
+        ordering.check_thread(queue, what)
+    _check_capture(queue, what)
+    try:
+        event = _spare[queue.context].pop()
+    except IndexError:
+        event = OwnedEvent(queue.context)
+    ordering.mark(event, queue)
+    _check_capture(queue, what)  # another thread's has the event, if it has begun meanwhile
+    ledger: Ledger | None = queue.kept
+    if ledger is None:
+        ledger = queue.kept = Ledger()
+    ledger.add(_KeptOnQueue(objects, event))
+    let_go((ledger,))
+
+
+def _check_capture(queue: Queue, what: object) -> None:
+    if ordering.capture_of(queue) is not None:
+        raise messages.kept_in_capture(what)
+
+
+# -- lent to a CUDA queue ---------------------------------------------------------------------
+
+
+class Loan:
+    """Holds an array that a queue uses: from its own end until the queue's work so far has run."""
+
+    _ended: _Ended | None = None  # until it has one: an interrupt can leave it half made
+
+    def __init__(self, array: object, queue: Queue) -> None:
+        _prepare()
+        self._ended = _Ended(array, queue)
+
+    @property
+    def array(self) -> Any:
+        """What is lent."""
+        assert self._ended is not None  # noqa: S101 - it is whole
+        return self._ended.array
+
+    def __del__(
+        self,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        waiting: dict[_Ended, None] = _waiting,
+    ) -> None:
+        if self._ended is None:
+            return
+        waiting[self._ended] = None  # first, for what follows can be interrupted, or refused
+        if not is_finalizing():
+            _settle([self._ended])
+
+
+class _Ended:
+    """What a loan held."""
+
+    __slots__ = ("_owners", "array", "queue")
+
+    def __init__(self, array: object, queue: Queue) -> None:
+        self.array, self.queue = array, queue
+        self._owners = _closable(queue)
+
+    def is_open(self) -> bool:
+        """Whether the queue's handle is valid still, as far as its owners tell."""
+        return all(owners_module.has(owner, self.queue) for owner in self._owners)
+
+
+def _closable(queue: Queue) -> list[object]:
+    """Return the owners that may close the queue's handle, and tell it."""
+    owners: list[object] = []
+    record: Queue | None = queue
+    while record is not None:
+        if record.is_owned or record.permanent or record.is_default:
+            return []
+        if record.owner is not None and owners_module.has(record.owner, queue):
+            owners.append(record.owner)
+        record = record.also
+    return owners
+
+
+def _settle(loans: list[_Ended]) -> None:
+    """Keep what was lent in the ledger of its queue, where that can be told now."""
+    for loan in loans:
+        # its queue captures, belongs to another thread, or cannot be asked: the next time
+        with contextlib.suppress(errors.StreamKitError):
+            if loan.is_open():  # else nobody can ask any more when that queue's work is done
+                keep(loan.queue, loan.queue, (loan.array,))
+                _waiting.pop(loan, None)

@@ -1,0 +1,118 @@
+"""Who destroys what: streams and events that StreamKit created, and nothing else.
+
+An owned stream lives as long as its Queue, which every view of it holds. When the Queue goes, the
+CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
+handles has seen it: a destroyed handle can come back as another stream, and such an allocator
+would take the two for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base.queue import Queue
+from streamkit._cuda import core_events, driver, driver_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_never_destroyed: list[Any] = []
+_parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
+
+
+class OwnedQueue(Queue):
+    """The queue of a stream created here; destroys or parks it when nobody holds it any more."""
+
+    handle: int = 0  # until it has one: an interrupt can leave it half made
+    remembered: bool = False
+    """Whether a library that remembers handles has seen it."""
+
+    def __init__(self, handle: int, device: int, priority: int) -> None:
+        super().__init__(handle, device)
+        self.priority = priority
+
+    @property
+    def is_owned(self) -> bool:
+        """True."""
+        return True
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing() or not driver.is_usable():  # bound above: the module may be gone
+            return
+        if not self.handle:
+            return
+        if self.remembered:
+            # a deque, because its append needs no lock: this can run inside any other code
+            _parked[self.device or 0, bool(self.nonblocking), self.priority].append(self.handle)
+            return
+        # what can fail here is a broken context, which every other call reports
+        with contextlib.suppress(errors.DriverError):
+            driver.destroy_stream(self.handle)
+
+
+def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
+    """Return the queue of a parked stream of these properties that is idle, or of a new one."""
+    parked = _unpark(device, nonblocking=nonblocking, priority=priority)
+    if parked is None:
+        handle = driver.create_stream(device, nonblocking=nonblocking, priority=priority)
+    else:
+        handle = parked
+    queue = OwnedQueue(handle, device, priority)
+    queue.nonblocking = nonblocking
+    queue.remembered = queue.shown = parked is not None
+    return queue
+
+
+def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
+    parked = _parked[device, nonblocking, priority]
+    for _ in range(len(parked)):
+        try:
+            handle = parked.popleft()
+        except IndexError:  # another thread took the last one
+            return None
+        idle = False
+        try:
+            idle = driver.capture_id(handle) is None and driver.stream_done(handle)
+        finally:
+            if not idle:
+                parked.append(handle)
+        if idle:
+            return handle
+    return None
+
+
+class OwnedEvent:
+    """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
+
+    handle: int = 0  # until it has one, as above
+    core: Any
+    serves: int
+    """The context whose streams record it through ``core``; 0 for none."""
+
+    def __init__(self, context: int, *, timing: bool = False) -> None:
+        handle, self.core = core_events.create_event(context, timing=timing)
+        self.serves = 0 if self.core is None else context
+        self.handle = handle
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing() or not self.handle:
+            return
+        if self.core is not None:
+            if not driver.is_usable():  # in a forked child its end would call the driver
+                _never_destroyed.append(self.core)
+        elif driver.is_usable():
+            # as for a stream: only a broken context fails, and every other call reports that
+            with contextlib.suppress(errors.DriverError):
+                driver_events.destroy_event(self.handle)
+
+
+class PointEvent(OwnedEvent):
+    """One that is recorded once, and not by cuda.core, whose import would be part of a wait."""
+
+    def __init__(self, context: int) -> None:
+        self.core, self.serves = None, 0
+        self.handle = driver_events.create_event(context, timing=False)

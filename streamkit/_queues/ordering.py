@@ -1,0 +1,107 @@
+"""Ordering edges between queues: record here, wait there. Nothing blocks the host.
+
+A default stream's handle means the current context's, so work on it runs with its own context
+current; every other handle knows its context.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from streamkit._base import messages
+from streamkit._base.queue import this_thread
+from streamkit._cuda import core_events, driver, driver_events
+from streamkit._queues import active_captures, identity
+from streamkit._queues.lifetime import OwnedEvent
+
+if TYPE_CHECKING:
+    from streamkit._base.queue import Queue
+
+_ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
+
+
+def on(queue: Queue) -> AbstractContextManager[None]:
+    """Hold current the context in which the queue's handle means that queue."""
+    return driver.in_context(queue.context) if queue.is_default else _ANY_CONTEXT
+
+
+def check_thread(queue: Queue, what: object) -> None:
+    """Raise ScopeError if this is another thread's per-thread default stream."""
+    if queue.thread is not None and queue.thread is not this_thread():
+        raise messages.wrong_thread(what, queue.thread, this_thread())
+
+
+def check_capture(queue: Queue, what: object, operation: str) -> None:
+    """Raise CaptureError where asking or waiting would invalidate a capture on this queue."""
+    if driver.capture_id(queue.handle) is not None:
+        raise messages.illegal_in_capture(operation, what, "end the capture first.")
+
+
+def capture_of(queue: Queue) -> int | None:
+    """Return the id of the capture in which the queue takes part, None if it is in none.
+
+    0 for a legacy stream about which a capture makes every question illegal.
+    """
+    with on(queue):
+        return driver.capture_id(queue.handle)
+
+
+def record(event: int, queue: Queue, *, external: bool = False) -> None:
+    """Mark the present end of the queue."""
+    with on(queue):
+        driver_events.record_event(event, queue.handle, external=external)
+
+
+def mark(event: OwnedEvent, queue: Queue) -> None:
+    """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
+    if event.serves != queue.context or queue.is_default:
+        record(event.handle, queue)
+        return
+    if queue.core is None:
+        queue.core = core_events.stream(queue.handle)
+    core_events.record(event.core, queue.core)
+
+
+def wait_event(queue: Queue, event: int, *, external: bool = False, held: object = None) -> None:
+    """Hold the queue's later work until the event's last record; 0, never recorded, is none.
+
+    ``held`` is what the event dies with: the graph keeps it for an external wait.
+    """
+    if event:
+        with on(queue):
+            driver_events.wait_event(queue.handle, event, external=external)
+        if external:
+            active_captures.keep(held)
+
+
+def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
+    """Hold the queue's later work until all that ``other`` was given so far has run.
+
+    One record and one wait; nothing if the two are one queue. The event is reused: a record by
+    another thread between these two calls only makes the wait cover more of ``other``, never
+    less, and never work that is issued after the wait.
+    """
+    if queue.handle == other.handle and identity.same(queue, other):
+        return
+    event, source, target = other.wait_event, other.core, queue.core
+    if event is not None and source is not None and target is not None and not external:
+        mark = event.core
+        if mark is not None:  # the steady state; no default queue has a core
+            core_events.edge(mark, source, target)
+            return
+    while other.also is not None:  # a queue's event and object are kept by its first record
+        other = other.also
+    while queue.also is not None:
+        queue = queue.also
+    event = other.wait_event
+    if event is None:
+        event = other.wait_event = OwnedEvent(other.context)
+    if event.core is None or external or other.is_default or queue.is_default:
+        record(event.handle, other)
+        wait_event(queue, event.handle, external=external, held=event)
+        return
+    for side in (queue, other):
+        if side.core is None:
+            side.core = core_events.stream(side.handle)
+    core_events.edge(event.core, other.core, queue.core)

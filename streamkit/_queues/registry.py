@@ -1,0 +1,300 @@
+"""Which adapter serves which object: the one table of library names.
+
+A library's type is recognised by the root packages of its bases, without importing anything: if
+the library is not in ``sys.modules``, no object can be its stream. Packages that are not in the
+table come through the entry-point group ``streamkit.backends``, read only on a miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._base.adapter import traits_of
+from streamkit._cuda import driver
+from streamkit._queues import identity
+from streamkit._queues.lifetime import OwnedQueue
+from streamkit.protocols import API, Adapter, CurrentStream, Events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from importlib.metadata import EntryPoint
+
+    from streamkit._base.queue import Queue
+
+ENTRY_POINTS = "streamkit.backends"
+_ABSENT = object()
+
+
+class _Row(NamedTuple):
+    name: str  # what users write in to(name)
+    root: str  # the root package of the library's types
+    module: str  # what must be loaded for an object of it to exist
+    adapter: str
+    extras: tuple[str, ...]  # one of them installs it
+    aliases: tuple[str, ...] = ()
+    has_current: bool = False
+
+
+_ROWS = (
+    _Row("torch", "torch", "torch", "torch", ("torch",), has_current=True),
+    _Row("cupy", "cupy", "cupy", "cupy", ("cupy12", "cupy13"), has_current=True),
+    _Row("warp", "warp", "warp", "warp", ("warp",), has_current=True),
+    _Row("numba", "numba", "numba.cuda", "numba", ("numba",), ("numba-cuda", "numba.cuda")),
+    _Row("cuda.core", "cuda", "cuda.core", "cuda_core", ("cuda12", "cuda13"), ("cuda",)),
+    _Row("cuda.bindings", "cuda", "cuda.bindings", "cuda_bindings", ("cuda12", "cuda13")),
+)
+_BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+_PROTOCOL = "streamkit.backends.protocol"
+
+stream_types: dict[type, Adapter] = {}
+"""Which adapter read a stream of this type before."""
+
+_event_types: dict[type, Adapter] = {}
+
+
+# -- by name ----------------------------------------------------------------------------------
+
+
+def adapter(library: str) -> Adapter:
+    """Return the adapter of a library by name, importing the library.
+
+    BackendNotInstalledError if it cannot be imported, UnsupportedStreamError for no such name.
+    """
+    row = _BY_NAME.get(library)
+    if row is not None:
+        return _load_row(row)
+    for entry in _entry_points():
+        if entry.name == library:
+            return _load_entry(entry)
+    raise messages.unknown_library(library, known())
+
+
+def known() -> list[str]:
+    """Return the names ``adapter`` takes, without importing a library."""
+    return [row.name for row in _ROWS] + [entry.name for entry in _entry_points()]
+
+
+@functools.cache
+def _load_row(row: _Row) -> Adapter:
+    try:
+        module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}.adapter")
+    except ImportError as error:
+        raise messages.not_installed(row.name, row.extras, error) from error
+    adapter: Adapter = module
+    return adapter
+
+
+@functools.cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - a third of the import time
+
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+@functools.cache
+def _load_entry(entry: EntryPoint) -> Adapter:
+    plugin = f"the plugin {entry.name!r} ({entry.value})"
+    try:
+        loaded = entry.load()
+    except (ImportError, AttributeError) as error:
+        message = f"{plugin} cannot be imported: {error}. Reinstall it, or uninstall it."
+        raise errors.BackendNotInstalledError(message, name=entry.name) from error
+    if not isinstance(loaded, Adapter) or isinstance(loaded, type):
+        message = (
+            f"{plugin} is no adapter: it must be a module or an instance with name, api, "
+            "extract(obj) and borrow(queue). Ask its author."
+        )
+        raise errors.BackendNotInstalledError(message, name=entry.name)
+    if loaded.api != API:
+        message = (
+            f"{plugin} was written for adapter contract {loaded.api}, this StreamKit speaks {API}. "
+            "Install matching versions of the two."
+        )
+        raise errors.BackendNotInstalledError(message, name=entry.name)
+    return loaded
+
+
+# -- by object --------------------------------------------------------------------------------
+
+
+def extract(obj: object) -> tuple[Queue, Adapter]:
+    """Return what the adapter of this object's library reads from it, and the adapter.
+
+    UnsupportedStreamError if it is nobody's stream.
+    """
+    adapter = stream_types.get(type(obj))
+    return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)
+
+
+def recognise(obj: object) -> tuple[Queue, Adapter]:
+    """``extract`` for an object of a type not seen before."""
+    kind = type(obj)
+    if obj is None or isinstance(obj, (type, bool, int, float, str)):
+        raise messages.not_a_stream(obj)
+    refusal: TypeError | None = None
+    for candidate in candidates(kind):
+        try:
+            queue = candidate.extract(obj)
+        except TypeError as error:  # not its stream: perhaps the next one's
+            refusal = refusal or error
+        else:
+            stream_types[kind] = candidate
+            return queue, candidate
+    if speaks_protocol(obj):
+        protocol: Any = importlib.import_module(_PROTOCOL)
+        return protocol.extract(obj), protocol
+    raise refusal or messages.not_a_stream(obj)
+
+
+def event_adapter(obj: object) -> Any:
+    """Return the adapter of this object's library, with ``Events``, if it is one of its events."""
+    kind = type(obj)
+    adapter = _event_types.get(kind)
+    if adapter is None:
+        for candidate in candidates(kind):
+            if isinstance(candidate, Events):
+                try:
+                    candidate.event_handle(obj)
+                except TypeError:  # not its event
+                    continue
+                adapter = _event_types[kind] = candidate
+                break
+    return adapter
+
+
+def speaks_protocol(obj: object) -> bool:
+    """Whether an object has ``__cuda_stream__``, without reading it; a class is none."""
+    import inspect  # noqa: PLC0415 - slow to import, and seldom needed
+
+    found = inspect.getattr_static(obj, "__cuda_stream__", _ABSENT)
+    return found is not _ABSENT and not isinstance(obj, type)
+
+
+def is_foreign(obj: object) -> bool:
+    """Whether an object is some library's stream or event."""
+    if speaks_protocol(obj):
+        return True
+    try:
+        extract(obj)
+    except TypeError:  # nobody's stream
+        return event_adapter(obj) is not None
+    return True
+
+
+def is_loaded(module: str) -> bool:
+    """Whether a module is there and whole: one that is being imported has nobody's streams yet."""
+    found = sys.modules.get(module)  # None is how an import is forbidden
+    if found is None or getattr(found.__spec__, "_initializing", False):
+        return False
+    parent, _, child = module.rpartition(".")
+    return not parent or hasattr(sys.modules.get(parent), child)  # bound when it is complete
+
+
+def candidates(kind: type) -> Iterator[Adapter]:
+    """Return the adapters whose library may have made this type."""
+    roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
+    for row in _ROWS:
+        if row.root in roots and is_loaded(row.module):
+            yield _load_row(row)
+    for entry in _entry_points():
+        if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
+            yield _load_entry(entry)
+
+
+# -- its object on a queue --------------------------------------------------------------------
+
+
+def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
+    """Return that library's object on this queue: the wrapped one, a living one, or a new one.
+
+    And whether the stream may hold it: an object that hides what it holds from the garbage
+    collector would never be collected with an owner that holds the stream.
+    """
+    served = adapter(library)
+    traits = traits_of(served)
+    may_keep = not traits.hides_owners
+    if native is not None and stream_types.get(type(native)) is served:
+        return native, may_keep
+    found = queue.view(served.name)
+    if found is not None:
+        return found, may_keep
+    if not queue.primary and not traits.any_context:
+        raise messages.library_cannot_take(
+            served.name,
+            "a stream of another context than the device's primary one",
+            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
+        )
+    with identity.lock:
+        found = queue.view(served.name)  # another thread's, meanwhile
+        if found is not None:
+            return found, may_keep
+        with driver.in_context(queue.context):  # building it may initialise the library's device
+            made = served.borrow(queue)
+        show(queue, remembers=traits.remembers_handles)
+        identity.remember(queue, served, made, made=True)
+    return made, may_keep
+
+
+def show(queue: Queue, *, remembers: bool) -> None:
+    """Note that others may have the handle now, and an allocator that ``remembers`` it."""
+    elder: Queue | None = queue
+    while elder is not None:
+        elder.shown = True
+        if remembers and isinstance(elder, OwnedQueue):
+            elder.remembered = True
+        elder = elder.also
+
+
+# -- with a current stream --------------------------------------------------------------------
+
+
+def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
+    """Return, by the module to watch, what loads each adapter that may have a current stream."""
+    loaders: dict[str, Callable[[], Adapter]] = {}
+    for row in _ROWS:
+        if row.has_current:
+            loaders[row.module] = functools.partial(_load_row, row)
+    for entry in _entry_points():
+        loaders[entry.name] = functools.partial(_load_entry, entry)
+    return loaders
+
+
+def loaded() -> dict[str, Callable[[], Adapter]]:
+    """Return, by name, what loads the adapter of each library that is loaded."""
+    found: dict[str, Callable[[], Adapter]] = {
+        row.name: functools.partial(_load_row, row) for row in _ROWS if is_loaded(row.module)
+    }
+    for entry in _entry_points():
+        if is_loaded(entry.name):
+            found[entry.name] = functools.partial(_load_entry, entry)
+    return found
+
+
+def rank(library: str) -> int:
+    """Return the library's place in the table; plugins come last."""
+    names = [row.name for row in _ROWS]
+    return names.index(library) if library in names else len(names)
+
+
+def current_of(served: Adapter) -> CurrentStream:
+    """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
+    if not isinstance(served, CurrentStream):
+        raise messages.no_current_stream(served.name)
+    return served
+
+
+def with_current_named(library: str) -> str:
+    """Return the one name of a library with a current stream, without importing the library."""
+    row = _BY_NAME.get(library)
+    if row is not None and not row.has_current:
+        raise messages.no_current_stream(row.name)
+    if row is None or row.module in sys.modules:
+        served = adapter(library)
+        current_of(served)
+        return served.name
+    return row.name

@@ -1,0 +1,1 @@
+"""The scope: one stream current in every loaded library, exactly restored."""

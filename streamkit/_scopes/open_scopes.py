@@ -1,0 +1,112 @@
+"""The open scopes of a thread, innermost last; nothing is kept on the stream.
+
+So one stream can be entered in many places at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from typing import Any, NoReturn, Protocol
+
+from streamkit._base import messages
+
+
+class OpenScope(Protocol):
+    """What a thread's stack holds: the scope of a CUDA stream or of a host stream."""
+
+    stream: Any
+    key: object  # under which it is left
+    plan: Any  # what it calls, if it is a CUDA stream's
+    again: int  # how often it was entered again, directly inside, where everything stood already
+
+    @abstractmethod
+    def leave(self) -> list[str]:
+        """Restore everything, and name what could not be; a second time does what is left."""
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []  # OpenScope
+
+
+stack = _Stack()
+"""The calling thread's: ``stack.scopes``, the innermost last."""
+
+
+def innermost() -> Any:
+    """Return the stream of this thread's innermost scope, or None."""
+    return stack.scopes[-1].stream if stack.scopes else None
+
+
+def holds(stream: object) -> bool:
+    """Whether this thread has a scope of the stream open."""
+    return any(scope.stream is stream for scope in stack.scopes)
+
+
+def push(scope: OpenScope) -> None:
+    """Note an entered scope as this thread's innermost."""
+    stack.scopes.append(scope)
+
+
+def leave(key: Any, kind: object = None, error: object = None, trace: object = None) -> None:  # noqa: ARG001 - as an ``__exit__``
+    """Leave the scope that was entered under ``key``, the innermost one if all is well.
+
+    Restores what entering it changed. Scopes still open inside it are left first, innermost first,
+    and ScopeError says so.
+    """
+    scopes = stack.scopes
+    scope = scopes[-1] if scopes else None
+    if scope is None or scope.key is not key:
+        _leave_out_of_order(scopes, key)
+    if scope.again:
+        scope.again -= 1
+        lost = None if scope.plan.is_there() else scope.plan.stay()
+    else:
+        try:  # ``_end_innermost``, for a call would cost as much as all of it
+            lost = scope.leave()
+        except BaseException:
+            scope.leave()
+            raise
+        finally:
+            scopes.pop()
+    if lost:
+        raise messages.not_restored(lost)
+
+
+def _end_innermost(scopes: list[Any]) -> list[str]:
+    """Leave the innermost scope for good; name what could not be restored."""
+    scope = scopes[-1]
+    try:
+        lost: list[str] = scope.leave()
+    except BaseException:  # an interrupt: the rest is restored all the same
+        scope.leave()
+        raise
+    finally:
+        scopes.pop()
+    return lost
+
+
+def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
+    """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
+    index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
+    if index is None:
+        raise messages.left_out_of_order(
+            f"the scope of {messages.describe(getattr(key, 'stream', key))} is not open in this "
+            "thread: it was entered elsewhere, or an outer scope was left before it"
+        )
+    inner = [messages.describe(scope.stream) for scope in scopes[index + 1 :]]
+    lost: list[str] = []
+    while len(scopes) > index + 1:
+        lost += _end_innermost(scopes)
+    scope = scopes[-1]
+    if scope.again:
+        scope.again -= 1
+        lost += scope.plan.stay()
+    else:
+        lost += _end_innermost(scopes)
+    raise messages.left_out_of_order(
+        f"a scope was left while scopes inside it were open, which ended too: "
+        f"{', '.join(reversed(inner))}",
+        lost,
+    )

@@ -1,0 +1,1 @@
+"""What users hold and call: streams, events, ``wrap``, the current stream, ``handoff``."""

@@ -1,0 +1,145 @@
+"""Where the libraries stand, and the scope that moves them: ``current_stream`` and ``use``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamkit._base import messages
+from streamkit._cuda import devices, driver
+from streamkit._host import stream as stream_module
+from streamkit._host.stream import HostStream
+from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries, open_scopes
+from streamkit._streams.wrapping import default_stream, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from streamkit._streams.stream import CudaStream
+    from streamkit.protocols import StreamLike
+
+
+# by any name of the library that was asked for: its ``current``, and its ``current_here`` if any
+_ways: dict[str, tuple[Callable[[int], Any], Callable[[], Any] | None]] = {}
+
+
+def current_stream(
+    library: str | None = None, *, device: object = None
+) -> CudaStream[Any] | HostStream:
+    """Return the stream on which a library's next work in this thread would run.
+
+    Without ``library``: the stream of this thread's innermost scope, else the one queue on which
+    all loaded libraries stand, else the default stream if none is loaded. ScopeError if they
+    differ; UnsupportedStreamError for a library without a current stream.
+    """
+    if library is not None:
+        try:
+            current, current_here = _ways[library]
+        except KeyError:
+            adapter = registry.current_of(registry.adapter(library))
+            current, current_here = adapter.current, getattr(adapter, "current_here", None)
+            _ways[library] = current, current_here
+        if current_here is not None and device is None:
+            return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
+        return _current(current, _device_or_current(device))
+    scope = open_scopes.innermost()
+    if scope is not None and devices.parse(device) in (None, scope.device_id, scope.device):
+        stream: CudaStream[Any] | HostStream = scope
+        return stream
+    if devices.on_host(device):
+        return stream_module.default()
+    streams = current_streams(device=device)
+    if not streams:
+        return default_stream(device)
+    if len(set(streams.values())) > 1:
+        raise messages.no_single_current(streams)
+    return next(iter(streams.values()))
+
+
+def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
+    """Return each loaded library's current stream; libraries without CUDA here are left out."""
+    if devices.on_host(device):
+        return {}
+    ordinal = _device_or_current(device)
+    streams = {}
+    for mover in loaded_libraries.movers():
+        streams[mover.name] = _current(mover.current, ordinal)
+    return streams
+
+
+def _device_or_current(device: object) -> int:
+    ordinal = devices.ordinal_of(device)
+    return driver.current_device() if ordinal is None else ordinal
+
+
+def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+    context = driver.primary_context(ordinal)
+    if driver.current_context() == context:
+        return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
+    with driver.in_context(context):  # its default streams are the current context's
+        return wrap(current(ordinal))  # type: ignore[no-any-return]  # the same
+
+
+def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
+    """Raise OneQueueError, listing each one's stream, unless the libraries share one queue.
+
+    Checks every loaded library with a current stream, or those named.
+    """
+    chosen = _chosen(libraries)
+    streams = current_streams()
+    if chosen is not None:
+        streams = {name: stream for name, stream in streams.items() if name in chosen}
+    if len(set(streams.values())) > 1:
+        raise messages.not_one_queue(streams)
+
+
+def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
+    if libraries is None:
+        return None
+    names = [libraries] if isinstance(libraries, str) else list(libraries)
+    return frozenset(registry.with_current_named(name) for name in names)
+
+
+# -- the scope --------------------------------------------------------------------------------
+
+
+class use:  # noqa: N801 - used as a function
+    """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
+
+    ``stream`` is anybody's. The libraries are those already imported that have a current stream
+    (torch, CuPy, Warp and plugins), or the named ``libraries`` among them; numba-cuda and
+    cuda.core have none: pass them ``s.to(...)``. The current device moves to the stream's. All of
+    it is restored exactly, in reverse order, however the block ends. No wait is added, unless
+    ``ordered``: then the stream first waits for each moved library's previous stream, and those
+    wait for it at the end, on the device.
+
+    Raises what ``wrap`` raises, and ScopeError if it is left out of order or in another thread.
+    Do not hold it across an ``await`` or a ``yield``. On a host stream, entering waits for the
+    queue's turn and the body runs as its next item.
+    """
+
+    def __init__(
+        self,
+        stream: StreamLike,
+        *,
+        libraries: Iterable[str] | None = None,
+        ordered: bool = False,
+    ) -> None:
+        self.stream: CudaStream[Any] | HostStream = wrap(stream)
+        self._libraries = _chosen(libraries)
+        self._ordered = ordered
+
+    def __enter__(self) -> CudaStream[Any] | HostStream:
+        if isinstance(self.stream, HostStream):
+            stream_module.enter(self.stream, self)
+        else:
+            enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
+            enter(open_scopes.stack.scopes, self, self._libraries, self._ordered)
+        return self.stream
+
+    if TYPE_CHECKING:  # which tells no type of an assignment
+
+        def __exit__(self, kind: object, error: object, trace: object) -> None:
+            """Restore what ``__enter__`` changed."""
+    else:
+        __exit__ = open_scopes.leave  # the scope that was entered under this key

@@ -1,0 +1,285 @@
+"""``CudaEvent``: a CUDA event, ours or anybody's."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from streamkit import errors
+from streamkit._base import messages, trace
+from streamkit._base.queue import LEGACY
+from streamkit._base.static_protocol import Concrete
+from streamkit._cuda import driver, driver_events
+from streamkit._queues import active_captures, identity, ordering, registry
+from streamkit._waiting import waits
+from streamkit.protocols import Event, Events, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from streamkit._base.queue import Queue
+    from streamkit._queues.lifetime import OwnedEvent
+    from streamkit._streams.stream import CudaStream
+    from streamkit._waiting.awaitable import Drop, Tell
+
+
+_INVALID_HANDLE = 400
+
+_Last: TypeAlias = "tuple[Any, Any, Callable[[], Queue | None] | None]"
+_NEVER: _Last = (None, None, None)
+
+
+class CudaEvent(Event, metaclass=Concrete):
+    """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
+
+    Safe to use from any thread. The handle of a borrowed event is read at each use, because
+    torch creates its events at their first record.
+    """
+
+    def __init__(
+        self,
+        device: int | None,
+        owned: OwnedEvent | None,
+        native: Any = None,
+        adapter: Any = None,
+        *,
+        timing: bool = False,
+    ) -> None:
+        self._device_known: bool = (
+            device is not None
+        )  # else the driver alone can refuse a wrong one
+        self._device = driver.current_device() if device is None else device
+        self._owned = owned  # None if it is borrowed or closed
+        self._native = native
+        self._adapter = adapter
+        self._timing = timing
+        # of the last record: the objects through which the same queue records it again, if it can
+        # be that quick; and what gives that queue, where this may be part of anybody's capture
+        self._last: _Last = _NEVER
+        self._queue_id: int | None = None  # of the last record, unless others can make one
+
+    @property
+    def native(self) -> Any:
+        """The wrapped event object, identical; None if StreamKit owns the event."""
+        return self._native
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
+        if self._owned is not None:
+            return self._owned.handle
+        if self._adapter is None:
+            raise messages.closed(self)
+        handle: int = self._adapter.event_handle(self._native)
+        return handle
+
+    @property
+    def device(self) -> str:
+        """``"cuda:N"``; where the wrapped library does not say, the device current at wrap."""
+        return f"cuda:{self._device}"
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal."""
+        return self._device
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+        return self._owned is None and self._native is None
+
+    @property
+    def done(self) -> bool:
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        CaptureError inside ``streamkit.capture``, and while the stream captures on which StreamKit
+        last recorded it: asking could break that capture. Of other libraries' records nothing is
+        known.
+        """
+        handle = self.handle
+        self._refuse_in_capture()
+        return not handle or driver_events.event_done(handle)
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+
+        If it is recorded again meanwhile, the wait is for that. The GIL is released, Ctrl-C ends
+        the wait, and a long one uses no processor. TimeoutError names the event; DriverError if
+        the work failed.
+        """
+        with trace.note(self._queue_id, "synchronisation", "event sync"):
+            waits.block(self._is_reached, self._watch, self, timeout)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until the last recorded point was reached; see ``sync``.
+
+        It takes a running asyncio loop, in any thread.
+        """
+        return waits.awaited(self._is_reached, self._watch)
+
+    def _is_reached(self) -> bool:
+        return self.done
+
+    def _watch(self, tell: Tell) -> Drop | None:
+        keeps = self._owned or self._native  # ``close`` does not end the wait
+        return waits.watch_event(self.handle, keeps, self._device, tell)
+
+    def _refuse_in_capture(self) -> None:
+        if active_captures.one_goes_on_here():
+            raise messages.event_in_capture(self)
+        find = self._last[2]
+        queue = None if find is None else find()
+        if queue is not None and queue.owner is not None and not identity.is_alive(queue):
+            queue = None  # its owner has closed it, and the handle is nobody's, or another's
+        if queue is not None and ordering.capture_of(queue) is not None:
+            raise messages.event_of_capture(self)
+
+    def __sub__(self, start: object) -> float:
+        """Milliseconds of queue time from ``start`` to this event.
+
+        ValueError if one of the two does not measure time or was not reached yet.
+        """
+        if not isinstance(start, CudaEvent):
+            return NotImplemented
+        for event in (start, self):
+            if event._owned is not None and not event._timing:
+                raise ValueError(f"{event!r} measures no time: record it with timing=True")
+            if not event.done:
+                raise ValueError(f"{event!r} was not reached yet: call its sync() first")
+        try:
+            return driver_events.elapsed_ms(start.handle, self.handle)
+        except errors.DriverError as error:
+            if error.code != _INVALID_HANDLE:
+                raise
+            raise ValueError(
+                f"{start!r} and {self!r} cannot be compared: both must have been recorded, with "
+                "timing=True"
+            ) from error
+
+    def to(self, library: str) -> Any:
+        """Return that library's event object on this event, which it keeps alive.
+
+        UnsupportedStreamError where the library cannot wrap an event (torch, cuda.core).
+        """
+        handle = self.handle
+        adapter = registry.adapter(library)
+        if adapter is self._adapter:
+            return self._native
+        if not isinstance(adapter, Events):
+            raise messages.library_cannot_take(
+                adapter.name, "an event", "use s.wait(event) instead"
+            )
+        # what destroys the event, for this object can be closed before the library's
+        return adapter.borrow_event(handle, self._device, self._held())
+
+    def close(self) -> None:
+        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
+        self._owned = None
+        self._last = None, None, self._last[2]
+
+    def _prepare(self, queue: Queue) -> _Last:
+        """Note the queue, and return its object and the event's through which it records quickly.
+
+        Too quick to ask whether it captures. None and None where it cannot.
+        """
+        owned, core = self._owned, queue.core
+        if core is None or owned is None or owned.serves != queue.context:
+            return _NEVER
+        self._queue_id = queue.id
+        self._last = last = core, owned.core, queue.seen_by_events or seen_by_events(queue)
+        if self._owned is None:  # another thread has closed it meanwhile
+            self.close()
+        return last
+
+    def _record_on(self, stream: CudaStream[Any], queue: Queue, *, external: bool) -> None:
+        """Record it on the stream of that queue."""
+        if self._device_known and self._device != queue.device:
+            raise messages.device_mismatch(
+                self, stream, "an event is recorded on streams of its own device only."
+            )
+        if self._owned is not None and not external:
+            ordering.mark(self._owned, queue)
+        elif not self._record_by_library(stream, external=external):
+            ordering.record(self.handle, queue, external=external)
+        if external:
+            active_captures.keep(self._held())
+            self._queue_id = None
+            return  # a launch of the graph makes that record: the last one is what it was
+        self._queue_id = queue.id if self._owned is not None else None
+        captures = queue.handle != LEGACY and ordering.capture_of(queue) is not None
+        self._last = None, None, weakref.ref(queue) if captures else None
+
+    def _held(self) -> object:
+        """Return what the handle dies with."""
+        return self._owned or self._native
+
+    def _record_by_library(self, stream: CudaStream[Any], *, external: bool) -> bool:
+        """Record it through the library, if it has its own way of doing that.
+
+        That way has no ``external``: ValueError if it is asked for.
+        """
+        own_way = getattr(self._adapter, "record_event", None)
+        if own_way is None or self._adapter is None:
+            return False
+        if external:
+            raise ValueError(
+                f"{self.native!r} is recorded by {self._adapter.name}, which has no external "
+                "records. Give an event of StreamKit's: s.record(external=True)"
+            )
+        own_way(self._native, stream.to(self._adapter.name))
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: an event is not copied and not sent to another process."""
+        raise messages.not_copied(self)
+
+    def __repr__(self) -> str:
+        kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
+        timing = " timing" if self._timing else ""
+        return f"<streamkit.CudaEvent cuda:{self._device} {kind}{timing}>"
+
+
+def seen_by_events(queue: Queue) -> Callable[[], Queue | None]:
+    """Return what the steady state notes: too quick to ask whether the queue captures.
+
+    It gives none where nobody holds what destroys the handle: by then it may be no stream's.
+    """
+    is_valid = queue.owner is not None or queue.is_owned or queue.permanent
+    found = queue.seen_by_events = weakref.ref(queue) if is_valid else _nothing
+    return found
+
+
+def _nothing() -> None:
+    return None
+
+
+def borrowed(obj: Any) -> CudaEvent | None:
+    """Return an event on somebody's event object, or None if it is not one."""
+    adapter = registry.event_adapter(obj)
+    if adapter is None:
+        return None
+    read_device = getattr(adapter, "event_device", None)
+    device = read_device(obj) if read_device is not None else None
+    return CudaEvent(device, None, obj, adapter)
+
+
+def is_event(obj: object) -> bool:
+    """Whether this is an event: ours, the host's, or of a library StreamKit knows."""
+    return isinstance(obj, (CudaEvent, Event)) or registry.event_adapter(obj) is not None
+
+
+def any_event(obj: object, stream: object) -> CudaEvent:
+    """Return anybody's event for an operation of ``stream``; its refusals name both."""
+    refuse_host(obj, stream)
+    found = obj if isinstance(obj, CudaEvent) else borrowed(obj)
+    if found is None:
+        raise messages.not_an_event(obj)
+    return found
+
+
+def refuse_host(other: object, stream: object) -> None:
+    """Raise DeviceMismatchError if ``other`` is a host stream or event."""
+    if isinstance(other, (Stream, Event)) and other.device == "cpu":
+        raise messages.device_mismatch(
+            stream, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
+        )

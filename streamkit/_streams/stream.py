@@ -1,0 +1,375 @@
+"""``CudaStream``: a CUDA stream of any library, or our own, behind the ``Stream`` interface."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from streamkit._base import messages, trace
+from streamkit._base.queue import LEGACY
+from streamkit._base.static_protocol import Concrete
+from streamkit._cuda import core_events, driver, loader
+from streamkit._queues import identity, keepalive, ordering, registry
+from streamkit._queues.lifetime import OwnedEvent
+from streamkit._scopes import scope
+from streamkit._streams import event as event_module
+from streamkit._streams.event import CudaEvent
+from streamkit._waiting import waits
+from streamkit.protocols import Event, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from concurrent.futures import Future
+    from typing import ParamSpec
+
+    from streamkit._base.queue import Queue
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+
+NativeT = TypeVar("NativeT")
+
+_NONE: dict[Any, Any] = {}
+
+
+class StreamFacts(scope.Scoped, Generic[NativeT]):
+    """A CUDA stream as something to look at; ``CudaStream`` adds what it does."""
+
+    # the usual values, so that wrapping sets only what differs, but for what inner loops read:
+    # see Queue
+    _name: str | None = None
+    _owned = False
+    _spelled: int | None = None  # the handle as it came, if the queue's is another
+    _last_id: int | tuple[int, int, int] | None = None  # once closed, as the next
+    _last_device = 0
+    _hash: int  # the same
+    _kept: Queue | None = None
+
+    def __init__(self, queue: Queue, native: NativeT, name: str | None = None) -> None:
+        self._queue: Queue | None = queue  # None once closed
+        self._native = native
+        self._views = self._plans = _NONE
+        if native is None:
+            self._name = name
+            self._owned = queue.is_owned
+
+    def _live(self) -> Queue:
+        """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
+        queue = self._queue
+        if queue is None:
+            raise messages.closed(self)
+        if queue.thread is not None:
+            ordering.check_thread(queue, self)
+        return queue
+
+    @property
+    def native(self) -> NativeT:
+        """The wrapped object, identical; None if there is none (owned, or from a handle)."""
+        return self._native
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
+        queue = self._show()
+        return queue.handle if self._spelled is None else self._spelled
+
+    def __int__(self) -> int:
+        """Return the handle."""
+        return self.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
+        self._kept = self._show()  # beyond close: who asks holds this object, not the queue
+        return 0, self.handle
+
+    @property
+    def dlpack_stream(self) -> int:
+        """The int for ``__dlpack__(stream=...)``: 1 for legacy, never 0; 2 for the per-thread one.
+
+        It keeps nothing alive, as DLPack's own.
+        """
+        return self._show().handle
+
+    def _show(self) -> Queue:
+        """Return the queue, noting that any library may learn its handle from here."""
+        queue = self._live()
+        registry.show(queue, remembers=True)
+        return queue
+
+    @property
+    def device(self) -> str:
+        """``"cuda:N"``, as torch and Warp accept it."""
+        return f"cuda:{self.device_id}"
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal."""
+        queue = self._queue
+        return self._last_device if queue is None else queue.device or 0
+
+    @property
+    def id(self) -> int | tuple[int, int, int]:
+        """The driver's id (cuStreamGetId): one for each queue, never reused.
+
+        A stream first seen while it captured has (device, handle, capture id) until that ends.
+        """
+        queue = self._queue
+        return self._last_id or 0 if queue is None else identity.public_id(queue)
+
+    @property
+    def name(self) -> str | None:
+        """The name given to ``new_stream``."""
+        return self._name
+
+    @property
+    def owned(self) -> bool:
+        """Whether StreamKit created the stream, and destroys it."""
+        return self._owned
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has made this object unusable."""
+        return self._queue is None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the legacy or the per-thread default stream."""
+        return self._live().is_default
+
+    @property
+    def is_nonblocking(self) -> bool:
+        """Whether work on it ignores the implicit order with the legacy default stream.
+
+        CaptureError if the stream was first seen while it captured, and still does.
+        """
+        queue = self._live()
+        if queue.nonblocking is None and not identity.settle(queue):
+            raise messages.illegal_in_capture("reading the flags", self, "read them afterwards.")
+        return bool(queue.nonblocking)
+
+    @property
+    def priority(self) -> int:
+        """The effective priority: smaller is more urgent, 0 the default."""
+        queue = self._live()
+        if queue.handle == LEGACY:
+            return 0  # asking would break a blocking stream's capture
+        with ordering.on(queue):
+            return driver.stream_priority(queue.handle)
+
+    @property
+    def context(self) -> int:
+        """The ``CUcontext`` it belongs to, as an int."""
+        return self._live().context
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a graph is being captured on it, whoever began that."""
+        queue = self._live()
+        if queue.handle == LEGACY:
+            return False  # the legacy stream cannot be captured
+        return ordering.capture_of(queue) is not None
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a queue is not copied and not sent to another process."""
+        raise messages.not_copied(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one queue; a closed stream equals only itself."""
+        if self is other:
+            return True
+        if not isinstance(other, StreamFacts):
+            return NotImplemented
+        one, two = self._queue, other._queue
+        return one is not None and two is not None and identity.same(one, two)
+
+    def __hash__(self) -> int:
+        """Return a hash that all streams of one queue share."""
+        queue = self._queue
+        return self._hash if queue is None else hash((queue.device, queue.handle))
+
+    def __repr__(self) -> str:
+        queue = self._queue
+        name = f" {self._name!r}" if self._name else ""
+        if queue is None:
+            return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
+        kind = {True: " nonblocking", False: " blocking", None: ""}[queue.nonblocking]
+        origin = "owned" if self._owned else _origin(self._native)
+        handle = queue.handle if self._spelled is None else self._spelled
+        return (
+            f"<streamkit.CudaStream{name} {self.device} handle={handle:#x} "
+            f"id={queue.id if queue.id is not None else 'capturing'}{kind}, {origin}>"
+        )
+
+
+def _origin(native: object) -> str:
+    if native is None:
+        return "borrowed"
+    return f"from {type(native).__module__.partition('.')[0]}"
+
+
+class StreamWaits(StreamFacts[NativeT]):
+    """A CUDA stream's ways of waiting, none of which holds up its work."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all work submitted so far has run.
+
+        DriverError if any of it failed; CaptureError while a capture makes the question illegal.
+        """
+        return self._is_done("asking whether work is done")
+
+    def _is_done(self, operation: str) -> bool:
+        queue = self._live()
+        with ordering.on(queue):
+            ordering.check_capture(queue, self, operation)
+            done = driver.stream_done(queue.handle)
+        if done:
+            keepalive.drain()
+        return done
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until all work submitted so far has run, at most ``timeout`` seconds.
+
+        The GIL is released, Ctrl-C ends the wait, and a long one uses no processor. TimeoutError
+        names the stream, whose work goes on; DriverError if any of it failed; CaptureError while a
+        capture makes waiting illegal.
+        """
+        queue = self._live()
+        done = functools.partial(self._is_done, "a sync")
+        check = functools.partial(ordering.check_capture, queue, self, "a sync")
+        watch = functools.partial(waits.watch_queue, queue, check)
+        with trace.note(self, "synchronisation", "sync"):
+            waits.block(done, watch, self, timeout)
+        keepalive.drain()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until all work submitted so far has run; errors as ``sync``'s.
+
+        It takes a running asyncio loop, in any thread. Cancelling the task leaves the work alone.
+        """
+        queue = self._live()
+        done = functools.partial(self._is_done, "an await")
+        check = functools.partial(ordering.check_capture, queue, self, "an await")
+        return waits.awaited(done, functools.partial(waits.watch_queue, queue, check))
+
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have ``fn`` called when all work submitted so far has run; return its future.
+
+        The functions of one stream are called in their order, in one of a few threads of
+        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work.
+        The future has what ``fn`` returns or raises, or the DriverError of work that failed, and
+        ``fn`` is not called then, nor once the future is cancelled, as at the end of the
+        interpreter. CaptureError in a capture.
+        """
+        queue = self._live()
+        check = functools.partial(ordering.check_capture, queue, self, "then")
+        with ordering.on(queue):
+            check()
+        return waits.then(queue, check, fn, args, kwargs)
+
+
+class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
+    """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
+
+    What it promises is documented on ``Stream``. Safe to use from any thread, except that a
+    per-thread default stream belongs to its own thread.
+    """
+
+    def record(
+        self, event: object = None, *, timing: bool = False, external: bool = False
+    ) -> Event:
+        """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
+        queue = self._queue
+        if type(event) is CudaEvent and queue is not None and not timing and not external:
+            # the steady state: an event of ours again, on the stream that recorded it last
+            core, mark, _ = event._last  # noqa: SLF001 - next door
+            if core is not queue.core:
+                core, mark, _ = event._prepare(queue)  # noqa: SLF001 - next door
+            if mark is not None:
+                if loader.is_forked:
+                    raise messages.forked()
+                try:
+                    core.record(mark)
+                except Exception as error:
+                    raise core_events.failed("cuEventRecord", error) from error
+                return event
+        queue = self._live()
+        if event is None:
+            target = CudaEvent(
+                self.device_id, OwnedEvent(queue.context, timing=timing), timing=timing
+            )
+        elif timing:
+            raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
+        else:
+            target = event_module.any_event(event, self)
+        target._record_on(self, queue, external=external)  # noqa: SLF001 - next door
+        return target
+
+    def wait(self, other: object, *, external: bool = False) -> None:
+        """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
+        queue = self._queue
+        if queue is None or queue.thread is not None:
+            queue = self._live()
+        if isinstance(other, CudaStream):
+            source = other._queue  # noqa: SLF001 - another of this class
+            if source is None or source.thread is not None:
+                source = other._live()  # noqa: SLF001 - another of this class
+            ordering.wait_queue(queue, source, external)
+        elif type(other) not in registry.stream_types and event_module.is_event(other):
+            event = event_module.any_event(other, self)
+            held = event._held() if external else None  # noqa: SLF001 - next door
+            ordering.wait_event(queue, event.handle, external=external, held=held)
+        else:
+            event_module.refuse_host(other, self)
+            found, adapter = registry.extract(other)
+            source = identity.identify(found, adapter, other)
+            ordering.check_thread(source, other)
+            ordering.wait_queue(queue, source, external)
+
+    def to(self, library: str) -> Any:
+        """Return that library's own stream object on this queue. See ``Stream``."""
+        try:
+            return self._views[library]
+        except KeyError:
+            queue = self._live()
+            view, may_keep = registry.view(queue, self._native, library)
+            if may_keep and queue.thread is None:  # else every use is checked for its thread
+                with identity.lock:  # another thread may have been first
+                    view = self._views.get(library, view)
+                    self._views = {**self._views, library: view}
+            return view
+
+    def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call ``fn`` now, with this stream current: what it launches is queued here.
+
+        It returns no value: results travel in arrays. On a host stream the call itself is queued.
+        """
+        with self:
+            fn(*args, **kwargs)
+
+    def keep(self, *objects: object) -> None:
+        """Keep the objects alive until all work submitted so far has run; never blocks.
+
+        A later call of StreamKit, or a garbage collection, lets them go. CaptureError in a capture,
+        whose graph needs them as long as it lives.
+        """
+        keepalive.keep(self._live(), self, objects)
+
+    def close(self) -> None:
+        """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
+
+        The CUDA stream goes when its last view in another library has gone; one that such a
+        library's allocator may remember is kept for the next ``new_stream`` of the same kind.
+        """
+        queue = self._queue
+        if not self._owned or queue is None:
+            return
+        self._last_id = identity.public_id(queue)
+        self._last_device = self.device_id
+        self._hash = hash(self)
+        self._views, self._plans = {}, {}
+        self._queue = None
+        keepalive.drain()

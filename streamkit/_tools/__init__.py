@@ -1,0 +1,1 @@
+"""The command line: bench, demo, matrix, and their tables on the terminal."""

@@ -1,0 +1,249 @@
+"""What StreamKit's operations cost on this machine, against the libraries' own calls.
+
+The rows are in ``_bench_scopes`` and ``_bench_rows``, their timing in ``_bench_timing``; here is
+who is compared, what else is measured, and the report. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import streamkit as sk
+from streamkit._base.messages import DISTRIBUTION
+from streamkit._cuda import driver as driver_module
+from streamkit._cuda import loader
+from streamkit._tools.bench import rows as rows_module
+from streamkit._tools.bench import scope_rows
+from streamkit._tools.bench.counts import SCOPE, Count, count_calls, count_extra
+from streamkit._tools.bench.timing import Libraries, Row
+from streamkit.errors import BackendNotInstalledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from streamkit._tools.bench.rows import WakeUp
+
+    Progress = Callable[[str, int, int], object]
+
+_ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
+PLANS = [*scope_rows.PLANS, *rows_module.PLANS]
+_LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
+_INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
+
+
+class CannotRunError(Exception):
+    """There is no GPU to measure on, or a library to compare with is missing."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """How long an import takes in a fresh process: median and extremes."""
+
+    name: str
+    ms: float
+    ms_low: float
+    ms_high: float
+    aim_ms: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured, and on what."""
+
+    date: str
+    device: str
+    driver: str | None
+    cuda: str
+    cpu: str | None
+    versions: dict[str, str]
+    repeats: int
+    iterations: int
+    rows: list[Row]
+    counts: list[Count]
+    imported: Import
+    waits: list[WakeUp]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """Return the report in JSON's types, each row with its verdict."""
+    data = asdict(report)
+    for measured, row in zip(data["rows"], report.rows, strict=True):
+        measured["met"] = row.met
+    for counted, count in zip(data["counts"], report.counts, strict=True):
+        counted["met"] = count.met
+    return data
+
+
+def run(
+    *, repeats: int = 15, iterations: int = 1000, progress: Progress = lambda *_: None
+) -> Report:
+    """Measure everything, in less than 30 s.
+
+    Imports torch, CuPy and Warp. ``progress`` is called with what comes next, how much is done,
+    and of how much. CannotRunError if there is no GPU, or not all three libraries.
+    """
+    libraries = load()
+    order = _order(repeats)
+    steps = len(order) + 4
+    progress("waits", 0, steps)
+    waits = rows_module.measure(libraries)
+    progress("driver calls of a wait", 1, steps)
+    cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
+    counts = [count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))]
+    cuda.synchronize()
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in PLANS]
+    left_out: dict[str, str] = {}
+    missing: set[int] = set()
+    for done, (number, share) in enumerate(order, 2):
+        plan = PLANS[number]
+        progress(plan.name, done, steps)
+        if number in missing:
+            continue
+        try:
+            ours, theirs = plan.measure(libraries, share, iterations)
+        except BackendNotInstalledError as error:
+            left_out[plan.name] = str(error)
+            missing.add(number)
+            continue
+        times[number][0].extend(ours)
+        times[number][1].extend(theirs)
+    progress(SCOPE, steps - 2, steps)
+    try:
+        counts.append(count_extra(sk.new_stream(), sk.wrap(cuda.Stream())))
+    except BackendNotInstalledError as error:
+        left_out[SCOPE] = str(error)
+    progress("import streamkit", steps - 1, steps)
+    imported = time_import()
+    progress("done", steps, steps)
+    version = int(loader.cu.cuDriverGetVersion()[1])
+    return Report(
+        date=dt.datetime.now(dt.UTC).date().isoformat(),
+        device=cuda.get_device_name(libraries.device),
+        driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
+        cuda=f"{version // 1000}.{version % 1000 // 10}",
+        cpu=_read("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
+        versions=_versions(libraries),
+        repeats=repeats,
+        iterations=iterations,
+        rows=_rows(times),
+        counts=counts,
+        imported=imported,
+        waits=waits,
+        left_out=left_out,
+    )
+
+
+def _order(repeats: int) -> list[tuple[int, int]]:
+    """Return which plans are measured one after the other, by number, each with its repeats."""
+    usual = [number for number, plan in enumerate(PLANS) if not plan.slows_what_follows]
+    shares = [repeats // _ROUNDS + (turn < repeats % _ROUNDS) for turn in range(_ROUNDS)]
+    rounds = [(number, share) for share in shares if share for number in usual]
+    return rounds + [(n, repeats) for n, plan in enumerate(PLANS) if plan.slows_what_follows]
+
+
+def _rows(times: Sequence[tuple[list[float], list[float]]]) -> list[Row]:
+    """Return the row of each operation that was measured: in several settings the worst counts."""
+    rows: dict[str, Row] = {}
+    for plan, (ours, theirs) in zip(PLANS, times, strict=True):
+        if ours:
+            row = plan.row(ours, theirs)
+            if plan.name not in rows or row.ratio > rows[plan.name].ratio:
+                rows[plan.name] = row
+    return list(rows.values())
+
+
+def _read(path: str, pattern: str) -> str | None:
+    with contextlib.suppress(OSError):
+        found = re.search(pattern, Path(path).read_text(encoding="utf-8"))
+        return found and found[1]
+    return None
+
+
+def _versions(libraries: Libraries) -> dict[str, str]:
+    found = {"streamkit": sk.__version__, "python": platform.python_version()}
+    for name in _LABELS:
+        found[name] = str(getattr(libraries, name).__version__)
+    for package in ("cuda-bindings", "cuda-core"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+# -- what this machine has --------------------------------------------------------------------
+
+
+def load() -> Libraries:
+    """Import the libraries and let each touch the device, so that no row pays for that."""
+    missing = [label for name, label in _LABELS.items() if not _installed(name)]
+    try:
+        present = driver_module.is_present()
+    except BackendNotInstalledError:  # a driver, but not the package that calls it
+        present, missing = True, ["CUDA Python", *missing]
+    lines = []
+    if not present:
+        lines.append("There is no CUDA device here, and what is measured are calls on one.")
+    if missing:
+        lines.append(f"Not installed: {', '.join(missing)}. Install with: {_INSTALL}")
+    if lines:
+        raise CannotRunError(" ".join(lines))
+    torch, cupy, warp = (_import(name) for name in _LABELS)
+    usable = (torch.cuda.is_available(), cupy.cuda.is_available(), warp.is_cuda_available())
+    unable = [label for label, able in zip(_LABELS.values(), usable, strict=True) if not able]
+    if unable:
+        raise CannotRunError(
+            f"No use of the CUDA device by {', '.join(unable)}. Install builds that can: {_INSTALL}"
+        )
+    device = torch.cuda.current_device()
+    torch.zeros(1, device=f"cuda:{device}")
+    sk.current_streams(device=device)
+    cupy.cuda.Device(device).use()  # last: it leaves the device's context current
+    return Libraries(torch, cupy, warp, device)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        what = f"{_LABELS[name]} cannot be imported ({type(error).__name__}: {error})"
+        raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error
+
+
+# -- the import -------------------------------------------------------------------------------
+
+_TIMED_IMPORT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+start = time.perf_counter()
+import streamkit
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+def time_import(times: int = 7) -> Import:
+    """Time ``import streamkit`` in fresh processes; the first one only warms the disk."""
+    command = [sys.executable, "-I", "-c", _TIMED_IMPORT, str(Path(sk.__file__).parents[1])]
+    found = [
+        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603
+        for _ in range(times + 1)
+    ][1:]
+    return Import("import streamkit", median(found), min(found), max(found), 25.0)

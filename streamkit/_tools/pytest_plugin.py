@@ -1,0 +1,90 @@
+"""The pytest plugin: a stream for each test, adversarial seeds, and a marker for GPU tests.
+
+pytest loads this at its start in every project that has StreamKit installed: it imports nothing
+but pytest and the standard library until a test asks for something.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import streamkit
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from streamkit import CudaStream, HostStream
+
+_SEEDS = 10  # two orders of what comes first, five times
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--streamkit-seed`` and ``--streamkit-seeds``."""
+    group = parser.getgroup("streamkit")
+    group.addoption(
+        "--streamkit-seed",
+        type=int,
+        action="append",
+        metavar="SEED",
+        help="run tests with streamkit_seed under this seed only; can be given several times",
+    )
+    group.addoption(
+        "--streamkit-seeds",
+        type=int,
+        default=_SEEDS,
+        metavar="COUNT",
+        help=f"run tests with streamkit_seed under this many seeds ({_SEEDS})",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker ``gpu``."""
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that uses ``streamkit_seed`` once for each seed."""
+    if "streamkit_seed" in metafunc.fixturenames:
+        option: Any = metafunc.config.getoption
+        seeds = option("streamkit_seed") or range(option("streamkit_seeds"))
+        metafunc.parametrize(
+            "streamkit_seed", seeds, ids=[f"seed{seed}" for seed in seeds], indirect=True
+        )
+
+
+def _has_device() -> bool:
+    return streamkit.default_stream().device != "cpu"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the test's skips
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test with the marker ``gpu`` where there is no CUDA device."""
+    if item.get_closest_marker("gpu") is not None and not _has_device():
+        item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
+
+
+@pytest.fixture
+def streamkit_seed(request: pytest.FixtureRequest) -> Generator[int]:
+    """Run the test in ``streamkit.testing.adversarial(seed)``, once for each of ten seeds."""
+    from streamkit.testing import adversarial
+
+    with adversarial(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> Generator[CudaStream[Any] | HostStream]:
+    """Make a stream: on the GPU, or on the host where there is none and for ``streamkit_seed``.
+
+    After the test it is synchronised, so that an error of its work is one of the test, and closed.
+    """
+    device = "cpu" if "streamkit_seed" in request.fixturenames else None
+    made = streamkit.new_stream(device, name=request.node.name)
+    yield made
+    try:
+        if not made.closed:
+            made.sync()
+    finally:
+        made.close()

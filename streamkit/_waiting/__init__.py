@@ -1,0 +1,1 @@
+"""Waiting from the host: blocking, in a coroutine, or by a function called afterwards."""

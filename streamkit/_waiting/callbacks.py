@@ -1,0 +1,204 @@
+"""What ``then`` calls: functions in the order of their stream, on at most a few threads.
+
+The same for CUDA and host streams, which say when a function's turn has come.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from streamkit._base import messages
+from streamkit._base.locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_MOST = 4  # threads
+_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run
+
+_log = logging.getLogger("concurrent.futures")
+_lock = new_lock()
+_unsettled: set[Call] = set()
+_threads: list[threading.Thread] = []
+_lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()  # those with a function to call
+_all: WeakSet[Line] = WeakSet()
+_is_over = False
+
+
+class Outcome(Future[Any]):
+    """A future whose error may be that of many: raised as it came, or its traceback would grow."""
+
+    _trace: TracebackType | None = None
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._trace = None if exception is None else exception.__traceback__
+        super().set_exception(exception)
+
+    def result(self, timeout: float | None = None) -> Any:
+        error = self.exception(timeout)
+        if error is not None:
+            error.__traceback__ = self._trace
+        del error  # its frames hold this one
+        return super().result(timeout)
+
+
+class Call:
+    """One function to call, and the future of its outcome."""
+
+    _thread: int = 0  # that runs it
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
+        future: Future[Any] | None = None,
+    ) -> None:
+        self.future: Future[Any] = future or Outcome()
+        self._call: Callable[[], Any] = functools.partial(fn, *args, **kwargs)
+        self._surroundings = surroundings
+
+    def drop(self) -> None:
+        """Be forgotten without being called."""
+        _unsettled.discard(self)
+
+    def refuse(self) -> None:
+        """Say in a forked child, to whoever asks the future, that the parent calls the function.
+
+        Those whom the future would tell on its own are the parent's.
+        """
+        if self._thread == threading.get_ident():  # it forked, and goes on here too
+            return
+        future: Any = self.future
+        future._condition._at_fork_reinit()  # noqa: SLF001 - a thread of the parent's may hold it
+        future._done_callbacks.clear()  # noqa: SLF001 - see above
+        future._waiters.clear()  # noqa: SLF001 - the same
+        with contextlib.suppress(InvalidStateError):  # cancelled
+            future.set_exception(messages.future_of_the_parent())
+
+    def run(self, failed: BaseException | None = None) -> None:
+        """Call the function, unless its future was cancelled, or the work before it failed."""
+        self._thread = threading.get_ident()
+        try:
+            self._settle(failed)
+        except BaseException:  # noqa: BLE001 - of what the future calls when it is done
+            _log.exception("exception calling callback for %r", self.future)  # as futures do
+        finally:
+            _unsettled.discard(self)  # not before: until then it has a thread for itself
+            del self  # an error's frames hold this one
+
+    def _settle(self, failed: BaseException | None) -> None:
+        future, call, surroundings = self.future, self._call, self._surroundings
+        if not future.set_running_or_notify_cancel():
+            return
+        if failed is not None:
+            future.set_exception(failed)
+            return
+        try:
+            with surroundings():
+                result = call()
+        except BaseException as error:  # noqa: BLE001 - whoever asks the future is told
+            future.set_exception(error)
+            del self, future  # the error's frames hold them
+        else:
+            future.set_result(result)
+
+
+class Line:
+    """The functions of one stream whose turn has come: one runs at a time."""
+
+    def __init__(self) -> None:
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Have none, as at first."""
+        self._ready: deque[tuple[Call, BaseException | None]] = deque()
+        self._is_busy = False
+
+    def add(self, call: Call, failed: BaseException | None = None) -> None:
+        """Let a worker run the call after those that were added before."""
+        with _lock:
+            self._ready.append((call, failed))
+            if self._is_busy:
+                return
+            self._is_busy = True
+            _lines.put(self)
+
+    def run_next(self) -> None:
+        """Run one call; the others wait behind those of other lines."""
+        call, failed = self._ready.popleft()
+        call.run(failed)
+        del call, failed  # an error's frames hold this one
+        with _lock:
+            self._is_busy = bool(self._ready)
+            if self._is_busy:
+                _lines.put(self)
+
+
+def reserve(call: Call) -> None:
+    """Have a thread for the call; RuntimeError if there is none and none can be started."""
+    with _lock:
+        _unsettled.add(call)
+        if _is_over:
+            raise messages.cannot_watch()
+        if len(_threads) >= min(_MOST, len(_unsettled)):
+            return
+        name = f"streamkit-then-{len(_threads)}"
+        thread = threading.Thread(target=_work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not _threads:
+                raise messages.cannot_watch() from error
+        else:
+            _threads.append(thread)
+
+
+def _work() -> None:
+    while (line := _lines.get()) is not None:
+        line.run_next()
+        del line  # not to hold the stream's while there is nothing to do
+
+
+@atexit.register
+def _end() -> None:
+    global _is_over  # noqa: PLW0603 - one interpreter
+    with _lock:
+        _is_over = True
+    for call in list(_unsettled):
+        call.future.cancel()  # or whoever asks would wait for ever
+    for _ in _threads:
+        _lines.put(None)
+    end = time.monotonic() + _PATIENCE
+    for thread in _threads:
+        thread.join(max(0, end - time.monotonic()))
+
+
+def _forget() -> None:
+    """Begin anew in a forked child, which has none of the threads."""
+    global _lines  # noqa: PLW0603 - the process's
+    _threads.clear()
+    for call in list(_unsettled):
+        call.refuse()
+    _unsettled.clear()
+    _lines = queue.SimpleQueue()
+    for line in list(_all):
+        line.begin()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,176 @@
+"""Waiting for CUDA queues and events: blocking, in a coroutine, or by a function to call then.
+
+A blocking wait begins with a short look, for most waits are short. A longer one leaves the
+processor to others: the dispatcher's thread is woken by the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from streamkit._base import messages
+from streamkit._cuda import driver
+from streamkit._queues import identity, keepalive, ordering
+from streamkit._queues.lifetime import PointEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from concurrent.futures import Future
+
+    from streamkit._base.queue import Queue
+    from streamkit._waiting.awaitable import Drop, Tell
+
+LOOK = 500e-6  # seconds of asking before the processor is left to others: about what that costs
+_NAP = 1e-3
+
+
+# -- what is waited for -----------------------------------------------------------------------
+
+
+def watch_queue(queue: Queue, check: Callable[[], object], tell: Tell) -> Drop | None:
+    """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
+
+    Returns what makes it forget; None if there can be no dispatcher, and nobody will be told.
+    ``check`` raises while the queue captures.
+    """
+    event = PointEvent(queue.context)
+    with ordering.on(queue):
+        ordering.record(event.handle, queue)
+        check()  # a capture may have begun since the last time, and has the event then
+    return _watch(event.handle, event, _first(queue), queue.device or 0, tell)
+
+
+def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | None:
+    """Have ``tell`` called when the event's last record is reached; return as ``watch_queue``."""
+    return _watch(event, keeps, None, device, tell)
+
+
+def _watch(event: int, keeps: object, queue: Queue | None, device: int, tell: Tell) -> Drop | None:
+    from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs come here
+
+    point = dispatcher.Point(event, keeps, queue, device, tell)
+    return point.drop if dispatcher.watch(point) else None
+
+
+def _first(queue: Queue) -> Queue:
+    """Return the queue's first record, to which all its others lead."""
+    while queue.also is not None:
+        queue = queue.also
+    return queue
+
+
+# -- a thread that waits ----------------------------------------------------------------------
+
+
+def block(
+    done: Callable[[], bool],
+    watch: Callable[[Tell], Drop | None],
+    what: object,
+    timeout: float | None,
+) -> None:
+    """Block, without the GIL, until ``done()`` or until ``watch`` tells; else TimeoutError."""
+    end = None if timeout is None else time.monotonic() + timeout
+    if _looks(done, end):
+        return
+    told = _Told()
+    drop = watch(told)
+    if drop is None:
+        reached = _naps(done, end)
+    else:
+        try:
+            reached = told.wait(end)
+        finally:
+            drop()
+    if not reached and timeout is not None:
+        messages.raise_timeout(what, timeout)
+
+
+def _looks(done: Callable[[], bool], end: float | None) -> bool:
+    limit = time.monotonic() + LOOK
+    if end is not None:
+        limit = min(limit, end)
+    while not done():
+        if time.monotonic() >= limit:
+            return False
+    return True
+
+
+def _naps(done: Callable[[], bool], end: float | None) -> bool:
+    while not done():
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(_NAP)
+    return True
+
+
+class _Told:
+    """What the dispatcher calls, and a thread waits for."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+        self._lock = threading.Lock()  # a wait for it lets signals through, and Ctrl-C with them
+        self._lock.acquire()
+
+    def __call__(self, error: Exception | None) -> None:
+        self._error = error
+        self._lock.release()
+
+    def wait(self, end: float | None) -> bool:
+        """Return whether it was called in time; raise the error it was called with."""
+        left = -1 if end is None else min(max(0, end - time.monotonic()), threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=left):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+# -- a coroutine, and a function to call ------------------------------------------------------
+
+
+def awaited(
+    done: Callable[[], bool], watch: Callable[[Tell], Drop | None]
+) -> Generator[Any, Any, None]:
+    """Suspend the task until ``watch`` tells; not at all if ``done()``."""
+    from streamkit._waiting import awaitable  # noqa: PLC0415 - as above
+
+    if not done():
+        yield from awaitable.told(watch)
+    keepalive.drain()
+
+
+def then(
+    queue: Queue,
+    check: Callable[[], object],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Future[Any]:
+    """Have ``fn`` called, after the queue's work so far, with the queue's context current."""
+    from streamkit._waiting import callbacks  # noqa: PLC0415 - as above
+
+    first = _first(queue)
+    with identity.lock:
+        line = first.line = first.line or callbacks.Line()
+    # the call holds the queue, whose line another stream on it has to find
+    call = callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
+    try:
+        callbacks.reserve(call)
+        drop = watch_queue(queue, check, functools.partial(line.add, call))
+    except BaseException:
+        call.drop()
+        raise
+    if drop is None:
+        call.drop()
+        raise messages.cannot_watch()
+    return call.future
+
+
+@contextlib.contextmanager
+def _on_queue(queue: Queue) -> Generator[None]:
+    with driver.in_context(queue.context), driver.beside_captures():
+        yield

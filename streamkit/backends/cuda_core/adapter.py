@@ -1,0 +1,75 @@
+"""cuda.core: ``Stream``, ``GraphBuilder`` and ``Event``. It has no current stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuda.core
+
+from streamkit._base import messages
+from streamkit._cuda import core_events
+from streamkit.protocols import Queue, Traits
+
+name = "cuda.core"
+api = 1
+traits = Traits(
+    any_context=True,
+    hides_owners=True,  # behind C++ references
+    remembers_handles=False,  # its buffers hold their stream
+)
+
+
+class _Owner:
+    """What ``create_stream`` reads the handle from and keeps alive."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.queue.handle
+
+
+def extract(obj: Any) -> Queue:
+    """Read the handle by the protocol: after ``close``, ``.handle`` is the legacy stream's 0."""
+    if not isinstance(obj, cuda.core.Stream) and type(obj).__name__ != "GraphBuilder":
+        raise messages.not_a_stream(obj)
+    try:
+        _, handle = obj.__cuda_stream__()
+    except RuntimeError as error:
+        raise messages.closed(obj) from error
+    handle %= 2**64  # it reads the handle as signed
+    return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+
+
+def borrow(queue: Queue) -> Any:
+    """Build a ``cuda.core.Stream`` on the queue."""
+    if queue.is_default:
+        singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
+        return singletons[queue.handle]
+    try:
+        device = cuda.core.Device(queue.device)
+        device.set_current()  # create_stream asks for it, once in each thread
+        return device.create_stream(_Owner(queue))
+    except Exception as error:
+        raise core_events.failed("cuCtxSetCurrent", error) from error
+
+
+def event_handle(event: Any) -> int:
+    """Read a ``cuda.core.Event``."""
+    if not isinstance(event, cuda.core.Event):
+        raise messages.not_a_stream(event)
+    return int(event.handle)
+
+
+def event_device(event: Any) -> int | None:
+    """Return the device it was made on."""
+    return int(event.device.device_id)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+    """Refuse: cuda.core has no way to wrap an event."""
+    raise messages.library_cannot_take(
+        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
+    )

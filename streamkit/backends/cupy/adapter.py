@@ -1,0 +1,141 @@
+"""CuPy: its streams and events.
+
+``from_external`` forgets the device and, with some objects, the owner, so both are attached.
+"""
+
+from __future__ import annotations
+
+import os
+from sys import getrefcount
+from types import SimpleNamespace
+from typing import Any
+from weakref import ref
+
+import cupy
+
+from streamkit._base import messages
+from streamkit.backends.cupy import memory
+from streamkit.backends.cupy.arrays import array_device, lend, lent_by
+from streamkit.backends.cupy.capture import explain_capture, pool
+from streamkit.backends.cupy.memory import NOTED
+from streamkit.protocols import Binding, Queue, Traits, unbound
+
+# the parts of the adapter from the files beside
+__all__ = ["array_device", "explain_capture", "lend", "lent_by", "pool"]
+
+name = "cupy"
+api = 1
+traits = Traits(streams_are_fixed=True)
+
+_get = cupy.cuda.get_current_stream
+
+# initialisation error, driver too old, no device, not supported, system and compatibility mismatch
+_NO_CUDA = (3, 35, 100, 801, 803, 804)
+
+# As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
+_PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
+
+
+class _Handle:
+    """What ``from_external`` reads the handle from."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def extract(obj: Any) -> Queue:
+    """Read a CuPy stream; its device -1 means unknown."""
+    if not isinstance(obj, cupy.cuda.stream._BaseStream):  # noqa: SLF001 - the common base
+        raise messages.not_a_stream(obj)
+    handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
+    device = obj.device_id if obj.device_id >= 0 else None
+    return Queue(handle, device, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+
+
+def borrow(queue: Queue) -> Any:
+    """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as its own do."""
+    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+        return cupy.cuda.Stream.ptds
+    if queue.is_default and not _PER_THREAD:
+        return cupy.cuda.Stream.null
+    memory.release()
+    stream = cupy.cuda.Stream.from_external(_Handle(queue.handle))
+    stream.device_id = queue.device
+    stream._streamkit_queue = queue  # noqa: SLF001 - keeps the queue's owner alive
+    return stream
+
+
+def built_for() -> str | None:
+    """Return the major of CUDA that this CuPy was compiled for; None if it is for ROCm."""
+    return None if cupy.cuda.runtime.is_hip else str(cupy.cuda.driver.get_build_version() // 1000)
+
+
+# -- current stream ---------------------------------------------------------------------------
+
+
+def current(device: int) -> Any:
+    """Return ``cupy.cuda.get_current_stream``."""
+    try:
+        return cupy.cuda.get_current_stream(device)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if error.status not in _NO_CUDA:
+            raise
+        raise messages.no_device(
+            f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
+        ) from error
+
+
+current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
+"""At half of the bindings' cost."""
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream: it is pushed, and what the push may hide is remembered.
+
+    CuPy's pop returns to what was pushed before, not to what ``.use()`` set
+    (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
+    """
+    push, pop, device = stream.__enter__, stream.__exit__, stream.device_id
+    queue: Queue | None = getattr(stream, "_streamkit_queue", None)
+    may_die = queue is not None and not queue.permanent  # of ours, the others live anyway
+
+    def enter() -> Any:
+        previous = _get(device)
+        push()
+        return previous
+
+    def leave(previous: Any) -> None:
+        pop(None, None, None)
+        if _get(device) is not previous:
+            previous.use()
+        if may_die and getrefcount(ref(stream)) != NOTED:
+            memory.keep(stream)
+
+    # not a push: the outer scope has pushed it
+    return Binding(enter, leave, lambda: _get(device) is stream, stream.use)
+
+
+enter, leave = unbound(bind)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def event_handle(event: Any) -> int:
+    """Read a ``cupy.cuda.Event``."""
+    if not isinstance(event, cupy.cuda.Event):
+        raise messages.not_a_stream(event)
+    return int(event.ptr)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+    """Return what CuPy's methods read: any object with ``ptr``.
+
+    Not a ``cupy.cuda.Event``, whose end would destroy the event.
+    """
+    return SimpleNamespace(ptr=handle, owner=owner)

@@ -1,0 +1,84 @@
+"""CuPy in a capture: memory that stays the graph's, and what CuPy does not capture."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import cupy
+
+from streamkit._cuda import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_NOT_CAPTURED = (
+    "CuPy captures no cuBLAS, cuSOLVER, cuSPARSE and cuRAND (matmul, linalg, sparse, random). Do "
+    "that step with PyTorch's operators on the same memory (from_dlpack), with a kernel of your "
+    "own, or outside the capture."
+)
+_FIRST_USE = (
+    "If it is none of these, run it once before the capture: what CuPy makes at a first use is "
+    "illegal inside."
+)
+_ROOTS = ("cupy", "cupy_backends", "cupyx")
+_ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileException)
+"""Errors of CuPy's that no capture makes: they pass."""
+
+
+_spare: deque[Any] = deque()
+"""CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
+
+
+def _malloc(size: int, device: int) -> int:  # noqa: ARG001 - CuPy's signature; it is current
+    with driver.beside_captures():
+        return int(cupy.cuda.runtime.malloc(size))
+
+
+def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # noqa: ARG001 - the same
+    # what keeps an array alive, a traceback for one, can drop it inside any later capture
+    if not is_finalizing() and driver.is_usable():
+        with driver.beside_captures():
+            cupy.cuda.runtime.free(pointer)
+
+
+_allocator = cupy.cuda.PythonFunctionAllocator(_malloc, _free)
+
+
+class _GraphPool:
+    """A pool of CuPy's while one graph has it."""
+
+    def __init__(self) -> None:
+        self._device = cupy.cuda.Device()
+        try:
+            self.pool = _spare.popleft()
+        except IndexError:
+            self.pool = cupy.cuda.MemoryPool(_allocator.malloc)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and driver.is_usable():
+            with self._device:
+                self.pool.free_all_blocks()
+            _spare.append(self.pool)
+
+
+@contextlib.contextmanager
+def pool() -> Generator[object]:
+    """Allocate from a pool of the graph's in this thread.
+
+    What an array frees would go back to CuPy's own pool otherwise, and be given to others.
+    """
+    own = _GraphPool()
+    with cupy.cuda.using_allocator(own.pool.malloc):
+        yield own
+
+
+def explain_capture(error: Exception) -> str | None:
+    """Say what to do about an error of CuPy's inside a capture."""
+    if type(error) is NotImplementedError and "stream capture" in str(error):
+        return _NOT_CAPTURED
+    if isinstance(error, _ITS_OWN) or str(type(error).__module__).partition(".")[0] not in _ROOTS:
+        return None
+    return f"{_NOT_CAPTURED} {_FIRST_USE}"

@@ -1,0 +1,59 @@
+"""Any object of the CUDA stream protocol: ``__cuda_stream__() -> (0, handle)``.
+
+The protocol carries no device and no owner: the driver is asked for the first, and the object
+itself is taken for the second.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from typing import Any
+
+from streamkit._base import messages
+from streamkit.protocols import Queue, Traits
+
+name = "protocol"
+api = 1
+traits = Traits(has_streams=False)
+
+_MAX_HANDLE = 2**64
+
+
+def extract(obj: Any) -> Queue:
+    """Read the handle from ``__cuda_stream__``, checking every part of the answer."""
+    method = inspect.getattr_static(obj, "__cuda_stream__")
+    if isinstance(method, property) or not callable(getattr(method, "__func__", method)):
+        raise messages.bad_protocol(obj, "is an attribute, not a method")
+    try:
+        answer = obj.__cuda_stream__()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise messages.bad_protocol(obj, f"raised {type(error).__name__}: {error}") from error
+    return Queue(_handle(obj, answer), owner=obj)
+
+
+def _handle(obj: Any, answer: object) -> int:
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:  # noqa: PLR2004 - a pair
+        version, handle = answer
+        if _is_int(version) and _is_int(handle) and version == 0 and 0 <= handle < _MAX_HANDLE:
+            return int(handle)
+        if _is_int(version) and version != 0:
+            said = f"returned {messages.describe(answer)}, of protocol version {version}, not 0"
+            raise messages.bad_protocol(obj, said)
+    raise messages.bad_protocol(obj, f"returned {messages.describe(answer)}")
+
+
+def _is_int(value: object) -> bool:
+    # NumPy's scalars are such; arrays and tensors, which have __index__ too, are not
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def borrow(queue: Queue) -> Any:
+    """Refuse: a protocol has no stream class of its own."""
+    raise messages.library_cannot_take(
+        "the CUDA stream protocol",
+        f"{queue!r} as an object of its own",
+        "the StreamKit stream has __cuda_stream__() itself",
+    )

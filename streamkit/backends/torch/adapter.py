@@ -1,0 +1,217 @@
+"""PyTorch: ``torch.cuda.Stream``, ``ExternalStream``, the generic ``torch.Stream``; events.
+
+A torch stream is a value: (stream id, device index, device type). torch destroys none, and keeps
+nothing alive for one made from a handle, so the Queue is attached to the object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from streamkit._base import messages
+from streamkit.backends.torch.arrays import array_device, lend, lent_by, record_stream
+from streamkit.protocols import Binding, Queue, Traits, unbound
+
+# a part of the adapter, from the file beside
+__all__ = ["array_device", "lend", "lent_by", "record_stream"]
+
+name = "torch"
+api = 1
+traits = Traits(streams_are_fixed=True, streams_are_values=True)
+
+_CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
+_HERE = -1  # torch's index for the device that is current
+
+
+# (stream id, device, device type) of torch's pools, whose streams are never destroyed
+_own: dict[tuple[int, int, int], Queue] = {}
+
+
+def extract(obj: Any) -> Queue:
+    """Read a torch stream; the generic class has no ``cuda_stream``, but a ``native_handle``."""
+    try:
+        value = obj.stream_id, obj.device_index, obj.device_type
+    except AttributeError:
+        raise messages.not_a_stream(obj) from None
+    queue = _own.get(value)
+    return _read(obj, value) if queue is None else queue
+
+
+def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
+    kind: Any = getattr(torch, "Stream", ())  # a half-imported torch has none yet
+    if not isinstance(obj, kind):
+        raise messages.not_a_stream(obj)
+    if value[2] != _CUDA or torch.version.hip:
+        raise messages.library_cannot_take(
+            "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
+        )
+    try:
+        handle = obj.cuda_stream
+    except AttributeError:
+        handle = obj.native_handle
+    attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11
+    if attributes and "_streamkit_queue" in attributes:
+        queue: Queue = attributes["_streamkit_queue"]
+    elif handle and handle != value[0]:  # an external stream's id is its handle
+        queue = _own[value] = Queue(handle, value[1])
+        queue.permanent = True
+    else:
+        # such a stream owns nothing; one with attributes may carry what owns the handle
+        queue = Queue(handle, value[1], obj if attributes else None)
+    return queue
+
+
+def borrow(queue: Queue) -> Any:
+    """Build a ``torch.cuda.Stream`` on the queue.
+
+    Not ``ExternalStream``, which turns handle 0 into a fresh pool stream up to torch 2.12.
+    """
+    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+        raise messages.library_cannot_take(
+            name,
+            "the per-thread default stream",
+            "its allocator would share one free list between all threads' streams. Use a "
+            "streamkit.new_stream().",
+        )
+    _initialise()
+    if queue.is_default:
+        return torch.cuda.default_stream(queue.device)
+    stream = torch.cuda.get_stream_from_external(queue.handle, queue.device)
+    stream._streamkit_queue = queue  # noqa: SLF001 - torch keeps no owner
+    return stream
+
+
+def _initialise() -> None:
+    if not torch.cuda.is_available():
+        reason = "cannot use CUDA here" if torch.version.cuda else "is built without CUDA"
+        raise messages.no_device(f"torch {torch.__version__} {reason}")
+    torch.cuda.init()
+
+
+# -- current stream ---------------------------------------------------------------------------
+
+
+def _public_get(device: int) -> tuple[int, int, int]:
+    stream = torch.cuda.current_stream(None if device == _HERE else device)
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
+    stream = torch.cuda.Stream(
+        stream_id=stream_id, device_index=device_index, device_type=device_type
+    )
+    torch.cuda.set_stream(stream)
+
+
+_OLDEST, _NEWEST = (2, 10), (2, 15)  # the versions whose private calls are known
+
+
+def _private(call: str, public: Any) -> Any:
+    """Return what torch's public function calls, at a twentieth of the cost, where it is known."""
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    return getattr(torch._C, call, public) if _OLDEST <= version <= _NEWEST else public  # noqa: SLF001
+
+
+_get: Any = _private("_cuda_getCurrentStream", _public_get)
+_set: Any = _private("_cuda_setStream", _public_set)
+_get_handle: Any = _private("_cuda_getCurrentRawStream", None)
+
+_objects: dict[tuple[int, int, int], Any] = {}  # torch's own streams: few, and never destroyed
+
+
+def current(device: int) -> Any:
+    """Return ``torch.cuda.current_stream(device)``, building torch's own streams only once."""
+    stream = _objects.get(_get(device)) if _objects else None
+    if stream is None:
+        _initialise()
+        stream = torch.cuda.current_stream(None if device == _HERE else device)
+        handle = stream.cuda_stream
+        if not handle or handle != stream.stream_id:
+            _objects[stream.stream_id, stream.device_index, stream.device_type] = stream
+    return stream
+
+
+def current_here() -> Any:
+    """Return ``torch.cuda.current_stream()``."""
+    return current(_HERE)
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream; torch leaves its device current, which the scope restores.
+
+    What was current is remembered as torch's own triple: a handle would lose its pool.
+    """
+    device = stream.device_index
+    value = stream.stream_id, device, _CUDA
+    queue: Queue | None = getattr(stream, "_streamkit_queue", None)
+
+    def enter() -> Any:
+        previous = _get(device)
+        _set(*value)
+        return previous
+
+    if _get_handle is not None and queue is not None and queue.is_owned:
+        handle = queue.handle  # ours, so of no other triple; asked for at half the cost
+
+        def is_current() -> bool:
+            return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
+    else:
+
+        def is_current() -> bool:
+            return _get(device) == value  # type: ignore[no-any-return]  # of tuples
+
+    return Binding(enter, lambda previous: _set(*previous), is_current, lambda: _set(*value))
+
+
+enter, leave = unbound(bind)
+
+
+# -- capture ----------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Make what torch cannot make inside a capture."""
+    torch.cuda.current_blas_handle()
+
+
+def begins_capture(stream: Any, mode: str) -> Any:
+    """Return the part of torch in a capture, which it begins."""
+    from streamkit.backends.torch import capture  # noqa: PLC0415 - for captures only
+
+    return capture.Part(stream, mode, bind)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+def event_handle(event: Any) -> int:
+    """Read a ``torch.cuda.Event``; 0 until its first record creates it."""
+    if not isinstance(event, torch.cuda.Event):
+        if isinstance(event, torch.Event):
+            if event.device is not None and event.device.type != "cuda":
+                raise messages.library_cannot_take(
+                    "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
+                )
+            return int(event.event_id)
+        raise messages.not_a_stream(event)
+    return int(event.cuda_event)
+
+
+def event_device(event: Any) -> int | None:
+    """Return the device of the first record; None before it."""
+    device = event.device
+    return None if device is None else device.index
+
+
+def record_event(event: Any, stream: Any) -> None:
+    """Let torch record its event, which creates it the first time."""
+    event.record(stream)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+    """Refuse: torch has no way to wrap an event."""
+    raise messages.library_cannot_take(
+        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
+    )

@@ -1,0 +1,112 @@
+"""PyTorch in a capture: it has to begin it, for its memory and random numbers to be part of it.
+
+Through ``CUDAGraph`` itself, for ``torch.cuda.graph`` waits for the device and empties caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from streamkit._base import garbage
+from streamkit._cuda import driver, driver_graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import Binding
+
+
+class Part:
+    """The part of torch in a capture."""
+
+    def __init__(self, stream: Any, mode: str, bind: Callable[[Any], Binding]) -> None:
+        self._stream = stream
+        self._mode = mode
+        self._bind = bind
+        self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+        self._is_open = self._is_refused = False
+
+    def begin(self) -> None:
+        """Begin it; what torch allocates for that is legal beside others' captures too."""
+        # torch (2.11) ends the process with a graph whose beginning has failed
+        with garbage.unless_whole(self._graph), driver.beside_captures():
+            try:
+                self._graph.capture_begin(capture_error_mode=self._mode)
+            except Exception:
+                self._is_refused = True
+                raise
+        self._is_open = True
+
+    def end(self) -> Graph:
+        """End it and return its executable graph."""
+        self._back()
+        with garbage.unless_whole(self._graph):  # the traceback could end it in a later capture
+            self._graph.capture_end()
+            self._is_open = False
+            with driver.beside_captures():
+                self._graph.instantiate()
+        return Graph(self._graph, self._stream, self._bind)
+
+    def abandon(self) -> None:
+        """Let torch end an empty capture instead of this one.
+
+        It leaves its allocator and its random numbers in a capture whose end has failed: random
+        numbers then raise for ever.
+        """
+        if self._is_refused:  # torch would refuse to end it, and a capture is somebody else's
+            return
+        handle = int(self._stream.cuda_stream)
+        if driver_graphs.captured(handle) is not None:
+            self._is_open = True  # also where an interrupt came before that was noted
+        driver_graphs.discard(handle)
+        if self._is_open:
+            driver_graphs.begin(handle, "relaxed")
+            found = driver_graphs.captured(handle)
+            if found is not None:
+                driver_graphs.add_empty_node(found.graph)  # torch warns of a graph without any
+            self._back()
+            self._graph.capture_end()
+            self._is_open = False
+        if self._graph is None:
+            return
+        with driver.beside_captures():
+            self._graph.reset()
+            self._graph = None  # now, for whoever keeps the error's traceback keeps this
+            # what was allocated inside is torch's, cached where no other capture finds it
+            with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
+                torch.cuda.empty_cache()
+
+    def _back(self) -> None:
+        """Stand on the stream that captures; whoever began the capture restores where torch was."""
+        self._bind(self._stream).enter()
+
+
+class Graph:
+    """An executable graph of torch's."""
+
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding]) -> None:
+        self._graph: Any = graph
+        self._bind = bind
+        self._stream, self._way = stream, bind(stream)  # of the last launch
+        self.graph = int(graph.raw_cuda_graph())
+        self.executable = int(graph.raw_cuda_graph_exec())
+
+    def launch(self, stream: Any) -> None:
+        """Queue a run, with new random numbers: a launch by the driver would repeat them."""
+        if stream is not self._stream:
+            self._stream, self._way = stream, self._bind(stream)
+        before = self._way.enter()
+        try:
+            self._graph.replay()
+        finally:
+            self._way.leave(before)
+
+    def close(self) -> None:
+        """Destroy it, and give its memory back to torch; once, also where an interrupt came."""
+        if self._graph is None:
+            return
+        self._graph.reset()
+        self._graph = None  # now, for torch (2.11) ends the process if it dies in a capture

@@ -1,0 +1,274 @@
+"""Warp's current stream and default device: one for the process, so a move is one record.
+
+A scope's move is counted for the threads that stand in it, and undone with the last of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import warp
+
+from streamkit._base import messages
+from streamkit._base.queue import here, this_thread
+from streamkit._base.turn_lock import new_line, wait
+from streamkit.protocols import Binding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._base.queue import ThreadToken
+
+_NAME = "warp"
+_line = new_line()
+
+
+# One move of Warp's current stream and default device: the stream, where it was moved, what was
+# current before, what sets that again natively, the default device before, and the thread that
+# moved it. A plain tuple, which costs a fifth of an object.
+_Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken"]
+
+_levels: list[_Level] = []  # innermost last
+_shared: dict[int, list[ThreadToken]] = {}
+"""By its id each level in which more threads than one have stood, and the thread of each scope."""
+
+
+def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, written out
+    """Prepare the stream: scopes move Warp to it and its device, or join the thread that has.
+
+    ScopeError if another thread's scope has moved Warp elsewhere.
+    """
+    device = stream.device
+    place, runtime = _place(device)
+    set_native = _native_set(stream)
+
+    def enter() -> _Level:
+        me = here.token
+        try:  # in turn: see _turns
+            _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
+            if _line[0] is not me:
+                wait(_line, me)
+            if _levels:
+                level = _join(stream, is_current, me)
+                if level is not None:
+                    return level
+            previous = place._stream  # noqa: SLF001 - see _place
+            try:
+                back = previous._streamkit_set  # noqa: SLF001 - ours
+            except AttributeError:
+                back = _native_set(previous)
+            level = stream, place, previous, back, runtime.default_device, me
+            try:
+                _levels.append(level)
+                set_native()
+                place._stream = stream  # noqa: SLF001 - see _place
+                if runtime.default_device is not device:
+                    runtime.default_device = device
+            except BaseException:  # an interrupt: without this, nobody could ever undo the move
+                _end(level, runtime)
+                raise
+            return level
+        finally:
+            _line.remove(me)
+
+    def leave(level: _Level) -> None:
+        me = this_thread() if _shared else level[-1]
+        try:  # in turn, again
+            _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
+            if _line[0] is not me:
+                wait(_line, me)
+            if _shared and _others_stay(level, me):
+                set_current()  # they expect Warp here, and the body may have moved it
+            else:
+                _end(level, runtime)
+        finally:
+            _line.remove(me)
+
+    def is_current() -> bool:
+        return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - the same
+
+    def set_current() -> None:
+        set_native()
+        place._stream = stream  # noqa: SLF001 - the same
+        if runtime.default_device is not device:
+            runtime.default_device = device
+
+    return Binding(enter, leave, is_current, set_current, keeps_device=place is device)
+
+
+def _others_stay(level: _Level, me: ThreadToken) -> bool:
+    """Take this thread out of a level that it shares; whether anybody stays there."""
+    threads = _threads(level)
+    threads.remove(me)
+    return any(thread.is_alive for thread in threads)
+
+
+def _threads(level: _Level) -> list[ThreadToken]:
+    """Return the thread of each scope that stands in a level."""
+    threads = _shared.get(id(level))
+    return [level[-1]] if threads is None else threads
+
+
+def _end(level: _Level, runtime: Any) -> None:
+    """Set the previous stream and default device."""
+    _, place, previous, back, default, _ = level
+    if _shared:
+        _shared.pop(id(level), None)
+    if _levels and _levels[-1] is level:
+        _levels.pop()
+    else:
+        _levels[:] = [other for other in _levels if other is not level]
+    back()
+    place._stream = previous  # noqa: SLF001 - see _place
+    if runtime.default_device is not default:
+        runtime.default_device = default
+
+
+def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _Level | None:
+    """Enter the innermost level if Warp stands there, else see that no other thread does."""
+    level = _levels[-1]
+    joined = level[0] is stream and is_current()
+    if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
+        _check_alone(thread, stream)
+    if not joined or not any(level is other for other in _levels):
+        return None
+    _shared.setdefault(id(level), [level[-1]]).append(thread)
+    return level
+
+
+def _check_alone(thread: ThreadToken, stream: Any) -> None:
+    """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
+    for level in reversed(tuple(_levels)):
+        threads = _threads(level)
+        if level[0] is stream and thread in threads:
+            continue  # whoever shares it expects Warp there
+        for other in threads:
+            if other is not thread and other.is_alive:
+                there = _text(level[0])
+                if level[0] is stream:
+                    there += _since_then(stream)
+                raise messages.process_wide(
+                    _NAME, _text(stream), there, str(other), _ways(stream, level[0])
+                )
+        if thread not in threads:  # they have all ended
+            _end(level, _place(level[0].device)[1])
+
+
+def _since_then(stream: Any) -> str:
+    """Say what keeps others out of a scope although it is of their stream."""
+    place, runtime = _place(stream.device)
+    now = place._stream  # noqa: SLF001 - see _place
+    if now is not stream:
+        return f", but a block has moved it to {_text(now)} since"
+    if runtime.default_device is not stream.device:
+        return f", but a block has made {runtime.default_device.alias} the default device since"
+    return ", but inside a scope that will put it elsewhere"
+
+
+def _ways(stream: Any, other: Any) -> str:
+    """Say how two threads can use Warp; on two devices they cannot share a stream."""
+    launch = "name it at each launch: wp.launch(..., "
+    if stream is other:
+        return f"{launch}stream=s.to('warp')), or share it while Warp is moved nowhere else"
+    if stream.device is other.device:
+        return f"{launch}stream=s.to('warp')), or share one stream"
+    return f"{launch}device={stream.device.alias!r}, stream=s.to('warp'))"
+
+
+def is_held() -> bool:
+    """Whether a scope of a thread that lives has moved Warp."""
+    return any(thread.is_alive for level in tuple(_levels) for thread in tuple(_threads(level)))
+
+
+def native_stream(device: Any) -> int | None:
+    """Return the handle on which Warp's native part stands; None if this version does not say."""
+    if _native() is None:
+        return None
+    return int(_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
+
+
+def _text(stream: Any) -> str:
+    return f"the stream {int(stream.cuda_stream or 0):#x} of {stream.device.alias}"
+
+
+def is_level(stream: object) -> bool:
+    """Whether some thread's scope has moved Warp to this stream."""
+    return any(level[0] is stream for level in tuple(_levels))
+
+
+# -- Warp's own state, directly where its version is known, else through its public functions ----
+
+
+class _PublicDevice:
+    """A device with the attribute that holds its current stream, by the public functions."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    @property
+    def _stream(self) -> Any:
+        return self._device.stream
+
+    @_stream.setter
+    def _stream(self, stream: Any) -> None:
+        self._device.set_stream(stream, sync=False)
+
+
+class _PublicRuntime:
+    """The runtime with the attribute that holds the default device, by the public functions."""
+
+    @property
+    def default_device(self) -> Any:
+        return warp.get_device()
+
+    @default_device.setter
+    def default_device(self, device: Any) -> None:
+        warp.set_device(device)
+
+
+def _place(device: Any) -> tuple[Any, Any]:
+    """Return what has ``_stream`` and what has ``default_device``: Warp's own objects in 1.19.
+
+    There ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at a quarter
+    of its cost; ``_native_set`` gives the other half.
+    """
+    if _native() is None:
+        return _PublicDevice(device), _PublicRuntime()
+    return device, _runtime()
+
+
+def _runtime() -> Any:
+    return getattr(getattr(warp, "_src", warp).context, "runtime", None)
+
+
+@functools.cache
+def _native() -> Any:
+    """Return Warp's function that stores the current stream, which blocks never: it keeps the GIL.
+
+    None if this version is not known to have it.
+    """
+    if not warp.__version__.startswith("1.19.") or _runtime() is None:
+        return None
+    native = ctypes.PyDLL(_runtime().core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
+    native.restype = None
+    return native
+
+
+def _native_set(stream: Any) -> Callable[[], None]:
+    """Return what sets Warp's native current stream, with its arguments converted once."""
+    try:
+        found: Callable[[], None] = stream._streamkit_set  # noqa: SLF001 - ours
+    except AttributeError:
+        native = _native()
+        if native is None:
+            return _nothing
+        pointer = ctypes.c_void_p.from_param  # as an argument is passed: twice as fast to call
+        arguments = pointer(stream.device.context), pointer(stream.cuda_stream), 0
+        found = stream._streamkit_set = functools.partial(native, *arguments)  # noqa: SLF001 - ours
+    return found
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,155 @@
+"""The conformance kit: what an adapter promises, as plain functions to call from any test runner.
+
+    for check in streamkit.testing.checks("mylib", mylib.Stream):
+        check()
+
+It runs wherever there is a CUDA device and ``cuda.bindings``, whose raw handles are its oracle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._queues import registry
+from streamkit.protocols import Adapter, BindsCurrent, CurrentStream, Events
+from streamkit.testing import _gate
+from streamkit.testing._conformance.current_stream import BOUND, CURRENT
+from streamkit.testing._conformance.events import EVENTS
+from streamkit.testing._conformance.streams import CHECKS
+from streamkit.testing._conformance.subject import NotApplicable, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_PARTS: tuple[tuple[Any, tuple[Callable[[Subject], None], ...]], ...] = (
+    (Adapter, CHECKS),
+    (CurrentStream, CURRENT),
+    (BindsCurrent, BOUND),
+    (Events, EVENTS),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of the adapter contract, in the imperative; call it to see whether it is kept."""
+
+    name: str
+    promise: str
+    _function: Callable[[Subject], None] = field(repr=False)
+    _subject: Subject = field(repr=False)
+    _capability: Any = field(repr=False)
+    _waiver: str | None = field(repr=False)
+
+    def __call__(self) -> str | None:
+        """Return None if the promise is kept, or why it does not apply to this library.
+
+        AssertionError says what is wrong, with which object, and what to mend; also if a waived
+        promise is kept. Errors of the adapter itself come through.
+        """
+        subject = self._subject
+        if not isinstance(subject.adapter, self._capability):
+            return f"{subject.library} has no {self._capability.__name__}"
+        try:
+            with _gate.on_device(subject.device):
+                self._function(subject)
+        except NotApplicable as reason:
+            return str(reason)
+        except AssertionError:
+            if self._waiver is None:
+                raise
+            return f"waived: {self._waiver}"
+        subject.require(self._waiver is None, f"{self.name} is waived, and kept: drop the waiver")
+        return None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ``check_adapter`` found: the promises kept, and why others do not apply."""
+
+    library: str
+    kept: list[str]
+    not_applicable: dict[str, str]
+
+
+def checks(  # noqa: PLR0913 - four are optional
+    library: str,
+    make_stream: Callable[[], Any],
+    *,
+    make_event: Callable[[Any], Any] | None = None,
+    handle_of: Callable[[Any], int] | None = None,
+    device: int = 0,
+    waive: Mapping[str, str] | None = None,
+) -> list[Check]:
+    """Return the checks of the adapter that ``streamkit.wrap`` and ``to(library)`` use.
+
+    ``make_stream()`` makes a new stream of the library on ``device``, each time on a queue of its
+    own that nothing else uses. ``make_event(stream)`` records a new event of the library on one of
+    its streams. ``handle_of(stream)`` is the library's own word for the ``cudaStream_t``, taken
+    from ``__cuda_stream__()`` where it is left out. ``waive`` names checks that the library makes
+    impossible, each with the reason: such a check has to fail.
+
+    Imports the library. BackendNotInstalledError if that fails, ValueError for a waiver that names
+    no check.
+    """
+    waived = dict(waive or {})
+    adapter = registry.adapter(library)
+    subject = Subject(library, adapter, make_stream, make_event, handle_of, device)
+    found = [
+        Check(
+            function.__name__,
+            (function.__doc__ or "").partition("\n")[0],
+            function,
+            subject,
+            capability,
+            waived.pop(function.__name__, None),
+        )
+        for capability, functions in _PARTS
+        for function in functions
+    ]
+    if waived:
+        raise ValueError(
+            f"no check is called {', '.join(waived)}. There are: "
+            f"{', '.join(check.name for check in found)}"
+        )
+    return found
+
+
+def check_adapter(  # noqa: PLR0913 - four are optional
+    library: str,
+    make_stream: Callable[[], Any],
+    *,
+    make_event: Callable[[Any], Any] | None = None,
+    handle_of: Callable[[Any], int] | None = None,
+    device: int = 0,
+    waive: Mapping[str, str] | None = None,
+) -> Report:
+    """Run all ``checks`` and return what was kept and what does not apply, and why.
+
+    AssertionError lists every check that failed, with its message. NoDeviceError without CUDA.
+    """
+    found = checks(
+        library,
+        make_stream,
+        make_event=make_event,
+        handle_of=handle_of,
+        device=device,
+        waive=waive,
+    )
+    report = Report(library, [], {})
+    failures: list[str] = []
+    for check in found:
+        try:
+            reason = check()
+        except errors.NoDeviceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - all of them are to be told
+            failures.append(f"{check.name}: {type(error).__name__}: {error}")
+            continue
+        if reason is None:
+            report.kept.append(check.name)
+        else:
+            report.not_applicable[check.name] = reason
+    _gate.require(not failures, "\n".join([f"{len(failures)} checks failed", *failures]))
+    return report

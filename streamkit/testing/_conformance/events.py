@@ -1,0 +1,131 @@
+"""What an adapter with events must do: read the library's, and build its own."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import streamkit as sk
+from streamkit._base import messages
+from streamkit.testing import _gate
+from streamkit.testing._conformance.subject import NotApplicable, Owner
+
+if TYPE_CHECKING:
+    from streamkit.testing._conformance.subject import Subject
+
+
+def event_handle_is_live(subject: Subject) -> None:
+    """Give the handle of the event that the library recorded, as the driver sees it."""
+    (stream,) = subject.streams(1)
+    with _gate.Gate() as gate:
+        gate.hold(subject.handle(stream))
+        event = subject.event(stream)
+        what = f"event_handle({messages.describe(event)})"
+        handle = subject.adapter.event_handle(event)
+        subject.require(
+            type(handle) is int and handle != 0,
+            f"{what} is {handle!r} of a recorded event, and should be its cudaEvent_t as an int",
+        )
+        subject.require(
+            _gate.is_pending(handle), f"{what} is done while the queue it was recorded on is held"
+        )
+        _require_device(subject, event)
+        gate.open()
+        _gate.sync(subject.handle(stream))
+        subject.require(not _gate.is_pending(handle), f"{what} is not done, and its queue is idle")
+
+
+def _require_device(subject: Subject, event: object) -> None:
+    read = getattr(subject.adapter, "event_device", None)
+    if read is None:
+        return
+    device = read(event)
+    subject.require(
+        device in (None, subject.device),
+        f"event_device gives {device!r} for an event of device {subject.device}",
+    )
+
+
+def event_handle_refuses_strangers(subject: Subject) -> None:
+    """Answer ``event_handle`` of whatever is no event of this library with a TypeError."""
+    strangers = (None, 0, 64, True, "x", object(), Owner, subject.make_stream(), sk.new_event())
+    for obj in strangers:
+        subject.refuses(subject.adapter.event_handle, "event_handle", obj)
+
+
+def event_orders(subject: Subject) -> None:
+    """Hold t's work in ``t.wait(event)`` until the library's own event was reached."""
+    first, later = subject.streams(2)
+    subject.event(first)
+    subject.require_order(first, later, lambda: sk.wrap(later).wait(subject.event(first)))
+
+
+def borrowed_event_keeps_owner(subject: Subject) -> None:
+    """Keep alive, by the built event alone, what its handle depends on."""
+    with _gate.raw_event() as raw:
+        owner = Owner()
+        alive = weakref.ref(owner)
+        event = _borrow(subject, raw, owner)
+        described = messages.describe(event)
+        del owner
+        gc.collect()
+        subject.require(
+            alive() is not None,
+            f"{described} lives, and the owner of its event does not. Let what borrow_event "
+            "returns hold it, in an attribute if need be.",
+        )
+        del event
+
+
+def borrowed_event_lets_go(subject: Subject) -> None:
+    """Let the owner go with the built event, and destroy no borrowed event."""
+    (stream,) = subject.streams(1)
+    with _gate.raw_event() as raw, _gate.Gate() as gate:
+        gate.hold(subject.handle(stream))
+        _gate.ask("cuEventRecord", raw, subject.handle(stream))
+        owner = Owner()
+        alive = weakref.ref(owner)
+        event = _borrow(subject, raw, owner)
+        described = messages.describe(event)
+        try:
+            handle = subject.adapter.event_handle(event)
+        except TypeError:  # the library's functions may take less than its own class
+            handle = raw
+        subject.require(
+            handle == raw, f"borrow_event built {described} on {handle:#x}, asked for {raw:#x}"
+        )
+        del owner, event
+        gc.collect()
+        subject.require(
+            alive() is None,
+            f"the owner of an event lives on after {described}: keep no built event in a cache",
+        )
+        subject.require(
+            _is_held(raw),
+            f"{described} destroyed the borrowed event when it was dropped. Build it so that the "
+            "library does not own the handle.",
+        )
+
+
+def _is_held(event: int) -> bool:
+    try:
+        return _gate.is_pending(event)
+    except sk.DriverError:  # it is no event any more
+        return False
+
+
+def _borrow(subject: Subject, handle: int, owner: Owner) -> Any:
+    try:
+        return subject.adapter.borrow_event(handle, subject.device, owner)
+    except sk.UnsupportedStreamError as error:
+        raise NotApplicable(f"the library cannot wrap an event: {error}") from None
+
+
+EVENTS = (
+    event_handle_is_live,
+    event_handle_refuses_strangers,
+    event_orders,
+    borrowed_event_keeps_owner,
+    borrowed_event_lets_go,
+)

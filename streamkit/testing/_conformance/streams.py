@@ -1,0 +1,275 @@
+"""What every adapter must do: read its library's streams, and build them on others' queues."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import streamkit as sk
+from streamkit._base import messages
+from streamkit._queues import registry
+from streamkit.protocols import API, Adapter, BindsCurrent, CurrentStream, Events, Traits
+from streamkit.testing import _gate
+from streamkit.testing._conformance.subject import NotApplicable, Owner, Subject, references
+
+_CAPABILITIES = {
+    CurrentStream: ("current", "enter", "leave"),
+    Events: ("event_handle", "borrow_event"),
+}
+_PER_THREAD = 2
+
+
+class _Speaks:
+    """Somebody's stream with the protocol method, which every adapter must leave to others."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def contract(subject: Subject) -> None:
+    """Have the contract's names, and each capability whole or not at all."""
+    adapter = subject.adapter
+    subject.require(isinstance(adapter, Adapter), "it lacks one of name, api, extract, borrow")
+    subject.require(
+        adapter.name == subject.library,
+        f"its name is {adapter.name!r}: name it as users write it in to(...)",
+    )
+    subject.require(adapter.api == API, f"its api is {adapter.api!r}, and should be {API}")
+    for capability, names in _CAPABILITIES.items():
+        there = [name for name in names if callable(getattr(adapter, name, None))]
+        lacking = ", ".join(name for name in names if name not in there)
+        subject.require(
+            not there or not lacking,
+            f"it has {', '.join(there)} and not {lacking}: {capability.__name__} is ignored "
+            "unless it is whole",
+        )
+    subject.require(
+        isinstance(adapter, CurrentStream) or not isinstance(adapter, BindsCurrent),
+        "it has bind and not current, enter, leave: BindsCurrent comes beside CurrentStream",
+    )
+    traits = getattr(adapter, "traits", None)
+    subject.require(
+        traits is None or isinstance(traits, Traits),
+        f"its traits are {messages.describe(traits)}, no streamkit.protocols.Traits",
+    )
+
+
+def refuses_strangers(subject: Subject) -> None:
+    """Answer ``extract`` of whatever is no stream of this library with a TypeError."""
+    own = subject.make_stream()
+    for obj in (None, 0, 64, True, "x", 1.5, (0, 64), object(), type(own), Owner):
+        subject.refuses(subject.adapter.extract, "extract", obj)
+    with _gate.raw_stream() as raw:
+        _require_refusal_of_others(subject, raw)
+        gc.collect()  # their streams, before the raw one goes
+
+
+def _require_refusal_of_others(subject: Subject, raw: int) -> None:
+    stream = sk.from_handle(raw)
+    others = [name for name in registry.known() if _is_other(name, subject.library)]
+    for obj in (_Speaks(raw), stream, *map(stream.to, others)):
+        subject.refuses(subject.adapter.extract, "extract", obj)
+
+
+def _is_other(name: str, library: str) -> bool:
+    """Whether this is another library with streams here, whose adapter works."""
+    if name == library or not registry.is_loaded(name):
+        return False
+    try:
+        sk.default_stream().to(name)
+    except Exception:  # noqa: BLE001 - whatever ails the other library is not under test
+        return False
+    return True
+
+
+def extract_reads_handle(subject: Subject) -> None:
+    """Read the handle that the library itself names, and no wrong device."""
+    for stream in subject.streams(2):
+        if subject.handle_of is None and not registry.speaks_protocol(stream):
+            raise NotApplicable("no handle_of was given, and its streams lack __cuda_stream__()")
+        handle = subject.handle(stream)
+        what = f"extract({messages.describe(stream)})"
+        queue = subject.adapter.extract(stream)
+        subject.require(
+            type(queue.handle) is int, f"{what}.handle is no int: {queue.handle!r}. Convert it."
+        )
+        subject.require(
+            queue.handle == handle,
+            f"{what}.handle is {queue.handle:#x}, the library's own word is {handle:#x}",
+        )
+        found = _gate.stream_device(handle)
+        subject.require(
+            queue.device in (None, found),
+            f"{what}.device is {queue.device!r}, the driver says {found}. Leave it None if the "
+            "object does not know.",
+        )
+
+
+def extract_keeps_alive(subject: Subject) -> None:
+    """Keep the handle valid by what ``extract`` returns, when the stream is dropped."""
+    stream = subject.make_stream()
+    handle = subject.handle(stream)
+    number = _gate.stream_id(handle)
+    queue = subject.adapter.extract(stream)
+    del stream
+    gc.collect()
+    subject.require(
+        _gate.is_alive(handle, number),
+        f"the stream {handle:#x} was destroyed while its Queue was in use. Give extract's Queue "
+        "the owner: the object with which the handle dies.",
+    )
+    del queue
+
+
+def extract_lets_go(subject: Subject) -> None:
+    """Remember nothing of a stream once what ``extract`` returned is dropped."""
+    stream = subject.make_stream()
+    subject.adapter.extract(stream)  # what is made once for a class or a library is no leak
+    before = references(stream)
+    for _ in range(3):
+        subject.adapter.extract(stream)
+    gc.collect()
+    subject.require(
+        references(stream) <= before,
+        f"extract keeps {messages.describe(stream)} alive for ever. Cache nothing by stream.",
+    )
+
+
+def round_trip(subject: Subject) -> None:
+    """Be the driver's queue once wrapped, go back as itself, and equal itself."""
+    own = subject.make_stream()
+    handle = subject.handle(own)
+    stream = sk.wrap(own)
+    subject.require(
+        stream.id == _gate.stream_id(handle),
+        f"wrap({messages.describe(own)}) is another queue than the driver's {handle:#x}",
+    )
+    subject.require(
+        stream.device_id == _gate.stream_device(handle),
+        f"wrap({messages.describe(own)}) is on {stream.device}, and the driver disagrees",
+    )
+    back = stream.to(subject.library)
+    subject.require(back is own, f"to({subject.library!r}) of its own stream is another object")
+    again = sk.wrap(subject.make_stream())
+    subject.require(stream == sk.wrap(own), "the same stream wrapped twice is not equal")
+    subject.require(again != stream, "two streams of different queues are equal")
+
+
+def borrow_is_genuine(subject: Subject) -> None:
+    """Build the library's own stream class on the very queue that was given."""
+    own = subject.make_stream()
+    with _gate.raw_stream() as raw:
+        number = _gate.stream_id(raw)
+        stream = sk.from_handle(raw)
+        view = stream.to(subject.library)
+        described = messages.describe(view)
+        subject.require(
+            isinstance(view, type(own)),
+            f"borrow built {described}, no {type(own).__module__}.{type(own).__qualname__}, which "
+            "the library's own functions take",
+        )
+        handle = subject.handle(view)
+        subject.require(
+            handle == raw,
+            f"borrow built {described} on {handle:#x}, asked for {raw:#x} (id {number})",
+        )
+        subject.require(
+            subject.adapter.extract(view).handle == raw,
+            f"extract reads another handle from {described} than borrow was given",
+        )
+        back = sk.wrap(view)
+        subject.require(
+            back == stream and hash(back) == hash(stream),
+            f"wrap(to({subject.library!r})) is {back!r}, not {stream!r}",
+        )
+        subject.require(
+            stream.to(subject.library) is view, "to() gave a second object while the first lives"
+        )
+        del view, back, stream
+        gc.collect()
+
+
+def borrow_keeps_owner(subject: Subject) -> None:
+    """Keep alive, by the built stream alone, what its handle depends on."""
+    with _gate.raw_stream() as raw:
+        owner = Owner()
+        alive = weakref.ref(owner)
+        view = sk.from_handle(raw, owner=owner).to(subject.library)
+        del owner
+        gc.collect()
+        kept = alive() is not None
+        described = messages.describe(view)
+        del view
+        gc.collect()
+    subject.require(
+        kept,
+        f"{described} lives, and the owner of its queue does not. Let what borrow returns hold "
+        "the Queue, in an attribute if need be.",
+    )
+
+
+def borrow_lets_go(subject: Subject) -> None:
+    """Let the owner go with the built stream, and destroy no borrowed stream."""
+    with _gate.raw_stream() as raw:
+        number = _gate.stream_id(raw)
+        owner = Owner()
+        alive = weakref.ref(owner)
+        view: Any = sk.from_handle(raw, owner=owner).to(subject.library)
+        described = messages.describe(view)
+        del owner, view
+        gc.collect()
+        subject.require(
+            _gate.is_alive(raw, number),
+            f"{described} destroyed the borrowed stream {raw:#x} when it was dropped. Build it so "
+            "that the library does not own the handle.",
+        )
+        subject.require(
+            alive() is None,
+            f"the owner of a queue lives on after {described}: keep no built stream in a cache",
+        )
+
+
+def borrow_default_streams(subject: Subject) -> None:
+    """Build the legacy default stream as the library's own; the per-thread one if it can."""
+    for stream in (sk.default_stream(), sk.per_thread_stream()):
+        handle = stream.handle
+        try:
+            view = stream.to(subject.library)
+        except sk.UnsupportedStreamError as error:
+            subject.require(
+                handle == _PER_THREAD, f"borrow refused the legacy default stream: {error}"
+            )
+            continue
+        found = subject.handle(view)
+        subject.require(
+            _gate.stream_id(found) == _gate.stream_id(handle),
+            f"borrow of the default stream {handle} built {messages.describe(view)} on {found:#x}",
+        )
+        subject.require(
+            sk.wrap(view) == stream, f"wrap({messages.describe(view)}) is no longer {stream!r}"
+        )
+
+
+def wait_orders(subject: Subject) -> None:
+    """Hold t's work in ``t.wait(s)`` of two of its streams until s's has run."""
+    first, later = subject.streams(2)
+    subject.require_order(first, later, lambda: sk.wrap(later).wait(first))
+
+
+CHECKS = (
+    contract,
+    refuses_strangers,
+    extract_reads_handle,
+    extract_keeps_alive,
+    extract_lets_go,
+    round_trip,
+    borrow_is_genuine,
+    borrow_keeps_owner,
+    borrow_lets_go,
+    borrow_default_streams,
+    wait_orders,
+)

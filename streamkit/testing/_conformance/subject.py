@@ -1,0 +1,134 @@
+"""What the conformance checks are given: one library's adapter, and how to use the library."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamkit._base import messages
+from streamkit._queues import registry
+from streamkit.testing import _gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class NotApplicable(Exception):  # noqa: N818 - it is no error
+    """The check cannot be made of this library; the text says why."""
+
+
+class Owner:
+    """Something a handle depends on, to see whether it is kept alive and let go."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The library under test. Every error names it and what is to be mended."""
+
+    library: str
+    adapter: Any
+    make_stream: Callable[[], Any]
+    make_event: Callable[[Any], Any] | None
+    handle_of: Callable[[Any], int] | None
+    device: int
+
+    def require(self, holds: object, message: str) -> None:
+        """Raise AssertionError with the adapter's name before the message unless it holds."""
+        _gate.require(holds, f"adapter {self.library!r}: {message}")
+
+    def handle(self, stream: object) -> int:
+        """Return the library's own word for the handle of its stream, 1 for the legacy stream."""
+        if self.handle_of is not None:
+            handle = self.handle_of(stream)
+        elif registry.speaks_protocol(stream):
+            handle = stream.__cuda_stream__()[1]  # type: ignore[attr-defined]  # it was just seen
+        else:
+            handle = self.adapter.extract(stream).handle
+        return int(handle) or 1
+
+    def streams(self, count: int) -> list[Any]:
+        """Return that many streams of the library, on queues of their own."""
+        made = [self.make_stream() for _ in range(count)]
+        queues = {_gate.stream_id(self.handle(stream)) for stream in made}
+        self.require(
+            len(queues) == count, "make_stream() gave one queue twice: let it make new ones"
+        )
+        return made
+
+    def event(self, stream: object) -> Any:
+        """Return an event of the library, recorded on its stream."""
+        if self.make_event is None:
+            raise NotApplicable("no make_event was given, which records the library's event")
+        return self.make_event(stream)
+
+    def current(self) -> Any:
+        """Return the library's current stream, in this thread."""
+        return self.adapter.current(self.device)
+
+    def same(self, one: object, other: object) -> bool:
+        """Whether two streams are one object, or equal values on one handle."""
+        if one is other:
+            return True
+        return bool(one == other) and self.handle(one) == self.handle(other)
+
+    def refuses(self, read: Callable[[Any], object], function: str, obj: object) -> None:
+        """Require a TypeError of the function for what is not its library's."""
+        what = f"{function}({messages.describe(obj)})"
+        try:
+            read(obj)
+        except TypeError:
+            return
+        except Exception as error:
+            raise AssertionError(
+                f"adapter {self.library!r}: {what} raised {type(error).__name__}: {error}. Let it "
+                "raise streamkit.UnsupportedStreamError, or another TypeError, so that the next "
+                "adapter is asked."
+            ) from error
+        self.require(
+            holds=False,
+            message=f"{what} was taken. Test for the library's own class, and raise "
+            "streamkit.UnsupportedStreamError for anything else.",
+        )
+
+    def require_order(self, first: object, later: object, order: Callable[[], object]) -> None:
+        """Require that ``order()`` makes work on ``later`` run after that on ``first``.
+
+        With a control arm: without it the work must run through, or nothing is proved.
+        """
+        handles = self.handle(first), self.handle(later)
+        self.require(
+            _gate.runs_beside(*handles),
+            "the control arm hangs: work on one of its streams waits for another that is held, "
+            "without any wait. Let make_stream() make streams that nothing orders; where they are "
+            "many, CUDA_DEVICE_MAX_CONNECTIONS=32 gives each a hardware queue of its own.",
+        )
+        self.require(
+            _gate.runs_after(*handles, order),
+            f"work on {messages.describe(later)} ran before that on "
+            f"{messages.describe(first)}, which it was told to wait for",
+        )
+
+    def in_thread(self, work: Callable[[], object]) -> None:
+        """Run ``work`` in another thread with the device current; raise here what it raised."""
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                with _gate.on_device(self.device):
+                    work()
+            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                failures.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_gate.LIMIT)
+        self.require(not thread.is_alive(), f"a call in another thread hangs: {work.__name__}")
+        if failures:
+            raise failures[0]
+
+
+def references(obj: object) -> int:
+    """Return how many references there are to an object, this call's own left out."""
+    return sys.getrefcount(obj) - 2
