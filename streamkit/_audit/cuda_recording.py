@@ -12,7 +12,7 @@ from streamkit._audit.report import AuditedQueue
 from streamkit._audit.timeline import LABELS
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
-from streamkit._cuda import driver, loader, private_streams
+from streamkit._cuda import driver, loader
 from streamkit._queues import identity, ordering
 from streamkit._streams import current as current_module
 
@@ -86,7 +86,7 @@ class CudaRecorder:
             raise messages.audit_disturbed()
         queues = self._known()
         window = self._began, self._ended
-        private = {self._ids(context, handle) for context, handle in private_streams.known}
+        private = {self._ids(context, handle) for context, handle in driver.private_streams}
         found = records_module.operations(records, queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 

@@ -30,7 +30,10 @@ _HERE: AbstractContextManager[None] = contextlib.nullcontext()
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
-_devices: dict[int, int] = {}  # the same, the other way round
+_devices: dict[int, int] = {}  # each primary context's device
+
+private_streams: list[tuple[int, int]] = []
+"""The context and handle of each stream that only StreamKit uses; an audit does not show these."""
 
 
 def is_usable() -> bool:
@@ -184,6 +187,13 @@ def create_stream(device: int, *, nonblocking: bool, priority: int) -> int:
     flags = _NONBLOCKING_FLAG if nonblocking else 0
     call = functools.partial(ask, "cuStreamCreateWithPriority", flags, priority)
     return create_in(primary_context(device), call, destroy_stream)
+
+
+def create_private_stream(device: int, *, nonblocking: bool, priority: int) -> int:
+    """Create a stream for StreamKit alone: no library sees it, and it is never destroyed."""
+    stream = create_stream(device, nonblocking=nonblocking, priority=priority)
+    private_streams.append((primary_context(device), stream))
+    return stream
 
 
 def destroy_stream(stream: int) -> None:

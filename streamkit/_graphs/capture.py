@@ -10,8 +10,8 @@ from streamkit import errors
 from streamkit._base import garbage, messages
 from streamkit._base.adapter import BeginsCapture, JoinsCapture, PoolsMemory, PreparesCapture
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import driver, driver_graphs
-from streamkit._cuda.driver_graphs import DriverPart, Parts
+from streamkit._cuda import driver, graphs
+from streamkit._cuda.graphs import DriverPart, Parts
 from streamkit._graphs import checks, disposal
 from streamkit._graphs.graph import CudaGraph
 from streamkit._host.stream import HostStream
@@ -56,8 +56,8 @@ def capture(
     libraries that have one capture for the process. UnsupportedStreamError on the host, and what
     ``wrap`` raises.
     """
-    if mode not in driver_graphs.MODES:
-        raise messages.bad_mode(mode, driver_graphs.MODES)
+    if mode not in graphs.MODES:
+        raise messages.bad_mode(mode, graphs.MODES)
     target = new_stream(nonblocking=True) if stream is None else wrap(stream)
     if isinstance(target, HostStream):
         raise messages.host_capture(target)
@@ -149,7 +149,7 @@ class _Work:
             return None
         try:
             self._return()
-            found = driver_graphs.captured(self._queue.handle)
+            found = graphs.captured(self._queue.handle)
         except errors.StreamKitError:  # a broken context, or a forked child
             return None
         advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import driver, driver_graphs
+from streamkit._cuda import driver, graphs
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import loaded_libraries
 from streamkit._streams.stream import CudaStream
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from streamkit._base.queue import Queue
-    from streamkit._cuda.driver_graphs import Captured
+    from streamkit._cuda.graphs import Captured
     from streamkit._scopes.loaded_libraries import Mover
 
 
@@ -42,14 +42,14 @@ def _capturing(movers: Iterable[Mover], device: int) -> Queue | None:
     """Return the first current stream that captures, with the context of the device current."""
     for mover in movers:
         found, _ = registry.extract(mover.current(device))
-        if found.handle > LEGACY and driver_graphs.captured(found.handle) is not None:
+        if found.handle > LEGACY and graphs.captured(found.handle) is not None:
             return found
     return None
 
 
 def whole(stream: CudaStream[Any]) -> Captured:
     """Return the capture on this stream; CaptureError if it is broken or has ended."""
-    found = driver_graphs.captured(stream._live().handle)  # noqa: SLF001 - next door
+    found = graphs.captured(stream._live().handle)  # noqa: SLF001 - next door
     if found is None:
         raise messages.ended_inside(stream)
     if not found.is_valid:
@@ -66,14 +66,14 @@ def is_blocking(stream: CudaStream[Any]) -> bool:
 def check_complete(stream: CudaStream[Any]) -> None:
     """Raise CaptureError if the capture is broken, empty, or has a fork that was not joined."""
     found = whole(stream)
-    if not driver_graphs.count(found.graph):
+    if not graphs.count(found.graph):
         raise messages.empty_capture(stream, busy_elsewhere(stream))
-    loose = driver_graphs.ends(found.graph) - found.frontier
+    loose = graphs.ends(found.graph) - found.frontier
     if loose:
         forks = [
             CudaStream(queue, None)
             for queue in _others(stream)
-            if (other := driver_graphs.captured(queue.handle)) and other.frontier & loose
+            if (other := graphs.captured(queue.handle)) and other.frontier & loose
         ]
         raise messages.unjoined(stream, forks)
 

@@ -20,7 +20,7 @@ from streamkit._queues import active_captures, keepalive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._cuda.driver_graphs import Parts
+    from streamkit._cuda.graphs import Parts
 
 waiting: deque[tuple[Any, Parts]] = deque()
 """Each with the event after its last launch. A deque, because its append needs no lock."""

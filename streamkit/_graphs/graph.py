@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import messages
 from streamkit._base.static_protocol import Concrete
-from streamkit._cuda import driver, driver_graphs
+from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal
 from streamkit._host.stream import HostStream
 from streamkit._queues import identity, ordering
@@ -21,7 +21,7 @@ from streamkit.protocols import Graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._cuda.driver_graphs import Parts
+    from streamkit._cuda.graphs import Parts
     from streamkit.protocols import StreamLike
 
 
@@ -89,14 +89,14 @@ class CudaGraph(Graph, metaclass=Concrete):
     def nodes(self) -> int:
         """How many nodes it has; inside the block, so far."""
         if self._is_capturing:
-            return driver_graphs.count(checks.whole(self._stream).graph)
+            return graphs.count(checks.whole(self._stream).graph)
         with self._lock:  # or another thread's close would take it away
-            return driver_graphs.count(self._ready().executable.graph)
+            return graphs.count(self._ready().executable.graph)
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz."""
         with self._lock:  # as above
-            return driver_graphs.dot(self._ready().executable.graph)
+            return graphs.dot(self._ready().executable.graph)
 
     def _ready(self) -> Parts:
         parts = self._parts
@@ -165,7 +165,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             parts, queue = self._check(target)
             with driver.ensure_context(self._context):
-                driver_graphs.upload(parts.executable.executable, queue.handle)
+                graphs.upload(parts.executable.executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         if type(stream) is CudaStream:  # the hot path

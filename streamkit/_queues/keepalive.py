@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import garbage, messages
-from streamkit._cuda import core_events, driver, driver_events, loader
+from streamkit._cuda import driver, events, loader
 from streamkit._queues import ordering
 from streamkit._queues import owners as owners_module
 from streamkit._queues.lifetime import OwnedEvent
@@ -148,9 +148,9 @@ class _KeptOnQueue(Kept):
     def has_passed(self) -> bool:
         mark = self._event.core
         if mark is not None:
-            return core_events.event_passed(mark)
+            return events.is_done_core(mark)
         try:
-            return driver_events.event_done(self._event.handle)
+            return events.is_done(self._event.handle)
         except errors.DriverError:  # as there: not told
             return False
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base.queue import Queue
-from streamkit._cuda import core_events, driver, driver_events
+from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ class OwnedEvent:
     """The context whose streams record it through ``core``; 0 for none."""
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
-        handle, self.core = core_events.create_event(context, timing=timing)
+        handle, self.core = events.create_core(context, timing=timing)
         self.serves = 0 if self.core is None else context
         self.handle = handle
 
@@ -107,7 +107,7 @@ class OwnedEvent:
         elif driver.is_usable():
             # as for a stream: only a broken context fails, and every other call reports that
             with contextlib.suppress(errors.DriverError):
-                driver_events.destroy_event(self.handle)
+                events.destroy(self.handle)
 
 
 class PointEvent(OwnedEvent):
@@ -115,4 +115,4 @@ class PointEvent(OwnedEvent):
 
     def __init__(self, context: int) -> None:
         self.core, self.serves = None, 0
-        self.handle = driver_events.create_event(context, timing=False)
+        self.handle = events.create(context, timing=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamkit._base import messages
 from streamkit._base.queue import this_thread
-from streamkit._cuda import core_events, driver, driver_events
+from streamkit._cuda import driver, events
 from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent
 
@@ -50,7 +50,7 @@ def capture_of(queue: Queue) -> int | None:
 def record(event: int, queue: Queue, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):
-        driver_events.record_event(event, queue.handle, external=external)
+        events.record(event, queue.handle, external=external)
 
 
 def mark(event: OwnedEvent, queue: Queue) -> None:
@@ -59,8 +59,8 @@ def mark(event: OwnedEvent, queue: Queue) -> None:
         record(event.handle, queue)
         return
     if queue.core is None:
-        queue.core = core_events.stream(queue.handle)
-    core_events.record(event.core, queue.core)
+        queue.core = events.core_stream(queue.handle)
+    events.record_core(event.core, queue.core)
 
 
 def wait_event(queue: Queue, event: int, *, external: bool = False, held: object = None) -> None:
@@ -70,7 +70,7 @@ def wait_event(queue: Queue, event: int, *, external: bool = False, held: object
     """
     if event:
         with on(queue):
-            driver_events.wait_event(queue.handle, event, external=external)
+            events.wait(queue.handle, event, external=external)
         if external:
             active_captures.keep(held)
 
@@ -88,7 +88,7 @@ def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # n
     if event is not None and source is not None and target is not None and not external:
         mark = event.core
         if mark is not None:  # the steady state; no default queue has a core
-            core_events.edge(mark, source, target)
+            events.record_and_wait(mark, source, target)
             return
     while other.also is not None:  # a queue's event and object are kept by its first record
         other = other.also
@@ -103,5 +103,5 @@ def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # n
         return
     for side in (queue, other):
         if side.core is None:
-            side.core = core_events.stream(side.handle)
-    core_events.edge(event.core, other.core, queue.core)
+            side.core = events.core_stream(side.handle)
+    events.record_and_wait(event.core, other.core, queue.core)

@@ -9,7 +9,7 @@ from streamkit import errors
 from streamkit._base import messages, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
-from streamkit._cuda import driver, driver_events
+from streamkit._cuda import driver, events
 from streamkit._queues import active_captures, identity, ordering, registry
 from streamkit._waiting import waits
 from streamkit.protocols import Event, Events, Stream
@@ -98,7 +98,7 @@ class CudaEvent(Event, metaclass=Concrete):
         """
         handle = self.handle
         self._refuse_in_capture()
-        return not handle or driver_events.event_done(handle)
+        return not handle or events.is_done(handle)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
@@ -147,7 +147,7 @@ class CudaEvent(Event, metaclass=Concrete):
             if not event.done:
                 raise ValueError(f"{event!r} was not reached yet: call its sync() first")
         try:
-            return driver_events.elapsed_ms(start.handle, self.handle)
+            return events.elapsed_ms(start.handle, self.handle)
         except errors.DriverError as error:
             if error.code != _INVALID_HANDLE:
                 raise

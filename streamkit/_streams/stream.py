@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from streamkit._base import messages, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
-from streamkit._cuda import core_events, driver, loader
+from streamkit._cuda import driver, events, loader
 from streamkit._queues import identity, keepalive, ordering, registry
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes import scope
@@ -294,7 +294,7 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
                 try:
                     core.record(mark)
                 except Exception as error:
-                    raise core_events.failed("cuEventRecord", error) from error
+                    raise events.core_error("cuEventRecord", error) from error
                 return event
         queue = self._live()
         if event is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base.locks import new_lock
-from streamkit._cuda import driver, driver_events
+from streamkit._cuda import driver, events
 from streamkit._waiting.semaphore import Semaphore
 from streamkit._waiting.side_streams import FOR_STREAMS, Lanes
 
@@ -142,7 +142,7 @@ class _Dispatcher:
         """Whether nothing that is, or was, waited for is stuck, as far as can be told."""
         for key, (event, _) in [*self._given_up.items()]:
             with contextlib.suppress(errors.DriverError):  # nothing waits for what has failed
-                if not driver_events.event_reached(event):
+                if not events.query(event):
                     return False
             del self._given_up[key]
         if not self._tracks:
@@ -166,7 +166,7 @@ class _Dispatcher:
             point, error = points[0], None
             if track.lane or point.tell is not None:  # a lane is taken until its event is reached
                 try:
-                    if not driver_events.event_reached(point.event):
+                    if not events.query(point.event):
                         break
                 except errors.DriverError as failed:
                     error = failed.with_traceback(None)  # which would hold this frame

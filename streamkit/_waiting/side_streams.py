@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._cuda import driver, driver_events, private_streams
+from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
     from streamkit._waiting.semaphore import Semaphore
@@ -49,8 +49,8 @@ class Lanes:
             return 0
         lane = free.pop()
         try:
-            driver_events.wait_event(lane, event)
-            driver_events.call_host(lane, self._semaphore.function, self._semaphore.address)
+            events.wait(lane, event)
+            events.call_host(lane, self._semaphore.function, self._semaphore.address)
         except errors.StreamKitError:
             self.put_aside(lane, device)
             return 0
@@ -64,7 +64,7 @@ class Lanes:
             with contextlib.suppress(errors.StreamKitError):  # points are asked for by the clock
                 _, highest = driver.priority_range(device)
                 for _ in range(PER_DEVICE):
-                    lane = private_streams.create(device, nonblocking=True, priority=highest)
+                    lane = driver.create_private_stream(device, nonblocking=True, priority=highest)
                     free.append(lane)
             if not free:  # the next point asks for them again
                 del self._free[device]

@@ -13,7 +13,6 @@ import streamkit as sk
 from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.cupti import collector
 from streamkit._cuda import driver as driver_module
-from streamkit._cuda import private_streams
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def cupti(monkeypatch):
 @pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
 def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
     private = [(current_context(), make_stream())] if has_private else []
-    monkeypatch.setattr(private_streams, "known", private)
+    monkeypatch.setattr(driver_module, "private_streams", private)
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
         pass

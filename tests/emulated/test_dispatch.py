@@ -17,7 +17,7 @@ from _waits import Later, a_stream, an_event, is_armed, is_idle, sleeps, wait_fo
 import streamkit as sk
 from _queues import LONG, eventually, within
 from streamkit._cuda import driver as driver_module
-from streamkit._cuda import driver_events, private_streams
+from streamkit._cuda import events
 from streamkit._waiting import callbacks, dispatcher, side_streams, waits
 from streamkit._waiting.semaphore import Semaphore
 
@@ -43,7 +43,7 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
         with monkeypatch.context() as patched:  # not for the ends of what the fixtures hold
-            patched.setattr(driver_events, "event_reached", fails)
+            patched.setattr(events, "query", fails)
             return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
 
     found = asyncio.run(main())
@@ -54,7 +54,7 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
 def test_an_error_on_the_device_reaches_every_waiter(held, gate):
     """And each has one of its own. Nothing is posted after an error: only asking tells."""
     streams = [held() for _ in range(8)]
-    events = [stream.record() for stream in streams]
+    marks = [stream.record() for stream in streams]
     outcomes, threads = [], []
 
     def sync(what):
@@ -64,7 +64,7 @@ def test_an_error_on_the_device_reaches_every_waiter(held, gate):
             outcomes.append(error)
 
     async def main():
-        tasks = [asyncio.create_task(wait_for(what)) for what in (*streams, *events)]
+        tasks = [asyncio.create_task(wait_for(what)) for what in (*streams, *marks)]
         futures = [stream.then(int) for stream in streams]
         threads.extend(threading.Thread(target=sync, args=(what,)) for what in streams[:4])
         for thread in threads:
@@ -163,7 +163,7 @@ def _watch(event, told):
     "call", ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuStreamCreateWithPriority"]
 )
 def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, call):
-    real = getattr(driver_module._library.cu, call)
+    real = getattr(driver_module.loader.cu, call)
 
     answers = (None,) if "Create" in call else ()
 
@@ -173,10 +173,10 @@ def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, 
         return real(*arguments)
 
     stream = held()
-    monkeypatch.setattr(driver_module._library.cu, call, fail)
+    monkeypatch.setattr(driver_module.loader.cu, call, fail)
     monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
     if call == "cuLaunchHostFunc":
-        monkeypatch.setattr(driver_events, "_launch_host", lambda: lambda *arguments: 2)
+        monkeypatch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
     future = stream.then(int)
     if call == "cuEventQuery":
         assert isinstance(future.exception(LONG), sk.DriverError)
@@ -231,14 +231,14 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 @pytest.mark.parametrize("way", ["await", "then", "sync"])
 def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
     """The event is the capture's then, and nobody would ever be told."""
-    record, stream = driver_events.record_event, held()
+    record, stream = events.record, held()
 
     def begin_and_record(event, handle, **options):
         check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
         record(event, handle, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver_events, "record_event", begin_and_record)
+        patch.setattr(events, "record", begin_and_record)
         with pytest.raises(sk.CaptureError):
             WAYS[way](stream)
     assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
@@ -315,7 +315,7 @@ def test_failures_lose_no_lane(held, gate, monkeypatch):
     assert lanes.arm(event.handle, 0) == 0
     lanes.make()
     with monkeypatch.context() as patch:
-        patch.setattr(driver_events, "_launch_host", lambda: lambda *arguments: 2)
+        patch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
         assert not any(lanes.arm(event.handle, 0) for _ in range(3 * side_streams.PER_DEVICE))
     lanes.recover()
     assert lanes.arm(reached.handle, 0) == 0
@@ -484,7 +484,7 @@ def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
 
 def test_lanes_are_made_beside_captures(monkeypatch):
     """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
-    create, modes = private_streams.create, []
+    create, modes = driver_module.create_private_stream, []
 
     def note_and_create(*arguments, **options):
         mode = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
@@ -493,12 +493,12 @@ def test_lanes_are_made_beside_captures(monkeypatch):
         return create(*arguments, **options)
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    monkeypatch.setattr(private_streams, "create", note_and_create)
+    monkeypatch.setattr(driver_module, "create_private_stream", note_and_create)
     monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
-    before = len(private_streams.known)
+    before = len(driver_module.private_streams)  # which no audit shows
     warm_up()
     assert modes == [relaxed] * side_streams.PER_DEVICE
-    assert len(private_streams.known) == before + side_streams.PER_DEVICE  # which no audit shows
+    assert len(driver_module.private_streams) == before + side_streams.PER_DEVICE
 
 
 def test_posts_that_came_together_are_one():

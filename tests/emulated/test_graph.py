@@ -23,7 +23,7 @@ from _standing import alive
 import streamkit as sk
 from _queues import within
 from streamkit._base import garbage
-from streamkit._cuda import driver_graphs
+from streamkit._cuda import graphs
 from streamkit._graphs import disposal
 from streamkit._scopes import loaded_libraries
 
@@ -643,14 +643,14 @@ def test_a_graph_is_not_closed_while_another_thread_looks_at_it(cells, monkeypat
     cell = cells(1)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
-    closing, ask = threading.Thread(target=g.close), getattr(driver_graphs, call)
+    closing, ask = threading.Thread(target=g.close), getattr(graphs, call)
 
     def ask_late(graph):
         closing.start()
         closing.join(0.2)
         return ask(graph)
 
-    monkeypatch.setattr(driver_graphs, call, ask_late)
+    monkeypatch.setattr(graphs, call, ask_late)
     found = getattr(g, look)
     assert found() if callable(found) else found == 1
     closing.join()

@@ -16,7 +16,7 @@ from _operations import in_another_context
 from _raw import busy, check, current_context, destroy_stream, driver, make_stream, stream_id
 
 import streamkit as sk
-from streamkit._cuda import driver_graphs
+from streamkit._cuda import graphs
 from streamkit._graphs import checks
 from streamkit._scopes import loaded_libraries
 
@@ -214,7 +214,7 @@ def test_an_end_that_fails_is_a_note_on_the_error_of_the_block(cells):
     (note,) = raised.value.__notes__
     assert "could not be ended" in note
     assert "ILLEGAL_ADDRESS" in note
-    driver_graphs.discard(g.stream.handle)
+    graphs.discard(g.stream.handle)
 
 
 def test_an_end_that_fails_once_is_tried_again(cells):
@@ -289,7 +289,7 @@ def test_what_is_kept_may_hold_the_graph(cells):
 
 
 def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, monkeypatch):
-    cell, kept, launch = cells(1), Kept(), driver_graphs.launch
+    cell, kept, launch = cells(1), Kept(), graphs.launch
     seen = weakref.ref(kept)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
@@ -303,7 +303,7 @@ def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, m
     stream = sk.new_stream(nonblocking=True)
     gate.hold(stream.handle)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(driver_graphs, "launch", interrupted)
+        patch.setattr(graphs, "launch", interrupted)
         g.launch(stream)
     g.close()
     assert busy(stream.handle)

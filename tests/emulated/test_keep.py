@@ -509,9 +509,9 @@ def test_a_forked_child_drops_nothing():
         check(driver.cuStreamSynchronize(stream.handle))
         child = os.fork()
         if child == 0:
-            from streamkit._cuda import core_events
+            from streamkit._cuda import events
 
-            core_events.event_passed = lambda mark: print("asked", flush=True)
+            events.is_done_core = lambda mark: print("asked", flush=True)
             gc.collect()
             sk.new_stream("cpu")
             try:

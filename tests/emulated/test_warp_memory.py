@@ -23,7 +23,7 @@ from test_interrupts import Interrupted
 
 import streamkit as sk
 from _libraries import need
-from streamkit._cuda import driver_events
+from streamkit._cuda import events
 
 pytestmark = pytest.mark.usefixtures("handles", "memory")
 LEGACY = 1
@@ -293,7 +293,7 @@ def test_a_queue_that_is_entered_while_it_is_dropped_stays(memory, array, gate, 
     stream, *others = [sk.new_stream(nonblocking=True) for _ in range(MOST + 1)]
     for other in (stream, *others):
         other.to("warp")
-    waits, wait = [], driver_events.wait_event
+    waits, wait = [], events.wait
 
     def entered_meanwhile(companion, event):
         wait(companion, event)
@@ -305,7 +305,7 @@ def test_a_queue_that_is_entered_while_it_is_dropped_stays(memory, array, gate, 
         waits.append(event)
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver_events, "wait_event", entered_meanwhile)
+        patched.setattr(events, "wait", entered_meanwhile)
         array()
     try:
         assert len(waits) == MOST + 1
@@ -351,7 +351,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
     memory, monkeypatch
 ):
     stream, freed = sk.new_stream(nonblocking=True), []
-    free, record = memory._after_the_queues(freed.append), driver_events.record_event
+    free, record = memory._after_the_queues(freed.append), events.record
 
     def begun_first(event, handle):
         monkeypatch.undo()
@@ -359,7 +359,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
         record(event, handle)
 
     with stream:
-        monkeypatch.setattr(driver_events, "record_event", begun_first)
+        monkeypatch.setattr(events, "record", begun_first)
         free("first")
         assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
         free("second")
@@ -373,7 +373,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
 def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory, gate, monkeypatch):
     stream, freed = sk.new_stream(nonblocking=True), []
     free = memory._after_the_queues(lambda what: freed.append((what, held(LEGACY))))
-    record, wait = driver_events.record_event, driver_events.wait_event
+    record, wait = events.record, events.wait
     stream.to("warp")
     gate.hold(stream.handle)
 
@@ -383,7 +383,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
 
     def other_first(companion, event):
         monkeypatch.undo()
-        monkeypatch.setattr(driver_events, "record_event", begun_first)
+        monkeypatch.setattr(events, "record", begun_first)
         thread = threading.Thread(target=memory._warp_queues.settle)
         thread.start()
         thread.join()
@@ -391,7 +391,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
         wait(companion, event)
 
-    monkeypatch.setattr(driver_events, "wait_event", other_first)
+    monkeypatch.setattr(events, "wait", other_first)
     free("ours")
     assert freed == [("ours", True)]
 

@@ -370,7 +370,7 @@ def test_entering_again_moves_the_devices_and_gives_the_bodys_back(three, device
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
-    from streamkit._cuda import core_events, driver, driver_events
+    from streamkit._cuda import driver, events
 
     stream, other = sk.wrap(three["torch"].new_stream()), sk.new_stream()
     with stream, other:  # builds the views
@@ -382,8 +382,10 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
     with monkeypatch.context() as patched:  # not for the ends of the streams, which may call
         for seam, names in {
             driver: ("stream_done",),
-            driver_events: ("create_event", "record_event", "wait_event", "event_done"),
-            core_events: ("create_event", "stream", "edge"),
+            events: (
+                *("create", "record", "wait", "is_done"),
+                *("create_core", "core_stream", "record_and_wait"),
+            ),
         }.items():
             for name in names:
                 patched.setattr(seam, name, refuse)

@@ -19,7 +19,7 @@ from _contention import contended, logged
 from _documents import ROOT, blocks
 from _programs import run_python
 from _queues import LONG, eventually, together
-from streamkit._cuda import driver_events
+from streamkit._cuda import events
 
 ACTIVE = 1
 
@@ -206,7 +206,7 @@ def test_no_python_runs_in_the_drivers_thread(held, gate):
     class Timespec(ctypes.Structure):
         _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-    driver_events.call_host(stream.handle, semaphore.function, semaphore.address)
+    events.call_host(stream.handle, semaphore.function, semaphore.address)
     until, address = Timespec(int(time.time() + 5), 0), ctypes.c_void_p(semaphore.address)
     gate.open()
     assert library.sem_timedwait(address, ctypes.byref(until)) == 0

@@ -7,7 +7,7 @@ from typing import Any
 import cuda.core
 
 from streamkit._base import messages
-from streamkit._cuda import core_events
+from streamkit._cuda import events
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -53,7 +53,7 @@ def borrow(queue: Queue) -> Any:
         device.set_current()  # create_stream asks for it, once in each thread
         return device.create_stream(_Owner(queue))
     except Exception as error:
-        raise core_events.failed("cuCtxSetCurrent", error) from error
+        raise events.core_error("cuCtxSetCurrent", error) from error
 
 
 def event_handle(event: Any) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from streamkit._base import garbage
-from streamkit._cuda import driver, driver_graphs
+from streamkit._cuda import driver, graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,14 +59,14 @@ class Part:
         if self._is_refused:  # torch would refuse to end it, and a capture is somebody else's
             return
         handle = int(self._stream.cuda_stream)
-        if driver_graphs.captured(handle) is not None:
+        if graphs.captured(handle) is not None:
             self._is_open = True  # also where an interrupt came before that was noted
-        driver_graphs.discard(handle)
+        graphs.discard(handle)
         if self._is_open:
-            driver_graphs.begin(handle, "relaxed")
-            found = driver_graphs.captured(handle)
+            graphs.begin(handle, "relaxed")
+            found = graphs.captured(handle)
             if found is not None:
-                driver_graphs.add_empty_node(found.graph)  # torch warns of a graph without any
+                graphs.add_empty_node(found.graph)  # torch warns of a graph without any
             self._back()
             self._graph.capture_end()
             self._is_open = False

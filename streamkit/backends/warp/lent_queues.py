@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import errors
-from streamkit._cuda import driver, driver_events, memory_pools
+from streamkit._cuda import driver, events, memory_pools
 from streamkit.backends.warp import current_stream
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class _Event:
     handle: int = 0  # until it has one: an interrupt can leave it half made
 
     def __init__(self, context: int) -> None:
-        self.handle = driver_events.create_event(context, timing=False)
+        self.handle = events.create(context, timing=False)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.handle and not is_finalizing() and driver.is_usable():
             with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
-                driver_events.destroy_event(self.handle)
+                events.destroy(self.handle)
 
 
 class _Mark:
@@ -87,7 +87,7 @@ class Lent:
             event = self._events.pop()
         except IndexError:
             event = _Event(self.context)
-        driver_events.record_event(event.handle, self.handle)
+        events.record(event.handle, self.handle)
         if driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
             return None  # the event may be of the graph, and whoever waits for it be captured
         return event
@@ -109,19 +109,19 @@ class Lent:
             event = self._record()
             captures = event is None
             if event is not None:
-                driver_events.wait_event(companions[self.device], event.handle)
+                events.wait(companions[self.device], event.handle)
                 self._events.append(event)
         # only now, for a scope that was left meanwhile has marked its end
         for mark in self._marks.copy():
             if not mark.waited:
-                driver_events.wait_event(companions[self.device], mark.event.handle)
+                events.wait(companions[self.device], mark.event.handle)
                 mark.waited = True
         return not captures
 
     def has_passed(self) -> bool:
         """Whether all has run for which the companion was made to wait."""
-        events = [*self._events, *(mark.event for mark in self._marks.copy())]
-        return all(driver_events.event_done(event.handle) for event in events)
+        pending = [*self._events, *(mark.event for mark in self._marks.copy())]
+        return all(events.is_done(event.handle) for event in pending)
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of which only this queue has memory, in reach of whom ``common`` is.

@@ -20,7 +20,7 @@ import warp
 
 from streamkit import errors
 from streamkit._base.locks import new_lock
-from streamkit._cuda import driver, memory_pools, private_streams
+from streamkit._cuda import driver, memory_pools
 from streamkit.backends.warp import lent_queues
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def lend(stream: Any, queue: Queue) -> None:
     lent = lent_queues.Lent(stream, queue)
     with _lock:
         if lent.device not in lent_queues.companions:
-            companion = private_streams.create(lent.device, nonblocking=False, priority=0)
+            companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             lent_queues.companions[lent.device] = companion
     lent_queues.watch(lent)
     weakref.finalize(stream, lent_queues.end, lent).atexit = False

@@ -1,0 +1,174 @@
+"""Events, and functions that the driver calls: how it tells that a stream has come to a point.
+
+The functions on handles call the driver through its bindings. Those named after cuda.core take its
+objects instead, which record and wait at half that cost, and so serve what runs in inner loops.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._base.locks import new_lock
+from streamkit._cuda import driver, loader
+from streamkit._cuda.driver import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TIMING, _NO_TIMING = 0, 2
+_EXTERNAL = 1
+
+_lock = new_lock()
+
+
+# -- on handles -------------------------------------------------------------------------------
+
+
+def create(context: int, *, timing: bool) -> int:
+    """Create an event in a context: it can be recorded only on streams of that context."""
+    flags = _TIMING if timing else _NO_TIMING
+    return driver.create_in(context, functools.partial(ask, "cuEventCreate", flags), destroy)
+
+
+def destroy(event: int) -> None:
+    """Destroy an event; waits already queued on it still hold."""
+    ask("cuEventDestroy", event)
+
+
+def record(event: int, stream: int, *, external: bool = False) -> None:
+    """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
+    if external:
+        ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
+    else:
+        ask("cuEventRecord", event, stream)
+
+
+def wait(stream: int, event: int, *, external: bool = False) -> None:
+    """Hold later work of the stream until the event's last record was reached."""
+    ask("cuStreamWaitEvent", stream, event, _EXTERNAL if external else 0)
+
+
+def is_done(event: int) -> bool:
+    """Return whether the event's last record was reached; an error on its stream raises."""
+    with driver.beside_captures():
+        return query(event)
+
+
+def query(event: int) -> bool:
+    """Return the answer of ``is_done`` in a thread that is ``beside_captures`` already."""
+    return driver.is_done("cuEventQuery", event)
+
+
+def elapsed_ms(start: int, end: int) -> float:
+    """Return the milliseconds between two reached events made with timing."""
+    return float(ask("cuEventElapsedTime", start, end))
+
+
+def call_host(stream: int, function: int, argument: int) -> None:
+    """Call a C function, which must not be Python, when the stream gets there without an error."""
+    code = _launch_host()(stream, function, argument)
+    if code:
+        raise driver.error("cuLaunchHostFunc", loader.cu.CUresult(code))
+
+
+@functools.cache
+def _launch_host() -> Callable[[int, int, int], int]:
+    # not the bindings' function: some of them (13.3) take the GIL in the driver's thread
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
+
+    address, _ = ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(address)  # releases the GIL
+
+
+# -- on cuda.core's objects -------------------------------------------------------------------
+
+
+@functools.cache
+def _core() -> Any:
+    with _lock:  # a second thread would be given a module that is still being imported
+        try:
+            return importlib.import_module("cuda.core")
+        except ImportError as error:
+            raise messages.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
+
+
+def core_stream(handle: int) -> Any:
+    """Return the cuda.core object through which a stream records and waits."""
+    core = _core()
+    try:
+        return core.Stream.from_handle(handle)
+    except Exception as error:
+        raise core_error("cuStreamGetCtx", error) from error
+
+
+def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
+    """Create an event in a context; return its handle, and cuda.core's object that destroys it.
+
+    It can be recorded on streams of that context only (or, of a primary one, its green ones).
+    cuda.core makes events in primary contexts. In another context, or where cuda.core fails without
+    a reason, there is no object, and the caller destroys the event.
+    """
+    device = driver.primary_device(context)
+    event = None if device is None else _create_core(context, device, timing=timing)
+    if event is None:
+        return create(context, timing=timing), None
+    return int(event.handle), event
+
+
+def _create_core(context: int, device: int, *, timing: bool) -> Any:
+    core = _core()
+    with driver.in_context(context):
+        try:
+            maker = core.Device(device)
+            maker.set_current()  # it asks for that, once in each thread
+        except Exception as error:
+            raise core_error("cuCtxSetCurrent", error) from error
+        try:
+            return maker.create_event(core.EventOptions(timing_enabled=timing))
+        except Exception:  # noqa: BLE001 - the driver is asked next, and says why
+            return None
+
+
+def record_core(event: Any, stream: Any) -> None:
+    """Record the event on the stream."""
+    if loader.is_forked:
+        raise messages.forked()
+    try:
+        stream.record(event)
+    except Exception as error:
+        raise core_error("cuEventRecord", error) from error
+
+
+def record_and_wait(event: Any, source: Any, target: Any) -> None:
+    """Record the event on one stream and hold another's later work until then."""
+    if loader.is_forked:
+        raise messages.forked()
+    try:
+        source.record(event)
+        target.wait(event)
+    except Exception as error:
+        raise core_error("cuEventRecord or cuStreamWaitEvent", error) from error
+
+
+def is_done_core(event: Any) -> bool:
+    """Return whether the event's last record was reached; False if that cannot be told.
+
+    The thread must be ``beside_captures``.
+    """
+    try:
+        return bool(event.is_done)
+    except Exception:  # noqa: BLE001 - every call that waits for the event raises this error
+        return False
+
+
+def core_error(call: str, error: Exception) -> Exception:
+    """Return DriverError for an error that begins with CUDA's name for it, else the error."""
+    found = re.search(r"CUDA_ERROR_\w+", str(error))
+    if found is None:
+        return error
+    return errors.DriverError(call, found[0], int(getattr(loader.cu.CUresult, found[0])))
