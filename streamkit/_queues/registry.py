@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import messages
@@ -18,6 +18,7 @@ from streamkit._base.adapter import traits_of
 from streamkit._cuda import driver
 from streamkit._queues import identity
 from streamkit._queues.lifetime import OwnedQueue
+from streamkit.backends import cuda_bindings, cuda_core, cupy, numba, torch, warp
 from streamkit.protocols import API, Adapter, CurrentStream, Events
 
 if TYPE_CHECKING:
@@ -30,25 +31,12 @@ ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
 
-class _Row(NamedTuple):
-    name: str  # what users write in to(name)
-    root: str  # the root package of the library's types
-    module: str  # what must be loaded for an object of it to exist
-    adapter: str
-    extras: tuple[str, ...]  # one of them installs it
-    aliases: tuple[str, ...] = ()
-    has_current: bool = False
+LIBRARIES = tuple(folder.LIBRARY for folder in (torch, cupy, warp, numba, cuda_core, cuda_bindings))
+"""Every library with an adapter of ours, in the order in which they are asked and shown."""
 
+BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
+"""Each of them by each of its names."""
 
-_ROWS = (
-    _Row("torch", "torch", "torch", "torch", ("torch",), has_current=True),
-    _Row("cupy", "cupy", "cupy", "cupy", ("cupy12", "cupy13"), has_current=True),
-    _Row("warp", "warp", "warp", "warp", ("warp",), has_current=True),
-    _Row("numba", "numba", "numba.cuda", "numba", ("numba",), ("numba-cuda", "numba.cuda")),
-    _Row("cuda.core", "cuda", "cuda.core", "cuda_core", ("cuda12", "cuda13"), ("cuda",)),
-    _Row("cuda.bindings", "cuda", "cuda.bindings", "cuda_bindings", ("cuda12", "cuda13")),
-)
-_BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _PROTOCOL = "streamkit.backends.protocol"
 
 stream_types: dict[type, Adapter] = {}
@@ -65,9 +53,9 @@ def adapter(library: str) -> Adapter:
 
     BackendNotInstalledError if it cannot be imported, UnsupportedStreamError for no such name.
     """
-    row = _BY_NAME.get(library)
+    row = BY_NAME.get(library)
     if row is not None:
-        return _load_row(row)
+        return _load_row(row.name)
     for entry in _entry_points():
         if entry.name == library:
             return _load_entry(entry)
@@ -76,13 +64,14 @@ def adapter(library: str) -> Adapter:
 
 def known() -> list[str]:
     """Return the names ``adapter`` takes, without importing a library."""
-    return [row.name for row in _ROWS] + [entry.name for entry in _entry_points()]
+    return [row.name for row in LIBRARIES] + [entry.name for entry in _entry_points()]
 
 
 @functools.cache
-def _load_row(row: _Row) -> Adapter:
+def _load_row(name: str) -> Adapter:
+    row = BY_NAME[name]
     try:
-        module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}.adapter")
+        module: Any = importlib.import_module(row.adapter)
     except ImportError as error:
         raise messages.not_installed(row.name, row.extras, error) from error
     adapter: Adapter = module
@@ -198,9 +187,9 @@ def is_loaded(module: str) -> bool:
 def candidates(kind: type) -> Iterator[Adapter]:
     """Return the adapters whose library may have made this type."""
     roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
-    for row in _ROWS:
+    for row in LIBRARIES:
         if row.root in roots and is_loaded(row.module):
-            yield _load_row(row)
+            yield _load_row(row.name)
     for entry in _entry_points():
         if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
             yield _load_entry(entry)
@@ -256,9 +245,9 @@ def show(queue: Queue, *, remembers: bool) -> None:
 def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
     """Return, by the module to watch, what loads each adapter that may have a current stream."""
     loaders: dict[str, Callable[[], Adapter]] = {}
-    for row in _ROWS:
+    for row in LIBRARIES:
         if row.has_current:
-            loaders[row.module] = functools.partial(_load_row, row)
+            loaders[row.module] = functools.partial(_load_row, row.name)
     for entry in _entry_points():
         loaders[entry.name] = functools.partial(_load_entry, entry)
     return loaders
@@ -267,7 +256,9 @@ def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
 def loaded() -> dict[str, Callable[[], Adapter]]:
     """Return, by name, what loads the adapter of each library that is loaded."""
     found: dict[str, Callable[[], Adapter]] = {
-        row.name: functools.partial(_load_row, row) for row in _ROWS if is_loaded(row.module)
+        row.name: functools.partial(_load_row, row.name)
+        for row in LIBRARIES
+        if is_loaded(row.module)
     }
     for entry in _entry_points():
         if is_loaded(entry.name):
@@ -277,7 +268,7 @@ def loaded() -> dict[str, Callable[[], Adapter]]:
 
 def rank(library: str) -> int:
     """Return the library's place in the table; plugins come last."""
-    names = [row.name for row in _ROWS]
+    names = [row.name for row in LIBRARIES]
     return names.index(library) if library in names else len(names)
 
 
@@ -290,7 +281,7 @@ def current_of(served: Adapter) -> CurrentStream:
 
 def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
-    row = _BY_NAME.get(library)
+    row = BY_NAME.get(library)
     if row is not None and not row.has_current:
         raise messages.no_current_stream(row.name)
     if row is None or row.module in sys.modules:

@@ -150,7 +150,7 @@ def test_a_class_without_a_module_can_be_named():
 def test_every_install_line_is_one_pip_understands():
     from streamkit._queues import registry
 
-    for row in registry._ROWS:
+    for row in registry.LIBRARIES:
         message = str(messages.not_installed(row.name, row.extras, "why"))
         lines = re.findall(r"pip install '([^']*)'", message)
         assert lines
@@ -165,7 +165,7 @@ def test_every_install_line_names_an_extra_of_this_package():
         known = importlib.metadata.metadata("streamkit-cuda").get_all("Provides-Extra")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("streamkit is not installed here, only on the path")
-    for row in registry._ROWS:
+    for row in registry.LIBRARIES:
         message = str(messages.not_installed(row.name, row.extras, "why"))
         for extras in re.findall(r"\[([^\]]*)\]", message):
             assert set(extras.split(",")) <= set(known)

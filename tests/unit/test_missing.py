@@ -239,5 +239,5 @@ def test_the_driver_is_asked_again_after_it_was_missing(no_driver):
 
 
 def test_the_rows_have_distinct_names():
-    names = [name for row in registry._ROWS for name in (row.name, *row.aliases)]
+    names = [name for row in registry.LIBRARIES for name in (row.name, *row.aliases)]
     assert len(names) == len(set(names))

@@ -1,1 +1,20 @@
-"""What StreamKit knows of this library without importing it; the adapter is beside."""
+"""CuPy: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+
+from streamkit._base.library import Library
+
+LIBRARY = Library(
+    "cupy",
+    label="CuPy",
+    root="cupy",
+    module="cupy",
+    extras=("cupy12", "cupy13"),
+    distribution="cupy",
+    variants=r"cupy(-(cuda|rocm).*)?",
+    oldest=(14, 0),
+    cuda=r"^cupy-cuda(\d\d)",  # from source or from conda it is called cupy: it has to be asked
+    switch="CUPY_CUDA_PER_THREAD_DEFAULT_STREAM",
+    has_current=True,
+    kernels=r"^cupy_",
+    colour="#0072B2",
+    letter="c",
+)

@@ -1,1 +1,20 @@
-"""What StreamKit knows of this library without importing it; the adapter is beside."""
+"""numba-cuda: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+
+from streamkit._base.library import Library
+
+LIBRARY = Library(
+    "numba",
+    label="numba-cuda",
+    root="numba",
+    module="numba.cuda",
+    extras=("numba",),
+    distribution="numba-cuda",
+    switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # it goes through CUDA Python
+    ignored_switch="NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM",
+    aliases=("numba-cuda", "numba.cuda"),
+    # Older versions have the namespace. Newer ones have their version and, in base64, the options
+    # of the compilation.
+    kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
+    colour="#CC79A7",
+    letter="n",
+)
