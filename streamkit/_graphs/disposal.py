@@ -60,4 +60,4 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         del entry  # what it held goes here, not with the next one
 
 
-keepalive.also_drains.append(sweep)
+keepalive.add_sweep(sweep)

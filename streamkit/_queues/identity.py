@@ -17,6 +17,7 @@ from streamkit._base.locks import new_lock
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue, this_thread
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
+from streamkit._queues import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,12 +233,21 @@ def is_alive(queue: Queue) -> bool:
         if record.owner is not None:
             owners.append(record.owner)
         record = record.also
-    return bool(owners) and not any(owner_has_closed(owner, queue) for owner in owners)
+    return bool(owners) and not any(_has_closed(owner, queue) for owner in owners)
 
 
-def owner_has_closed(owner: object, queue: Queue) -> bool:  # noqa: ARG001 - see below
-    """Whether it is known to have closed the handle: ``_owners``, above, puts who asks here."""
-    return False
+def owns(owner: object, queue: Queue) -> bool:
+    """Whether the owner is a library's stream, and has the queue's handle still."""
+    try:
+        return registry.extract(owner)[0].handle == queue.handle
+    except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
+        return False
+
+
+def _has_closed(owner: object, queue: Queue) -> bool:
+    """Whether the owner is a stream that has given up the handle; other owners cannot tell."""
+    is_stream = type(owner) in registry.stream_types or registry.speaks_protocol(owner)
+    return is_stream and not owns(owner, queue)
 
 
 def settle(queue: Queue) -> bool:

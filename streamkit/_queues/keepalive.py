@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit import errors
 from streamkit._base import garbage, messages
 from streamkit._cuda import driver, events, loader
-from streamkit._queues import ordering
-from streamkit._queues import owners as owners_module
+from streamkit._queues import identity, ordering
 from streamkit._queues.lifetime import OwnedEvent
 
 if TYPE_CHECKING:
@@ -102,13 +101,17 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         drain()
 
 
-also_drains: list[Callable[[], None]] = []
-"""What else has something to drop by and by: called by each ``drain``, and quick with nothing."""
+_sweeps: list[Callable[[], None]] = []
+
+
+def add_sweep(sweep: Callable[[], None]) -> None:
+    """Have each ``drain`` call ``sweep`` too, which is quick if it has nothing to drop."""
+    _sweeps.append(sweep)
 
 
 def drain() -> None:
     """Drop what has passed, on any queue. Never blocks, and raises nothing."""
-    for sweep in also_drains:
+    for sweep in _sweeps:
         sweep()
     if _waiting:
         _settle(list(_waiting))
@@ -227,7 +230,7 @@ class _Ended:
 
     def is_open(self) -> bool:
         """Whether the queue's handle is valid still, as far as its owners tell."""
-        return all(owners_module.has(owner, self.queue) for owner in self._owners)
+        return all(identity.owns(owner, self.queue) for owner in self._owners)
 
 
 def _closable(queue: Queue) -> list[object]:
@@ -237,7 +240,7 @@ def _closable(queue: Queue) -> list[object]:
     while record is not None:
         if record.is_owned or record.permanent or record.is_default:
             return []
-        if record.owner is not None and owners_module.has(record.owner, queue):
+        if record.owner is not None and identity.owns(record.owner, queue):
             owners.append(record.owner)
         record = record.also
     return owners

@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._base.adapter import traits_of
-from streamkit._cuda import driver
-from streamkit._queues import identity
-from streamkit._queues.lifetime import OwnedQueue
 from streamkit.backends import cuda_bindings, cuda_core, cupy, numba, torch, warp
 from streamkit.protocols import API, Adapter, CurrentStream, Events
 
@@ -193,50 +189,6 @@ def candidates(kind: type) -> Iterator[Adapter]:
     for entry in _entry_points():
         if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
             yield _load_entry(entry)
-
-
-# -- its object on a queue --------------------------------------------------------------------
-
-
-def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
-    """Return that library's object on this queue: the wrapped one, a living one, or a new one.
-
-    And whether the stream may hold it: an object that hides what it holds from the garbage
-    collector would never be collected with an owner that holds the stream.
-    """
-    served = adapter(library)
-    traits = traits_of(served)
-    may_keep = not traits.hides_owners
-    if native is not None and stream_types.get(type(native)) is served:
-        return native, may_keep
-    found = queue.view(served.name)
-    if found is not None:
-        return found, may_keep
-    if not queue.primary and not traits.any_context:
-        raise messages.library_cannot_take(
-            served.name,
-            "a stream of another context than the device's primary one",
-            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
-        )
-    with identity.lock:
-        found = queue.view(served.name)  # another thread's, meanwhile
-        if found is not None:
-            return found, may_keep
-        with driver.in_context(queue.context):  # building it may initialise the library's device
-            made = served.borrow(queue)
-        show(queue, remembers=traits.remembers_handles)
-        identity.remember(queue, served, made, made=True)
-    return made, may_keep
-
-
-def show(queue: Queue, *, remembers: bool) -> None:
-    """Note that others may have the handle now, and an allocator that ``remembers`` it."""
-    elder: Queue | None = queue
-    while elder is not None:
-        elder.shown = True
-        if remembers and isinstance(elder, OwnedQueue):
-            elder.remembered = True
-        elder = elder.also
 
 
 # -- with a current stream --------------------------------------------------------------------

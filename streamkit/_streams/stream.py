@@ -9,7 +9,7 @@ from streamkit._base import messages, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, events, loader
-from streamkit._queues import identity, keepalive, ordering, registry
+from streamkit._queues import identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes import scope
 from streamkit._streams import event as event_module
@@ -96,7 +96,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
     def _show(self) -> Queue:
         """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()
-        registry.show(queue, remembers=True)
+        views.show(queue, remembers=True)
         return queue
 
     @property
@@ -335,7 +335,7 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
             return self._views[library]
         except KeyError:
             queue = self._live()
-            view, may_keep = registry.view(queue, self._native, library)
+            view, may_keep = views.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
                 with identity.lock:  # another thread may have been first
                     view = self._views.get(library, view)
