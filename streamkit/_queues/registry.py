@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
-
-LIBRARIES = tuple(folder.LIBRARY for folder in (torch, cupy, warp, numba, cuda_core, cuda_bindings))
+LIBRARIES = (
+    torch.LIBRARY,
+    cupy.LIBRARY,
+    warp.LIBRARY,
+    numba.LIBRARY,
+    cuda_core.LIBRARY,
+    cuda_bindings.LIBRARY,
+)
 """Every library with an adapter of ours, in the order in which they are asked and shown."""
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
