@@ -1,6 +1,6 @@
 """The command ``streamkit``: results go to stdout, what went wrong to stderr.
 
-Its annotations are evaluated, for typer reads them where typer itself is a local name.
+typer reads the annotations, and typer is a local name here, so they are evaluated.
 """
 
 import contextlib
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import streamkit
 from streamkit._base.messages import DISTRIBUTION
+from streamkit._tools import CannotRunError
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-    from streamkit._tools.demo import Result
 
 _EXTRA = ("numpy", "rich", "typer")
 
@@ -119,14 +118,13 @@ def _app() -> Any:
 
 
 def _demo(output: Path | None, *, as_json: bool) -> int:
-    from streamkit._tools import demo as demo_module
+    from streamkit._tools import demo, terminal
 
-    # What libraries say of themselves at first use is no part of the answer.
     try:
-        with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
-            result = demo_module.run(progress=progress)
+        with _progress() as progress, _silence():
+            result = demo.run(progress=progress)
         if output is not None:
-            demo_module.write_image(result.image, output)
+            demo.write_image(result.image, output)
     except (StreamKitError, OSError) as error:
         _complain(f"{type(error).__name__}: {error}")
         return 1
@@ -135,94 +133,73 @@ def _demo(output: Path | None, *, as_json: bool) -> int:
         del data["image"]
         _say(json.dumps(data, indent=2))
     else:
-        _show(result)
+        terminal.show_demo(result)
         if output is not None:
             _say(f"Written: {output}")
     return 0 if result.ok else 1
 
 
-def _show(result: "Result") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from streamkit._tools.demo.stages import LABELS
-
-    # Notes hold lines to copy, so the terminal may wrap them, but rich must not break them.
-    console = Console(highlight=False, soft_wrap=True)
-    height, width = result.image.shape
-    console.print(f"A {width} x {height} photograph through {result.stream}", markup=False)
-    table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
-    table.add_column("ms", justify="right")
-    for stage in result.stages:
-        library = f"{LABELS[stage.library]} {stage.version}"
-        table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
-    console.print(table)
-    for note in result.notes:
-        console.print(note, markup=False)
-    verdict = "[green]OK[/]" if result.ok else "[red]WRONG[/]"
-    console.print(
-        f"{verdict}: off by {result.max_error:.1e} at most from NumPy in float64 "
-        f"({result.tolerance:.0e} allowed)"
-    )
-
-
 def _bench(output: Path | None, *, as_json: bool) -> int:
-    from streamkit._tools import bench as bench_module
-    from streamkit._tools.bench import table as table_module
+    from streamkit._tools import bench, terminal
 
-    return 1 if _run(bench_module, table_module.show, output, as_json=as_json) is None else 0
+    report = _run(bench.run, bench.as_data, terminal.show_bench, output, as_json=as_json)
+    return 1 if report is None else 0
 
 
 def _matrix(output: Path | None, *, as_json: bool) -> int:
-    from streamkit._tools import matrix as matrix_module
-    from streamkit._tools.matrix import table as table_module
+    from streamkit._tools import matrix, terminal
 
-    report = _run(matrix_module, table_module.show, output, as_json=as_json)
+    report = _run(matrix.run, matrix.as_data, terminal.show_matrix, output, as_json=as_json)
     return 0 if report is not None and report.ok else 1
 
 
 def _doctor(*, load: bool, as_json: bool) -> int:
-    from streamkit._doctor import doctor as doctor_module
+    from streamkit._doctor import doctor
     from streamkit._doctor.report import as_data
-    from streamkit._tools import doctor_table
+    from streamkit._tools import terminal
 
-    with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
-        report = doctor_module.examine(load=load, progress=progress)
+    with _progress() as progress, _silence():
+        report = doctor.examine(load=load, progress=progress)
     if as_json:
         _say(json.dumps(as_data(report), indent=2))
     else:
-        doctor_table.show(report)
+        terminal.show_doctor(report)
     return 0 if report.ok else 1
 
 
 def _run(
-    tool: Any, show: "Callable[[Any], None]", output: Path | None, *, as_json: bool
+    run: "Callable[..., Any]",
+    as_data: "Callable[[Any], object]",
+    show: "Callable[[Any], None]",
+    output: Path | None,
+    *,
+    as_json: bool,
 ) -> Any | None:
-    """Run a tool and tell what it reports; None if it cannot run, or the file not be written."""
+    """Run a tool and print its report; None if it cannot run, or the file not be written."""
     try:
-        with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
-            report = tool.run(progress=progress)
-    except tool.CannotRunError as error:
+        with _progress() as progress, _silence():
+            report = run(progress=progress)
+        text = json.dumps(as_data(report), indent=2)
+        if as_json:
+            _say(text)
+        else:
+            show(report)
+        if output is not None:
+            output.write_text(text + "\n", encoding="utf-8")
+            if not as_json:
+                _say(f"Written: {output}")
+    except CannotRunError as error:
         _complain(str(error))
         return None
     except (StreamKitError, OSError) as error:
         _complain(f"{type(error).__name__}: {error}")
         return None
-    text = json.dumps(tool.as_data(report), indent=2)
-    if as_json:
-        _say(text)
-    else:
-        show(report)
-    if output is not None:
-        try:
-            output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            _complain(f"{type(error).__name__}: {error}")
-            return None
-        if not as_json:
-            _say(f"Written: {output}")
     return report
+
+
+def _silence() -> contextlib.AbstractContextManager[object]:
+    """Drop what libraries print at their first use."""
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 @contextlib.contextmanager
@@ -231,8 +208,8 @@ def _progress() -> "Generator[Callable[[str, int, int], None]]":
     from rich.console import Console
     from rich.progress import Progress
 
-    # Not refreshed by a thread of rich's, which would take the GIL from what is timed; nor may rich
-    # take stdout, where the libraries talk.
+    # A refreshing thread of rich would take the GIL from what is timed. rich must not take stdout
+    # either, where the libraries print.
     with Progress(
         console=Console(stderr=True),
         auto_refresh=False,

@@ -11,7 +11,6 @@ import pytest
 import streamkit as sk
 from _libraries import installed, need
 from streamkit._tools import matrix
-from streamkit._tools.matrix import libraries
 from streamkit.testing import _gate
 
 HERE = [name for name in ("warp", "numba") if installed(name)]
@@ -38,7 +37,7 @@ def test_only_a_bare_handle_keeps_nothing(report):
 
 
 def test_what_cannot_take_part_is_listed(report):
-    assert set(report.libraries) | set(report.missing) == set(libraries.LABELS)
+    assert set(report.libraries) | set(report.missing) == set(matrix.LABELS)
     assert all(report.missing.values())
 
 
@@ -65,7 +64,7 @@ def two():
     """cuda.core and StreamKit itself, in a context of theirs."""
     need("cuda")
     with contextlib.ExitStack() as cleanup, _gate.on_device(0):
-        yield [libraries.load(name, 0, cleanup) for name in ("cuda.core", "native")]
+        yield [matrix.load(name, 0, cleanup) for name in ("cuda.core", "native")]
 
 
 def only_problem(pair, part):
@@ -83,7 +82,7 @@ def test_unchanged_they_work(two):
 def test_a_view_of_another_queue_is_found(two):
     kept = []
 
-    class Astray(libraries.Library):
+    class Astray(matrix.Library):
         def view(self, stream):
             kept.extend((stream, sk.new_stream(nonblocking=True)))
             return kept[-1]
@@ -95,7 +94,7 @@ def test_a_view_of_another_queue_is_found(two):
     assert "the driver knows the stream as" in problem
 
 
-class Forgetful(libraries.Library):
+class Forgetful(matrix.Library):
     def view(self, stream):
         from cuda.bindings import driver
 

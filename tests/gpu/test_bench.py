@@ -37,7 +37,7 @@ def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
 def test_control_an_ordered_scope_is_counted():
     need("torch", "cupy", "warp")
     import streamkit as sk
-    from streamkit._tools.bench import counts
+    from streamkit._tools.bench import measurements
 
     class Ordered:
         def __init__(self):
@@ -50,7 +50,7 @@ def test_control_an_ordered_scope_is_counted():
         def __exit__(self, *error):
             self.scopes.pop().__exit__(*error)
 
-    count = counts.count_extra(Ordered(), scopes=2)
+    count = measurements.count_extra(Ordered(), scopes=2)
     assert count.found["waits"] > 0
     assert not count.met
 

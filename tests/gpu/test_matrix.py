@@ -18,7 +18,7 @@ def report():
 
 
 def test_every_pair_is_there_and_ok(report):
-    from streamkit._tools.matrix.libraries import LABELS
+    from streamkit._tools.matrix import LABELS
 
     assert (report.libraries, report.missing) == (list(LABELS), {})
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}

@@ -12,14 +12,10 @@ import pytest
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._cuda import driver as driver_module
-from streamkit._cuda import loader
+from streamkit._cuda import driver, loader
 from streamkit._tools import bench
-from streamkit._tools.bench import Import, Report, timing
-from streamkit._tools.bench import counts as counts_module
-from streamkit._tools.bench import rows as rows_module
-from streamkit._tools.bench.counts import Count
-from streamkit._tools.bench.rows import WakeUp
+from streamkit._tools.bench import BenchReport, measurements, timing
+from streamkit._tools.bench.measurements import Count, Import, WakeUp
 from streamkit._tools.bench.timing import Arms, Plan, Row
 
 INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
@@ -110,7 +106,7 @@ def test_the_garbage_collector_rests_meanwhile_and_is_then_as_before(collecting)
 def test_a_plan_gives_its_row(clock, monkeypatch):
     from contextlib import nullcontext
 
-    plan = Plan("x", "y", 0.5, 0.2, "z", lambda _: nullcontext(arms_of(clock, 5, 20, [])))
+    plan = Plan("x", "y", 0.5, 0.2, lambda _: nullcontext(arms_of(clock, 5, 20, [])), "z")
     libraries = SimpleNamespace(
         torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
     )
@@ -165,7 +161,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
             asked.append((note, repeats, iterations))
             return [ratio * 100] * repeats, [100.0] * repeats
 
-        row = Plan(name, "y", 0.5, 0.2, note, None).row
+        row = Plan(name, "y", 0.5, 0.2, None, note).row
         return SimpleNamespace(name=name, measure=measure, row=row, slows_what_follows=is_last)
 
     plans = [plan("slow", 0.1, "slow", is_last=True), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
@@ -185,7 +181,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(bench, "count_calls", lambda *_: counts[0])
     monkeypatch.setattr(bench, "count_extra", lambda *_: counts[1])
     monkeypatch.setattr(bench, "time_import", lambda: imported)
-    monkeypatch.setattr(rows_module, "measure", lambda _: [])
+    monkeypatch.setattr(bench, "wake_ups", lambda _: [])
     monkeypatch.setattr(
         loader, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
@@ -208,7 +204,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(bench, "count_extra", lacks)
     report = bench.run(repeats=2, iterations=3)
     assert report.counts == counts[:1]
-    assert report.left_out == {"c": "install cupti", counts_module.SCOPE: "install cupti"}
+    assert report.left_out == {"c": "install cupti", measurements.SCOPE: "install cupti"}
 
 
 def test_the_data_is_json_with_a_verdict_for_each_bound():
@@ -218,8 +214,11 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     ]
     count = Count("wait", {"record": 1.0}, {"record": 1})
     imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
-    report = Report("2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, [count],
-                    imported, [WakeUp("await s", 100.0, 90.0, 110.0)])  # fmt: skip
+    waits = [WakeUp("await s", 100.0, 90.0, 110.0)]
+    report = BenchReport(
+        "2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, [count], imported,
+        waits,
+    )  # fmt: skip
     data = json.loads(json.dumps(bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
@@ -259,22 +258,26 @@ class Waiter:
 
 
 @pytest.fixture
-def driver(monkeypatch):
-    library = SimpleNamespace(cuCtxGetCurrent=lambda: (0, 1), CUstream=int)
-    monkeypatch.setattr(loader, "cu", library)
+def bindings(monkeypatch):
+    functions = {"cuCtxGetCurrent": lambda: (0, 1), "CUstream": int, "cuuint32_t": int}
+    monkeypatch.setattr(loader, "cu", SimpleNamespace(**functions))
     yield
-    assert loader.cu is library
+    assert vars(loader.cu) == functions
 
 
 @pytest.mark.parametrize(
     ("extra", "other"),
-    [((), 0), (("cuCtxGetCurrent", "CUstream"), 1), (("cuCtxGetCurrent", "cuCtxGetCurrent"), 2)],
+    [
+        ((), 0),
+        (("cuCtxGetCurrent", "CUstream", "cuuint32_t"), 1),
+        (("cuCtxGetCurrent", "cuCtxGetCurrent"), 2),
+    ],
 )
-def test_every_driver_call_is_counted(driver, monkeypatch, extra, other):
+def test_every_driver_call_is_counted(bindings, monkeypatch, extra, other):
     a, b = Waiter(), Waiter(*extra)
     cores = a._queue.core, b._queue.core
-    monkeypatch.setattr(counts_module.sk, "from_handle", lambda _: b)
-    count = counts_module.count_calls(a, b, waits=4)
+    monkeypatch.setattr(measurements.sk, "from_handle", lambda _: b)
+    count = measurements.count_calls(a, b, waits=4)
     assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
@@ -298,22 +301,22 @@ def test_what_a_scope_does_beside_its_body_is_counted(monkeypatch, strays, met):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(counts_module.sk, "audit", audit)
-    count = counts_module.count_extra(Stream(), Stream(), scopes=3)
+    monkeypatch.setattr(measurements.sk, "audit", audit)
+    count = measurements.count_extra(Stream(), Stream(), scopes=3)
     assert entered.pop() == 2 * 3 * 2  # and each once before, to make its views
     assert count.found == {"GPU work": 0, "waits": strays, "host synchronisations": 0}
     assert count.met is met
 
 
-def test_the_driver_is_put_back_after_an_error(driver, monkeypatch):
+def test_the_driver_is_put_back_after_an_error(bindings, monkeypatch):
     b = Waiter("cuMissing")
-    monkeypatch.setattr(counts_module.sk, "from_handle", lambda _: b)
-    with pytest.raises(AttributeError), counts_module._counting(b):
+    monkeypatch.setattr(measurements.sk, "from_handle", lambda _: b)
+    with pytest.raises(AttributeError), measurements._counting(b):
         b.wait(Waiter())
 
 
 def test_the_import_is_timed_in_fresh_processes():
-    found = bench.time_import(times=2)
+    found = measurements.time_import(times=2)
     assert found.name == "import streamkit"
     assert 0 < found.ms_low <= found.ms <= found.ms_high
 
@@ -326,9 +329,7 @@ def cannot_run(monkeypatch, *, installed=(), present=True):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: object() if name in installed else None
     )
-    monkeypatch.setattr(
-        driver_module, "is_present", present if callable(present) else lambda: present
-    )
+    monkeypatch.setattr(driver, "is_present", present if callable(present) else lambda: present)
     with pytest.raises(bench.CannotRunError) as refused:
         bench.load()
     return str(refused.value)

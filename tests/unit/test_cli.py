@@ -14,9 +14,8 @@ import pytest
 
 import streamkit
 from _programs import BLOCKER, streamkit_
-from streamkit._tools.bench import Import, Report
-from streamkit._tools.bench.counts import Count
-from streamkit._tools.bench.rows import WakeUp
+from streamkit._tools.bench import BenchReport
+from streamkit._tools.bench.measurements import Count, Import, WakeUp
 from streamkit._tools.bench.timing import Row
 
 for needed in ("numpy", "rich", "typer"):
@@ -24,7 +23,7 @@ for needed in ("numpy", "rich", "typer"):
 
 LIBRARIES = ("torch", "cupy", "warp")  # slow to import, and not what is tested here
 
-REPORT = Report(
+REPORT = BenchReport(
     date="2026-11-21",
     device="a GPU",
     driver=None,
@@ -95,11 +94,10 @@ def test_demo_that_cannot_write_says_so_and_fails(tmp_path):
 @pytest.mark.parametrize("arguments", [("demo",), ("demo", "--json")])
 def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
     from streamkit._tools import cli, demo
-    from streamkit._tools.demo import stages
 
     run = demo.run
     monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
-    monkeypatch.setattr(stages._NumPy, "sharpen", lambda _, x: x)
+    monkeypatch.setattr(demo._NumPy, "sharpen", lambda _, x: x)
     monkeypatch.setattr(sys, "argv", ["streamkit", *arguments])
     with pytest.raises(SystemExit) as exited:
         cli.main()
@@ -123,11 +121,11 @@ def test_bench_that_cannot_run_says_what_to_install_and_fails(arguments, tmp_pat
 @pytest.fixture
 def bench(monkeypatch, capsys):
     """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
-    from streamkit._tools import bench as bench_module
+    from streamkit._tools import bench as tool
     from streamkit._tools import cli
 
     def bench(report, *arguments, columns=120):
-        monkeypatch.setattr(bench_module, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["streamkit", "bench", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:

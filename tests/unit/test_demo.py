@@ -11,8 +11,7 @@ import streamkit as sk
 
 np = pytest.importorskip("numpy")
 
-from streamkit._tools import demo  # noqa: E402 - they are of no use without NumPy
-from streamkit._tools.demo import stages  # noqa: E402 - they are of no use without NumPy
+from streamkit._tools import demo  # noqa: E402 - it is of no use without NumPy
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +56,8 @@ def test_the_reference_is_what_the_pipeline_promises():
     assert mean == pytest.approx(1 / 25)
 
     grey = np.full((4, 6, 3), 128, np.uint8)  # a plain area has nothing to sharpen, at no edge
-    light = (128 / 255) ** stages.GAMMA
-    level = math.asinh(stages.STRETCH * light) / math.asinh(stages.STRETCH)
+    light = (128 / 255) ** demo.GAMMA
+    level = math.asinh(demo.STRETCH * light) / math.asinh(demo.STRETCH)
     np.testing.assert_allclose(demo.reference(grey)[0], np.full((4, 6), level), atol=1e-12)
 
 
@@ -66,16 +65,16 @@ def test_the_reference_sharpens_with_its_neighbours():
     image = np.zeros((3, 4, 3), np.uint8)
     image[:, 2:] = 20
     result, _ = demo.reference(image)
-    light = (20 / 255) ** stages.GAMMA
-    high = math.asinh(stages.STRETCH * light) / math.asinh(stages.STRETCH)
-    overshoot = high + stages.SHARPEN * high / 4  # a quarter of the blur comes from black
+    light = (20 / 255) ** demo.GAMMA
+    high = math.asinh(demo.STRETCH * light) / math.asinh(demo.STRETCH)
+    overshoot = high + demo.SHARPEN * high / 4  # a quarter of the blur comes from black
     np.testing.assert_allclose(result, [[0, 0, overshoot, high]] * 3, atol=1e-12)
 
 
 @pytest.mark.parametrize("stage", ["luminance", "stretch", "sharpen"])
 def test_a_wrong_image_is_noticed(monkeypatch, stage):
-    right = getattr(stages._NumPy, stage)
-    monkeypatch.setattr(stages._NumPy, stage, lambda self, x: right(self, x) * np.float32(1.001))
+    right = getattr(demo._NumPy, stage)
+    monkeypatch.setattr(demo._NumPy, stage, lambda self, x: right(self, x) * np.float32(1.001))
     result = demo.run(device="cpu", libraries=())
     assert not result.ok
     assert result.max_error > result.tolerance
@@ -83,7 +82,7 @@ def test_a_wrong_image_is_noticed(monkeypatch, stage):
 
 @pytest.mark.parametrize("wrong", [0.5, math.nan])
 def test_a_wrong_mean_is_noticed(monkeypatch, wrong):
-    monkeypatch.setattr(stages._NumPy, "mean", lambda _, x: x.mean() * 0 + np.float32(wrong))
+    monkeypatch.setattr(demo._NumPy, "mean", lambda _, x: x.mean() * 0 + np.float32(wrong))
     assert not demo.run(device="cpu", libraries=()).ok
 
 
@@ -91,7 +90,7 @@ def test_an_error_in_a_stage_is_raised(monkeypatch):
     def fail(self, x):
         raise ZeroDivisionError("in a stage")
 
-    monkeypatch.setattr(stages._NumPy, "stretch", fail)
+    monkeypatch.setattr(demo._NumPy, "stretch", fail)
     with pytest.raises(ZeroDivisionError, match="in a stage"):
         demo.run(device="cpu", libraries=())
 
@@ -104,8 +103,8 @@ def test_what_stood_in_is_said(monkeypatch, no_driver):
             raise OSError("libsomething.so: not found")
         return real(name, device)
 
-    real = stages.load
-    monkeypatch.setattr(stages, "load", load)
+    real = demo.load
+    monkeypatch.setattr(demo, "load", load)
     result = demo.run(libraries=("torch", "warp"))
     assert result.ok
     (note,) = result.notes

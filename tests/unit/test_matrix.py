@@ -11,9 +11,8 @@ import pytest
 
 from streamkit import errors
 from streamkit._cuda import driver
-from streamkit._tools import matrix as matrix_module
-from streamkit._tools.matrix import Pair, Report, libraries
-from streamkit._tools.matrix.libraries import LABELS, Library, UnusableError
+from streamkit._tools import matrix as tool
+from streamkit._tools.matrix import LABELS, Library, MatrixReport, Pair, UnusableError
 
 NAMES = ("torch", "cuda.bindings", "native")
 LOST = ["order: work ran before that for which it was told to wait"]
@@ -27,7 +26,7 @@ def pair(first, second, problems=()):
 def report_of(problems=()):
     pairs = [pair(*names) for names in itertools.permutations(NAMES, 2)]
     pairs[0] = pair(pairs[0].first, pairs[0].second, problems)
-    return Report(
+    return MatrixReport(
         date="2026-11-21",
         device="a GPU [x]",
         cuda="13.0",
@@ -49,7 +48,7 @@ def test_one_problem_fails_a_pair_and_the_report():
 
 
 def test_the_data_holds_the_verdicts():
-    data = json.loads(json.dumps(matrix_module.as_data(report_of(LOST))))
+    data = json.loads(json.dumps(tool.as_data(report_of(LOST))))
     assert data["ok"] is False
     assert data["pairs"][0]["ok"] is False
     assert data["pairs"][0]["problems"] == LOST
@@ -62,7 +61,7 @@ def test_the_data_holds_the_verdicts():
 
 @pytest.fixture
 def bindings_13(monkeypatch):
-    monkeypatch.setattr(libraries.importlib.metadata, "version", lambda _: "13.5.0")
+    monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "13.5.0")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def bindings_13(monkeypatch):
 )
 @pytest.mark.usefixtures("bindings_13")
 def test_the_line_that_installs_a_library_fits_the_cuda_python_that_is_here(name, extra):
-    assert libraries.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
+    assert tool.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
 
 
 @pytest.mark.usefixtures("bindings_13")
@@ -85,9 +84,9 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
             raise RuntimeError("it is broken")
         return Library(name, "1", object, int)
 
-    monkeypatch.setattr(matrix_module, "load", load)
+    monkeypatch.setattr(tool, "load", load)
     with contextlib.ExitStack() as cleanup:
-        found, missing = matrix_module._load(0, cleanup, lambda *_: None)
+        found, missing = tool._load(0, cleanup, lambda *_: None)
     assert [library.name for library in found] == [
         name for name in LABELS if name not in ("torch", "cupy", "warp")
     ]
@@ -101,8 +100,8 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
 
 def test_without_a_device_it_cannot_run(monkeypatch):
     monkeypatch.setattr(driver, "is_present", lambda: False)
-    with pytest.raises(matrix_module.CannotRunError, match="no CUDA device"):
-        matrix_module.run()
+    with pytest.raises(tool.CannotRunError, match="no CUDA device"):
+        tool.run()
 
 
 def test_without_cuda_python_it_says_what_installs_it(monkeypatch):
@@ -110,8 +109,8 @@ def test_without_cuda_python_it_says_what_installs_it(monkeypatch):
         raise errors.BackendNotInstalledError("cuda.bindings")
 
     monkeypatch.setattr(driver, "is_present", is_present)
-    with pytest.raises(matrix_module.CannotRunError, match=r"streamkit-cuda\[cuda13\]"):
-        matrix_module.run()
+    with pytest.raises(tool.CannotRunError, match=r"streamkit-cuda\[cuda13\]"):
+        tool.run()
 
 
 # -- the command ------------------------------------------------------------------------------
@@ -125,7 +124,7 @@ def matrix(monkeypatch, capsys):
     from streamkit._tools import cli
 
     def matrix(report, *arguments, columns=80):
-        monkeypatch.setattr(matrix_module, "run", lambda **_: print("a library talks") or report)
+        monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
@@ -166,7 +165,7 @@ def test_a_pair_that_fails_is_shown_with_its_problem_and_exits_1(matrix):
 
 def test_the_grid_of_all_libraries_fits_a_terminal_of_80_columns(matrix):
     pairs = [pair(*names) for names in itertools.permutations(LABELS, 2)]
-    report = Report("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
+    report = MatrixReport("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
     _, output, _ = matrix(report, columns=80)
     grid = rows(output)
     assert set(grid) == set(LABELS.values())
@@ -180,7 +179,7 @@ def test_the_grid_of_all_libraries_fits_a_terminal_of_80_columns(matrix):
 
 def test_a_narrow_terminal_has_numbers_in_the_place_of_names_and_cuts_nothing(matrix):
     pairs = [pair(*names) for names in itertools.permutations(LABELS, 2)]
-    report = Report("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
+    report = MatrixReport("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
     _, output, _ = matrix(report, columns=60)
     lines = [line.rstrip() for line in output.splitlines()]
     assert lines[2].split() == ["from", "\\", "to", *"1234567"]
@@ -195,7 +194,7 @@ def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
     report = report_of(problems)
     status, output, _ = matrix(report, "--json", "--output", path)
     assert status == expected
-    assert json.loads(output) == json.loads(path.read_text()) == matrix_module.as_data(report)
+    assert json.loads(output) == json.loads(path.read_text()) == tool.as_data(report)
     assert matrix(report, "--output", path)[1].endswith(f"Written: {path}\n")
 
 

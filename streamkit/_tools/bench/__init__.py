@@ -1,7 +1,7 @@
 """What StreamKit's operations cost on this machine, against the libraries' own calls.
 
-The rows are in ``_bench_scopes`` and ``_bench_rows``, their timing in ``_bench_timing``; here is
-who is compared, what else is measured, and the report. Nothing here prints.
+``rows`` has the table's rows, ``timing`` how each is timed, ``measurements`` what is measured
+beside them. Here they are run. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -13,53 +13,40 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
-import subprocess
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base.messages import DISTRIBUTION
-from streamkit._cuda import driver as driver_module
-from streamkit._cuda import loader
-from streamkit._tools.bench import rows as rows_module
-from streamkit._tools.bench import scope_rows
-from streamkit._tools.bench.counts import SCOPE, Count, count_calls, count_extra
+from streamkit._cuda import driver, loader
+from streamkit._tools import CannotRunError
+from streamkit._tools.bench.measurements import (
+    SCOPE,
+    Count,
+    Import,
+    WakeUp,
+    count_calls,
+    count_extra,
+    time_import,
+    wake_ups,
+)
+from streamkit._tools.bench.rows import PLANS
 from streamkit._tools.bench.timing import Libraries, Row
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from streamkit._tools.bench.rows import WakeUp
-
     Progress = Callable[[str, int, int], object]
 
 _ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
-PLANS = [*scope_rows.PLANS, *rows_module.PLANS]
 _LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
 _INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
 
 
-class CannotRunError(Exception):
-    """There is no GPU to measure on, or a library to compare with is missing."""
-
-
 @dataclass(frozen=True)
-class Import:
-    """How long an import takes in a fresh process: median and extremes."""
-
-    name: str
-    ms: float
-    ms_low: float
-    ms_high: float
-    aim_ms: float
-
-
-@dataclass(frozen=True)
-class Report:
+class BenchReport:
     """What was measured, and on what."""
 
     date: str
@@ -77,7 +64,7 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: BenchReport) -> dict[str, Any]:
     """Return the report in JSON's types, each row with its verdict."""
     data = asdict(report)
     for measured, row in zip(data["rows"], report.rows, strict=True):
@@ -89,7 +76,7 @@ def as_data(report: Report) -> dict[str, Any]:
 
 def run(
     *, repeats: int = 15, iterations: int = 1000, progress: Progress = lambda *_: None
-) -> Report:
+) -> BenchReport:
     """Measure everything, in less than 30 s.
 
     Imports torch, CuPy and Warp. ``progress`` is called with what comes next, how much is done,
@@ -99,24 +86,22 @@ def run(
     order = _order(repeats)
     steps = len(order) + 4
     progress("waits", 0, steps)
-    waits = rows_module.measure(libraries)
+    waits = wake_ups(libraries)
     progress("driver calls of a wait", 1, steps)
     cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
     counts = [count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))]
     cuda.synchronize()
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in PLANS]
     left_out: dict[str, str] = {}
-    missing: set[int] = set()
     for done, (number, share) in enumerate(order, 2):
         plan = PLANS[number]
         progress(plan.name, done, steps)
-        if number in missing:
+        if plan.name in left_out:
             continue
         try:
             ours, theirs = plan.measure(libraries, share, iterations)
         except BackendNotInstalledError as error:
             left_out[plan.name] = str(error)
-            missing.add(number)
             continue
         times[number][0].extend(ours)
         times[number][1].extend(theirs)
@@ -129,7 +114,7 @@ def run(
     imported = time_import()
     progress("done", steps, steps)
     version = int(loader.cu.cuDriverGetVersion()[1])
-    return Report(
+    return BenchReport(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         device=cuda.get_device_name(libraries.device),
         driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
@@ -189,7 +174,7 @@ def load() -> Libraries:
     """Import the libraries and let each touch the device, so that no row pays for that."""
     missing = [label for name, label in _LABELS.items() if not _installed(name)]
     try:
-        present = driver_module.is_present()
+        present = driver.is_present()
     except BackendNotInstalledError:  # a driver, but not the package that calls it
         present, missing = True, ["CUDA Python", *missing]
     lines = []
@@ -226,24 +211,3 @@ def _import(name: str) -> Any:
     except Exception as error:
         what = f"{_LABELS[name]} cannot be imported ({type(error).__name__}: {error})"
         raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error
-
-
-# -- the import -------------------------------------------------------------------------------
-
-_TIMED_IMPORT = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-start = time.perf_counter()
-import streamkit
-print((time.perf_counter() - start) * 1e3)
-"""
-
-
-def time_import(times: int = 7) -> Import:
-    """Time ``import streamkit`` in fresh processes; the first one only warms the disk."""
-    command = [sys.executable, "-I", "-c", _TIMED_IMPORT, str(Path(sk.__file__).parents[1])]
-    found = [
-        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603
-        for _ in range(times + 1)
-    ][1:]
-    return Import("import streamkit", median(found), min(found), max(found), 25.0)

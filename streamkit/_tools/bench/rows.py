@@ -1,15 +1,11 @@
-"""How late the host wakes up when a queue has run: ours beside torch's own wait."""
+"""The rows of the speed table: for each operation, StreamKit's call and the libraries' own."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections import deque
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -25,34 +21,27 @@ from streamkit._tools.bench.timing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
-    from streamkit._tools.bench.timing import Libraries
+PLANS: list[Plan] = []
+"""The rows in their order. Plans of one name are settings of one operation."""
 
 
-def row(  # noqa: PLR0913 - what a row of the table says
-    plans: list[Plan],
-    name: str,
-    against: str,
-    *,
-    at_most: float,
-    aim: float,
-    note: str = "",
-    slows_what_follows: bool = False,
+def _row(
+    name: str, against: str, **fields: Any
 ) -> Callable[[Callable[[Libraries], Generator[Arms]]], None]:
-    """Add what arranges the two sides to these plans; of one name are an operation's settings."""
+    """Add a plan of these fields, which the decorated function arranges."""
 
     def register(arrange: Callable[[Libraries], Generator[Arms]]) -> None:
-        ready = contextmanager(arrange)
-        plans.append(Plan(name, against, at_most, aim, note, ready, slows_what_follows))
+        PLANS.append(Plan(name, against, arrange=contextmanager(arrange), **fields))
 
     return register
 
 
-def each_once(
+def _each_once(
     libraries: Libraries, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]
 ) -> Generator[Arms]:
-    """Give each side streams of torch's that nobody has seen."""
+    """Give each side torch streams that no library has seen."""
     device, from_handle = libraries.device, libraries.torch.cuda.get_stream_from_external
     handles: list[int] = []
 
@@ -72,8 +61,99 @@ def each_once(
         clear()
 
 
-PLANS: list[Plan] = []
-_row = partial(row, PLANS)
+# -- scopes ------------------------------------------------------------------------------------
+
+_MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
+
+
+def _scopes(libraries: Libraries, s: Any) -> Arms:
+    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
+    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with s:
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
+                pass
+
+    return Arms(ours, theirs, same(None), same(None))
+
+
+@_row("with s:, blocking s", _MANAGERS, at_most=0.30, aim=0.25)
+def _scope(libraries: Libraries) -> Generator[Arms]:
+    yield _scopes(libraries, sk.new_stream())
+
+
+@_row(
+    "with s:, torch pool stream",
+    _MANAGERS,
+    at_most=0.42,
+    aim=0.35,
+    note="Warp's memory is made safe on it",
+)
+def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
+    yield _scopes(libraries, sk.wrap(libraries.torch.cuda.Stream()))
+
+
+@_row(
+    "wrap and the first with s:",
+    "the same managers, of streams made there",
+    at_most=6.0,
+    aim=4.0,
+    note="each stream used once; the libraries' own views of it are made on both sides",
+)
+def _scope_new(libraries: Libraries) -> Generator[Arms]:
+    torch, warp = libraries.torch.cuda, libraries.warp
+    in_cupy, in_warp = libraries.cupy.cuda.Stream.from_external, warp.stream_from_torch
+
+    def ours(stream: Any) -> Any:
+        s = sk.wrap(stream)
+        with s:
+            return s
+
+    def theirs(stream: Any) -> Any:
+        views = in_cupy(stream), in_warp(stream)
+        with torch.stream(stream), views[0], warp.ScopedStream(views[1], sync_enter=False):
+            return views
+
+    yield from _each_once(libraries, ours, theirs)
+
+
+@_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
+def _scope_nested(libraries: Libraries) -> Generator[Arms]:
+    s = sk.new_stream()
+    with s:
+        yield _scopes(libraries, s)
+
+
+@_row(
+    "a Warp array made and dropped, non-blocking s",
+    "the same on a blocking s",
+    at_most=3.0,
+    aim=2.0,
+    note="each side inside its scope; Warp's memory is made safe on ours",
+)
+def _warp_array(libraries: Libraries) -> Generator[Arms]:
+    def inside(scope: Any, items: list[Any]) -> None:
+        with scope:
+            make(items)
+
+    from streamkit.backends.warp.lent_queues import watched
+
+    s, blocking = sk.new_stream(nonblocking=True), sk.new_stream()
+    make = calls_without(partial(libraries.warp.empty, 1024, device=f"cuda:{libraries.device}"))
+    with ExitStack() as back:
+        back.callback(watched.update, watched.copy())
+        watched.clear()  # of other queues, for which both sides would wait
+        ours, theirs = partial(inside, s), partial(inside, blocking)
+        yield Arms(ours, theirs, same(None), same(None), between=watched.clear)
+
+
+# -- waits, events, views --------------------------------------------------------------------
 
 
 @_row(
@@ -123,7 +203,7 @@ def _keep(libraries: Libraries) -> Generator[Arms]:
     note="each stream wrapped once, the results held",
 )
 def _wrap_new(libraries: Libraries) -> Generator[Arms]:
-    yield from each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
+    yield from _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
 
 
 @_row(
@@ -265,65 +345,3 @@ def _launch(libraries: Libraries) -> Generator[Arms]:
         torch.relu(x)
     with s:
         yield Arms(calls(g.launch), calls_without(graph.replay), same(s), same(None))
-
-
-_CYCLES = 2_000_000  # of the kernel that is waited for: about a millisecond, longer than a look
-_TIMES = 40
-
-
-@dataclass(frozen=True)
-class WakeUp:
-    """Microseconds from the end of the work to the next line of the program: median, extremes."""
-
-    name: str
-    us: float
-    us_low: float
-    us_high: float
-
-
-def measure(libraries: Libraries, times: int = _TIMES) -> list[WakeUp]:
-    """Measure each way of waiting, on an otherwise idle interpreter; a tenth goes unmeasured."""
-    torch = libraries.torch
-    stream, event = torch.cuda.Stream(), torch.cuda.Event()
-    s: Any = sk.wrap(stream)
-
-    def by_event() -> None:
-        event.record(stream)
-        event.synchronize()
-
-    def late(begun: int, marks: tuple[Any, Any]) -> float:
-        took = perf_counter_ns() - begun
-        return took / 1e3 - float(marks[0].elapsed_time(marks[1])) * 1e3
-
-    def rounds() -> Iterator[tuple[int, tuple[Any, Any]]]:
-        for _ in range(times + times // 10):
-            marks = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            begun = perf_counter_ns()
-            with torch.cuda.stream(stream):
-                marks[0].record()
-                torch.cuda._sleep(_CYCLES)  # noqa: SLF001 - what torch's own tests spin with
-                marks[1].record()
-            yield begun, marks
-
-    def blocking(wait: Callable[[], object]) -> list[float]:
-        found: list[float] = []
-        for begun, marks in rounds():
-            wait()
-            found.append(late(begun, marks))
-        return found
-
-    async def suspended() -> list[float]:
-        found: list[float] = []
-        for begun, marks in rounds():
-            await s
-            found.append(late(begun, marks))
-        return found
-
-    lists = {
-        "await s": asyncio.run(suspended()),
-        "s.sync()": blocking(s.sync),
-        "torch.cuda.Event.synchronize": blocking(by_event),
-    }
-    measured = {name: found[times // 10 :] for name, found in lists.items()}
-    return [WakeUp(name, median(found), min(found), max(found)) for name, found in measured.items()]

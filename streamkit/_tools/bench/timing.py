@@ -78,8 +78,8 @@ class Plan:
     against: str
     at_most: float
     aim: float
-    note: str
     arrange: Callable[[Libraries], AbstractContextManager[Arms]]
+    note: str = ""
     slows_what_follows: bool = False
 
     def measure(

@@ -7,21 +7,34 @@ on a host queue, with what is installed. Nothing here prints.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.resources
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._tools.demo import stages as stages_module
-from streamkit._tools.demo.stages import GAMMA, LABELS, SHARPEN, STAGES, STRETCH, WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+GAMMA = 2.2  # from bytes to light
+WEIGHTS = (0.2126, 0.7152, 0.0722)  # how bright red, green and blue look (Rec. 709)
+STRETCH = 50.0  # faint galaxies become visible
+SHARPEN = 1.5
+
+STAGES = {  # and who may do each: the first library that this machine has
+    "luminance": ("torch", "cupy", "warp", "numpy"),
+    "stretch": ("cupy", "numpy", "torch", "warp"),
+    "sharpen": ("warp", "numpy", "torch", "cupy"),
+    "mean": ("cupy", "numpy", "torch", "warp"),
+}
+LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp", "numpy": "NumPy"}
 
 TOLERANCE = 1e-4  # a fortieth of a grey level; float32 takes a hundredth of it
 
@@ -38,7 +51,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """What the demo did; ``ok`` if the result is right and every stage stood on the one queue."""
 
     device: str
@@ -57,7 +70,7 @@ def run(
     device: str | None = None,
     libraries: Collection[str] = ("torch", "cupy", "warp"),
     progress: Callable[[str, int, int], object] = lambda *_: None,
-) -> Result:
+) -> DemoResult:
     """Run the pipeline and check its result.
 
     ``device``: None for the GPU if there is one, "cpu" for the host. ``libraries``: those of
@@ -83,7 +96,7 @@ def run(
     if strays:
         notes.append(f"Not on {_describe(s)}: {', '.join(strays)}.")
     ok = all(error <= TOLERANCE for error in errors) and not strays  # false for NaN, unlike max
-    return Result(s.device, repr(s), stages, mean, max(errors), TOLERANCE, ok, notes, image)
+    return DemoResult(s.device, repr(s), stages, mean, max(errors), TOLERANCE, ok, notes, image)
 
 
 # -- what this machine has --------------------------------------------------------------------
@@ -112,7 +125,7 @@ def _equip(
         s = sk.new_stream("cpu")
         found, missing = _load(libraries, s.device)
     if s.device == "cpu":
-        found["numpy"] = stages_module.load("numpy", "cpu")
+        found["numpy"] = load("numpy", "cpu")
         instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
         notes.append(f"{no_gpu} the stages ran on a host queue{instead}.")
     elif "torch" in found:
@@ -129,8 +142,8 @@ def _load(names: Collection[str], device: str) -> tuple[dict[str, Any], dict[str
     missing: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = stages_module.load(name, device)
-        except stages_module.UnusableError as error:
+            found[name] = load(name, device)
+        except UnusableError as error:
             missing[name] = str(error)
         except ModuleNotFoundError as error:
             missing[name] = "not installed" if error.name == name else str(error)
@@ -203,6 +216,138 @@ def _step(name: str, library: Any, arrays: dict[str, Any]) -> None:
 
 def _describe(stream: Any) -> str:
     return f"{'host' if stream.device == 'cpu' else stream.device} id={stream.id}"
+
+
+# -- the stages, in each library --------------------------------------------------------------
+
+
+class UnusableError(Exception):
+    """The library is here and cannot compute on this device."""
+
+
+class _NumPy:
+    """The stages in the words that NumPy, CuPy and torch share."""
+
+    def __init__(self, xp: Any, device: str) -> None:
+        self.name = xp.__name__
+        self.version = str(xp.__version__)
+        self.xp, self.device = xp, device
+
+    def upload(self, image: NDArray[Any]) -> Any:
+        return self.xp.asarray(image)
+
+    def take(self, array: Any) -> Any:
+        """Return the former stage's array as this library's own, without a copy."""
+        return self.xp.from_dlpack(array)
+
+    def luminance(self, rgb: Any) -> Any:
+        linear = (self.xp.asarray(rgb, dtype=self.xp.float32) / 255) ** GAMMA
+        red, green, blue = WEIGHTS
+        return red * linear[..., 0] + green * linear[..., 1] + blue * linear[..., 2]
+
+    def stretch(self, x: Any) -> Any:
+        return self.xp.arcsinh(x * STRETCH) / math.asinh(STRETCH)
+
+    def sharpen(self, x: Any) -> Any:
+        blurred = self._blur_rows(self._blur_rows(x).T).T
+        return self.xp.clip(x + SHARPEN * (x - blurred), 0, 1)
+
+    def _blur_rows(self, x: Any) -> Any:
+        above = self.xp.concatenate([x[:1], x[:-1]])
+        below = self.xp.concatenate([x[1:], x[-1:]])
+        return (above + 2 * x + below) / 4
+
+    def mean(self, x: Any) -> Any:
+        return self.xp.mean(x)
+
+    def fetch(self, array: Any) -> NDArray[Any]:
+        return self.xp.asarray(array)  # type: ignore[no-any-return]  # xp is NumPy here
+
+
+class _Torch(_NumPy):
+    def upload(self, image: NDArray[Any]) -> Any:
+        host = self.xp.from_numpy(image)
+        if self.device == "cpu":
+            return host
+        # Only from pinned memory does the copy run behind the host's back, on the stream.
+        return host.pin_memory().to(self.device, non_blocking=True)
+
+    def fetch(self, array: Any) -> NDArray[Any]:
+        return array.cpu().numpy()  # type: ignore[no-any-return]  # torch is optional, so Any
+
+
+class _CuPy(_NumPy):
+    def __init__(self, xp: Any, device: str) -> None:
+        super().__init__(xp, device)
+        self._stretch = xp.ElementwiseKernel(
+            "float32 x, float32 strength",
+            "float32 y",
+            "y = asinhf(strength * x) / asinhf(strength)",
+            "streamkit_demo_stretch",
+        )
+
+    def stretch(self, x: Any) -> Any:
+        return self._stretch(x, STRETCH)
+
+    def fetch(self, array: Any) -> NDArray[Any]:
+        return array.get()  # type: ignore[no-any-return]  # CuPy is optional, so Any
+
+
+class _Warp:
+    name = "warp"
+
+    def __init__(self, wp: Any, device: str, kernels: Any) -> None:
+        self.version = str(wp.__version__)
+        self.wp, self.device, self._kernels = wp, device, kernels
+
+    def upload(self, image: NDArray[Any]) -> Any:
+        return self.wp.array(image, dtype=self.wp.uint8, device=self.device)
+
+    def take(self, array: Any) -> Any:
+        """Return the former stage's array as this library's own, without a copy."""
+        return self.wp.from_dlpack(array)
+
+    def luminance(self, rgb: Any) -> Any:
+        out = self.wp.empty(rgb.shape[:2], dtype=float, device=self.device)
+        return self._launch(self._kernels.luminance, out.shape, [rgb, WEIGHTS, GAMMA], out)
+
+    def stretch(self, x: Any) -> Any:
+        out = self.wp.empty(x.shape, dtype=float, device=self.device)
+        return self._launch(self._kernels.stretch, x.shape, [x, STRETCH], out)
+
+    def sharpen(self, x: Any) -> Any:
+        out = self.wp.empty(x.shape, dtype=float, device=self.device)
+        return self._launch(self._kernels.sharpen, x.shape, [x, SHARPEN], out)
+
+    def mean(self, x: Any) -> Any:
+        out = self.wp.zeros(1, dtype=float, device=self.device)
+        return self._launch(self._kernels.mean, x.shape[0], [x], out)
+
+    def _launch(self, kernel: Any, dim: Any, inputs: list[Any], out: Any) -> Any:
+        self.wp.launch(kernel, dim=dim, inputs=inputs, outputs=[out], device=self.device)
+        return out
+
+    def fetch(self, array: Any) -> NDArray[Any]:
+        return array.numpy()  # type: ignore[no-any-return]  # Warp is optional, so Any
+
+
+def load(name: str, device: str) -> _NumPy | _Warp:
+    """Import a library that computes on this device; any exception says why there is none."""
+    library: Any = importlib.import_module(name)
+    if name == "numpy":
+        return _NumPy(library, device)
+    if name == "cupy" and device == "cpu":
+        raise UnusableError("needs a GPU")
+    if name == "warp":
+        library.init()
+        finds_gpu = library.is_cuda_available
+    else:
+        finds_gpu = library.cuda.is_available
+    if device != "cpu" and not finds_gpu():
+        raise UnusableError(f"{library.__version__} finds no GPU")
+    if name == "warp":
+        return _Warp(library, device, importlib.import_module("streamkit._tools.demo.warp_kernels"))
+    return (_Torch if name == "torch" else _CuPy)(library, device)
 
 
 # -- the image and the truth ------------------------------------------------------------------

@@ -5,7 +5,7 @@
 # pyright: basic, reportMissingImports=false, reportInvalidTypeForm=false, reportCallIssue=false
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
-import warp as wp  # noqa: TID253 - this file is imported only once Warp is
+import warp as wp
 
 # Nothing here is differentiated, and the backward halves take as long to compile.
 wp.set_module_options({"enable_backward": False})

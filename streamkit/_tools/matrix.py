@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import gc
+import importlib
+import importlib.metadata
 import itertools
 import platform
 import weakref
@@ -17,14 +19,7 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import driver
-from streamkit._tools.matrix.libraries import (
-    LABELS,
-    NATIVE,
-    Library,
-    UnusableError,
-    install_line,
-    load,
-)
+from streamkit._tools import CannotRunError
 from streamkit.errors import BackendNotInstalledError
 from streamkit.testing import _gate
 
@@ -33,9 +28,17 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]
 
-
-class CannotRunError(Exception):
-    """There is no CUDA device, or nothing that can call its driver."""
+NATIVE = "native"
+LABELS = {
+    "torch": "torch",
+    "cupy": "CuPy",
+    "warp": "Warp",
+    "numba": "numba-cuda",
+    "cuda.core": "cuda.core",
+    "cuda.bindings": "cuda.bindings",
+    NATIVE: "StreamKit",
+}
+_DISTRIBUTIONS = {"numba": "numba-cuda", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Report:
+class MatrixReport:
     """Every ordered pair of the libraries here, what they are, and which are missing."""
 
     date: str
@@ -80,7 +83,7 @@ class Report:
         return all(pair.ok for pair in self.pairs)
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: MatrixReport) -> dict[str, Any]:
     """Return the report in JSON's types, with its verdicts."""
     data = asdict(report)
     for found, pair in zip(data["pairs"], report.pairs, strict=True):
@@ -89,7 +92,7 @@ def as_data(report: Report) -> dict[str, Any]:
     return data
 
 
-def run(*, device: int = 0, progress: Progress = lambda *_: None) -> Report:
+def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixReport:
     """Try every ordered pair of the libraries that are installed.
 
     Imports them. ``progress`` is called with what comes next, how much is done, and of how much.
@@ -110,7 +113,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> Report:
         cuda = int(_gate.ask("cuDriverGetVersion"))
         name = _gate.ask("cuDeviceGetName", 256, device)
         gc.collect()
-    return Report(
+    return MatrixReport(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         device=name.partition(b"\0")[0].decode(),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -152,6 +155,140 @@ def _load(
         except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
             missing[name] = f"cannot be used here: {type(error).__name__}: {error}"
     return found, missing
+
+
+# -- the libraries ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Library:
+    """One library's streams on one device."""
+
+    name: str
+    version: str
+    new_stream: Callable[[], Any]
+    handle_of: Callable[[Any], int]
+    destroys: bool = True  # whether the queue dies with the stream object
+    holds: bool = True  # whether a stream object can keep alive what its queue depends on
+
+    def view(self, stream: Any) -> Any:
+        """Return this library's object on the queue of a StreamKit stream."""
+        return stream if self.name == NATIVE else stream.to(self.name)
+
+
+class UnusableError(Exception):
+    """The library is here and cannot use this device."""
+
+
+def load(name: str, device: int, cleanup: contextlib.ExitStack) -> Library:
+    """Import a library and let it make a stream; any exception says why it cannot."""
+    library = _MAKERS[name](device, cleanup)
+    if library.handle_of(library.new_stream()) == 0:
+        raise UnusableError("its new stream is the default one")
+    return library
+
+
+def install_line(name: str) -> str:
+    """Return the line that installs a library beside the CUDA Python that is here."""
+    major = importlib.metadata.version("cuda-bindings").partition(".")[0]
+    extra = {"cupy": f"cupy{major}", "cuda.core": f"cuda{major}"}.get(name, name)
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(_DISTRIBUTIONS[name])
+
+
+def _import(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _torch(device: int, _: contextlib.ExitStack) -> Library:
+    torch = _import("torch")
+    if not torch.cuda.is_available():
+        raise UnusableError(f"torch {torch.__version__} finds no GPU")
+    return Library(
+        "torch",
+        str(torch.__version__),
+        lambda: torch.cuda.Stream(device),
+        lambda stream: int(stream.cuda_stream),
+        destroys=False,  # its streams are those of a pool
+    )
+
+
+def _cupy(device: int, _: contextlib.ExitStack) -> Library:
+    cupy = _import("cupy")
+    cupy.cuda.Device(device).use()
+    return Library(
+        "cupy",
+        str(cupy.__version__),
+        lambda: cupy.cuda.Stream(non_blocking=True),
+        lambda stream: int(stream.ptr),
+    )
+
+
+def _warp(device: int, _: contextlib.ExitStack) -> Library:
+    warp = _import("warp")
+    warp.init()
+    if not warp.is_cuda_available():
+        raise UnusableError(f"Warp {warp.__version__} finds no GPU")
+    return Library(
+        "warp",
+        str(warp.__version__),
+        lambda: warp.Stream(f"cuda:{device}"),
+        lambda stream: int(stream.cuda_stream or 0),
+    )
+
+
+def _numba(device: int, _: contextlib.ExitStack) -> Library:
+    cuda = _import("numba.cuda")
+    cuda.select_device(device)
+    return Library("numba", _version("numba"), cuda.stream, lambda stream: int(stream.handle))
+
+
+def _core(device: int, _: contextlib.ExitStack) -> Library:
+    core = _import("cuda.core")
+    current = core.Device(device)
+    current.set_current()
+    return Library(
+        "cuda.core",
+        _version("cuda.core"),
+        current.create_stream,
+        lambda stream: int(stream.__cuda_stream__()[1]),
+    )
+
+
+def _bindings(_device: int, cleanup: contextlib.ExitStack) -> Library:
+    driver = _import("cuda.bindings.driver")
+    return Library(
+        "cuda.bindings",
+        _version("cuda.bindings"),
+        lambda: driver.CUstream(cleanup.enter_context(_gate.raw_stream())),
+        int,
+        destroys=False,
+        holds=False,
+    )
+
+
+def _native(device: int, _: contextlib.ExitStack) -> Library:
+    return Library(
+        NATIVE,
+        sk.__version__,
+        lambda: sk.new_stream(device, nonblocking=True),
+        int,
+        destroys=False,  # the stream object may go: its queue is held by its views
+    )
+
+
+_MAKERS = {
+    "torch": _torch,
+    "cupy": _cupy,
+    "warp": _warp,
+    "numba": _numba,
+    "cuda.core": _core,
+    "cuda.bindings": _bindings,
+    NATIVE: _native,
+}
 
 
 # -- one pair ---------------------------------------------------------------------------------

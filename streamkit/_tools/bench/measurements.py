@@ -1,0 +1,228 @@
+"""What the bench measures beside its rows: calls, a scope's work, wake-ups and the import."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import streamkit as sk
+from streamkit._cuda import loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from streamkit._tools.bench.timing import Libraries
+
+
+# -- driver calls -----------------------------------------------------------------------------
+
+_KINDS = {"cuEventRecord": "record", "cuStreamWaitEvent": "wait"}
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one operation does, by kind."""
+
+    name: str
+    found: dict[str, float]
+    expected: dict[str, float]
+
+    @property
+    def met(self) -> bool:
+        """Whether they are exactly those promised."""
+        return self.found == self.expected
+
+
+class _CountedCore:
+    """Counts what a queue records and waits through its cuda.core object."""
+
+    def __init__(self, core: Any, calls: Counter[str]) -> None:
+        self._core, self._calls = core, calls
+
+    def record(self, event: Any) -> None:
+        self._calls["record"] += 1
+        self._core.record(event)
+
+    def wait(self, event: Any) -> None:
+        self._calls["wait"] += 1
+        self._core.wait(event)
+
+
+@contextlib.contextmanager
+def _counting(*streams: Any) -> Generator[Counter[str]]:
+    """Count every call of CUDA's Python bindings, and what these streams record and wait."""
+    calls: Counter[str] = Counter()
+
+    def counted(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls[kind] += 1
+            return function(*arguments)
+
+        return call
+
+    def replace(owner: Any, name: str, value: object) -> None:
+        restoring.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    with contextlib.ExitStack() as restoring:
+        functions = [name for name in vars(loader.cu) if re.match(r"cu[A-Z]", name)]
+        for name in functions:
+            kind = _KINDS.get(name, "other")
+            replace(loader.cu, name, counted(kind, getattr(loader.cu, name)))
+        for stream in streams:
+            queue = stream._queue  # noqa: SLF001 - the calls go through it
+            replace(queue, "core", queue.core and _CountedCore(queue.core, calls))
+        yield calls
+
+
+def count_calls(a: Any, b: Any, waits: int = 100) -> Count:
+    """Count the driver calls of ``b.wait(a)`` once it has run, and of a wait for the same queue.
+
+    Calls of other threads would count too.
+    """
+    again = sk.from_handle(b.handle)
+    b.wait(a)
+    b.wait(again)
+    with _counting(a, b) as calls:
+        for _ in range(waits):
+            b.wait(a)
+    with _counting(a, b) as same:
+        for _ in range(waits):
+            b.wait(again)
+    found = {kind: calls[kind] / waits for kind in ("record", "wait", "other")}
+    return Count(
+        name="driver calls of a steady-state wait(stream)",
+        found={**found, "same queue": same.total() / waits},
+        expected={"record": 1, "wait": 1, "other": 0, "same queue": 0},
+    )
+
+
+# -- a scope's work on the GPU ----------------------------------------------------------------
+
+SCOPE = "what entering and leaving scopes adds on the GPU"
+
+
+def count_extra(*streams: Any, scopes: int = 100) -> Count:
+    """Count the GPU work, the waits and the host synchronisations of scopes alone, by CUPTI.
+
+    BackendNotInstalledError without that. The work of other threads would count too.
+    """
+    for stream in streams:
+        with stream:  # makes the libraries' views of it
+            pass
+    with sk.audit() as report:
+        for stream in streams:
+            for _ in range(scopes):
+                with stream, stream:
+                    pass
+    found: dict[str, float] = {
+        "GPU work": len(report.work),
+        "waits": len(report.waits),
+        "host synchronisations": len(report.synchronisations),
+    }
+    return Count(SCOPE, found, dict.fromkeys(found, 0.0))
+
+
+# -- how late the host wakes up when a queue has run ------------------------------------------
+
+_CYCLES = 2_000_000  # of the kernel that is waited for: about a millisecond, longer than a look
+_TIMES = 40
+
+
+@dataclass(frozen=True)
+class WakeUp:
+    """Microseconds from the end of the work to the next line of the program: median, extremes."""
+
+    name: str
+    us: float
+    us_low: float
+    us_high: float
+
+
+def wake_ups(libraries: Libraries, times: int = _TIMES) -> list[WakeUp]:
+    """Measure each way of waiting, on an otherwise idle interpreter; a tenth goes unmeasured."""
+    torch = libraries.torch
+    stream, event = torch.cuda.Stream(), torch.cuda.Event()
+    s: Any = sk.wrap(stream)
+
+    def by_event() -> None:
+        event.record(stream)
+        event.synchronize()
+
+    def late(begun: int, marks: tuple[Any, Any]) -> float:
+        took = perf_counter_ns() - begun
+        return took / 1e3 - float(marks[0].elapsed_time(marks[1])) * 1e3
+
+    def rounds() -> Iterator[tuple[int, tuple[Any, Any]]]:
+        for _ in range(times + times // 10):
+            marks = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            begun = perf_counter_ns()
+            with torch.cuda.stream(stream):
+                marks[0].record()
+                torch.cuda._sleep(_CYCLES)  # noqa: SLF001 - torch's own tests keep the GPU busy so
+                marks[1].record()
+            yield begun, marks
+
+    def blocking(wait: Callable[[], object]) -> list[float]:
+        found: list[float] = []
+        for begun, marks in rounds():
+            wait()
+            found.append(late(begun, marks))
+        return found
+
+    async def suspended() -> list[float]:
+        found: list[float] = []
+        for begun, marks in rounds():
+            await s
+            found.append(late(begun, marks))
+        return found
+
+    lists = {
+        "await s": asyncio.run(suspended()),
+        "s.sync()": blocking(s.sync),
+        "torch.cuda.Event.synchronize": blocking(by_event),
+    }
+    measured = {name: found[times // 10 :] for name, found in lists.items()}
+    return [WakeUp(name, median(found), min(found), max(found)) for name, found in measured.items()]
+
+
+# -- the import -------------------------------------------------------------------------------
+
+_TIMED_IMPORT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+start = time.perf_counter()
+import streamkit
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+@dataclass(frozen=True)
+class Import:
+    """How long an import takes in a fresh process: median and extremes."""
+
+    name: str
+    ms: float
+    ms_low: float
+    ms_high: float
+    aim_ms: float
+
+
+def time_import(times: int = 7) -> Import:
+    """Time ``import streamkit`` in fresh processes; the first one only warms the disk."""
+    command = [sys.executable, "-I", "-c", _TIMED_IMPORT, str(Path(sk.__file__).parents[1])]
+    found = [
+        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603 - this very interpreter
+        for _ in range(times + 1)
+    ][1:]
+    return Import("import streamkit", median(found), min(found), max(found), 25.0)

@@ -1,0 +1,241 @@
+"""What the commands print: tables, lines that can be copied, and a verdict.
+
+The command line imports this once it has found rich.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamkit._tools import demo, matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streamkit._doctor.report import Driver, Report, Standing
+    from streamkit._tools.bench import BenchReport
+    from streamkit._tools.demo import DemoResult
+    from streamkit._tools.matrix import MatrixReport, Pair
+
+_GOOD, _BAD = "green", "bold red"
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _line(console: Console, *parts: Text | str) -> None:
+    """Print a line as it is: only the terminal may break it, so that it can be copied."""
+    console.print(*parts, markup=False, soft_wrap=True)
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+# -- demo -------------------------------------------------------------------------------------
+
+
+def show_demo(result: DemoResult) -> None:
+    """Print the stages with their libraries and times, the notes, and the verdict."""
+    console = _console()
+    height, width = result.image.shape
+    _line(console, f"A {width} x {height} photograph through {result.stream}")
+    table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
+    table.add_column("ms", justify="right")
+    for stage in result.stages:
+        library = f"{demo.LABELS[stage.library]} {stage.version}"
+        table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
+    console.print(table, soft_wrap=True)
+    for note in result.notes:
+        _line(console, note)
+    verdict = ("OK", _GOOD) if result.ok else ("WRONG", _BAD)
+    error = (
+        f": off by {result.max_error:.1e} at most from NumPy in float64 "
+        f"({result.tolerance:.0e} allowed)"
+    )
+    _line(console, Text.assemble(verdict, error))
+
+
+# -- bench ------------------------------------------------------------------------------------
+
+_WIDE = 80  # columns; a narrower terminal shows the ratios without what they are made of
+
+
+def show_bench(report: BenchReport) -> None:
+    """Print the rows with their verdicts, what else was measured, and against what."""
+    console = _console()
+    libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    _line(console, f"{report.device}, CUDA {report.cuda}; {libraries}")
+    console.print(_rows(report, is_wide=console.width >= _WIDE))
+    for line in _below_the_rows(report):
+        _line(console, line)
+
+
+def _rows(report: BenchReport, *, is_wide: bool) -> Table:
+    headings = ["ours\nns", "theirs\nns", "ratio (spread)"] if is_wide else ["ratio"]
+    table = _table()
+    table.add_column("row", overflow="fold", vertical="bottom")
+    for heading in (*headings, "at\nmost", "aim", "met?"):
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    for row in report.rows:
+        ratio = f"{row.ratio:.2f}"
+        spread = f"{ratio} ({row.ratio_low:.2f}-{row.ratio_high:.2f})"
+        measured = [f"{row.ours_ns:.0f}", f"{row.theirs_ns:.0f}", spread] if is_wide else [ratio]
+        bounds = f"{row.at_most:.2f}", f"{row.aim:.2f}"
+        verdict = Text("aim" if row.ratio <= row.aim else "yes", _GOOD)
+        verdict = verdict if row.met else Text("no", _BAD)
+        table.add_row(Text(row.name), *measured, *bounds, verdict)
+    return table
+
+
+def _below_the_rows(report: BenchReport) -> Iterator[str]:
+    for count in report.counts:
+        found = ", ".join(f"{kind} {number:g}" for kind, number in count.found.items())
+        yield f"{count.name}: {found}" + ("" if count.met else f", and should be {count.expected}")
+    imported = report.imported
+    spread = f"{imported.ms_low:.1f} to {imported.ms_high:.1f}"
+    yield f"{imported.name}: {imported.ms:.1f} ms ({spread}), aim {imported.aim_ms:g}"
+    for wait in report.waits:
+        yield f"wake-up, {wait.name}: {wait.us:.0f} us ({wait.us_low:.0f} to {wait.us_high:.0f})"
+    yield (
+        f"Medians of {report.repeats} repeats of {report.iterations} calls, the two sides in turn"
+    )
+    yield ""
+    for row in report.rows:
+        yield f"{row.name}: against {row.against}" + (f"; {row.note}" if row.note else "")
+    for name, why in report.left_out.items():
+        yield f"{name}: left out. {why}"
+
+
+# -- matrix -----------------------------------------------------------------------------------
+
+_PROMISE = (
+    "Each row's stream, taken over by each column's library, is the same queue on the same device "
+    "and kept alive; each column's stream waits for the row's when told to, and only then."
+)
+_BARE = "* not kept alive: a bare handle can hold nothing. Keep the StreamKit stream beside it."
+_ANY_WIDTH = 1000  # columns: more than any grid's
+
+
+def show_matrix(report: MatrixReport) -> None:
+    """Print the grid, what failed in it, which libraries are missing, and the verdict."""
+    console = _console()
+    versions = ", ".join(
+        f"{matrix.LABELS.get(name, name)} {version}" for name, version in report.versions.items()
+    )
+    labels = {name: matrix.LABELS[name] for name in report.libraries}
+    _line(console, f"{report.device}, CUDA {report.cuda}; {versions}")
+    table = _grid(report, labels, numbered=False)
+    options = console.options.update(width=_ANY_WIDTH)
+    if console.measure(table, options=options).maximum > console.width:
+        table = _grid(report, labels, numbered=True)
+    console.print(table)
+    bad = [pair for pair in report.pairs if not pair.ok]
+    _line(console, _PROMISE)
+    if any(pair.owner_kept is None for pair in report.pairs):
+        _line(console, _BARE)
+    for name, why in report.missing.items():
+        _line(console, f"No {matrix.LABELS[name]}: {why}")
+    for pair in bad:
+        for problem in pair.problems:
+            _line(console, f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
+    verdict = ("FAILED", _BAD) if bad else ("OK", _GOOD)
+    failed = f"{len(bad)} of " if bad else ""
+    count = f": {failed}{len(report.pairs)} pairs of {len(report.libraries)} libraries"
+    _line(console, Text.assemble(verdict, count))
+
+
+def _grid(report: MatrixReport, labels: dict[str, str], *, numbered: bool) -> Table:
+    """Return the grid; ``numbered`` for a terminal that is too narrow for names as headings."""
+    table = _table()
+    table.add_column("from \\ to", no_wrap=True)
+    number = {name: f"{place} " for place, name in enumerate(labels, 1)}
+    for name, label in labels.items():
+        heading = re.sub(r"(?<=[.-])", "\n", label)  # or 80 columns would not do
+        table.add_column(number[name] if numbered else heading, no_wrap=True)
+    pairs = {(pair.first, pair.second): pair for pair in report.pairs}
+    for first, label in labels.items():
+        cells = [_cell(pairs.get((first, second))) for second in labels]
+        table.add_row((number[first] if numbered else "") + label, *cells)
+    return table
+
+
+def _cell(pair: Pair | None) -> Text:
+    if pair is None:
+        return Text("-", style="dim")
+    if not pair.ok:
+        return Text("FAIL", style=_BAD)
+    return Text("ok*" if pair.owner_kept is None else "ok", style=_GOOD)
+
+
+# -- doctor -----------------------------------------------------------------------------------
+
+
+def show_doctor(report: Report) -> None:
+    """Print the driver, the libraries, their current streams, the findings, and the verdict."""
+    console = _console()
+    _line(console, f"StreamKit {report.streamkit}, Python {report.python}")
+    _line(console, _driver(report.driver))
+    for name, value in report.environment.items():
+        _line(console, f"{name}={value}")
+    for table in _of_libraries(report):
+        console.print(table)
+    if report.missing:
+        _line(console, f"Not installed: {', '.join(report.missing)}")
+    for number, finding in enumerate(report.findings, 1):
+        code = f"{number}. {finding.code}", _BAD
+        _line(console, Text.assemble("\n", code, f": {finding.what}"))
+        _line(console, f"   {finding.remedy}")
+    count = len(report.findings)
+    if count:
+        verdict = Text.assemble("\n", (f"{count} finding{'s' if count > 1 else ''}", _BAD))
+    else:
+        verdict = Text.assemble("\n", ("OK", _GOOD), ": nothing wrong was found")
+    _line(console, verdict)
+
+
+def _of_libraries(report: Report) -> Iterator[Table]:
+    """Yield the table of the libraries, and that of their current streams."""
+    if report.libraries:
+        table = _doctor_table("library", "version", "CUDA", "loaded", "handle 0")
+        for library in report.libraries:
+            loaded = "yes" if library.loaded else "no"
+            names = Text(library.name or "?"), Text(library.version or "?")
+            table.add_row(*names, library.cuda or "", loaded, library.handle_0)
+        yield table
+    current = [(one.name, one.current) for one in report.libraries if one.current is not None]
+    if current:
+        table = _doctor_table("current stream", "device", "id", "handle", "kind", "context")
+        for name, stream in current:
+            table.add_row(Text(name), *_cells(stream))
+        yield table
+
+
+def _doctor_table(*headings: str) -> Table:
+    table = _table()
+    for heading in headings:  # in a narrow terminal words go to the next line, but no number does
+        table.add_column(heading, no_wrap=heading in {"device", "id", "handle", "context"})
+    return table
+
+
+def _driver(driver: Driver | None) -> str:
+    if driver is None:
+        return "No CUDA driver"
+    release = f" {driver.release}" if driver.release else ""
+    devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
+    return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
+
+
+def _cells(stream: Standing) -> Iterator[str]:
+    yield stream.device
+    yield "?" if stream.id is None else str(stream.id)
+    yield f"{stream.handle:#x}"
+    yield f"{stream.kind}, captures" if stream.capturing else stream.kind
+    yield "primary" if stream.primary else f"{stream.context:#x}"
