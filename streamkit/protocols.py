@@ -19,13 +19,20 @@ from streamkit._base.adapter import (
     BindsCurrent,
     CapturedGraph,
     CapturePart,
+    CurrentHere,
     CurrentStream,
     Diagnoses,
     Events,
+    ExplainsCapture,
     Finding,
     JoinsCapture,
+    KnowsLoans,
+    LocatesEvents,
     PoolsMemory,
     PreparesCapture,
+    RecordsEvents,
+    RecordsStreams,
+    TellsContext,
     Traits,
     unbound,
 )
@@ -39,9 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API", "Adapter", "Arrays", "BeginsCapture", "Binding", "BindsCurrent", "CapturePart",
-    "CapturedGraph", "CurrentStream", "Diagnoses", "Event", "Events", "Finding", "Graph",
-    "JoinsCapture", "PoolsMemory", "PreparesCapture", "Queue", "Stream", "StreamLike",
-    "SupportsCudaStream", "Traits", "unbound",
+    "CapturedGraph", "CurrentHere", "CurrentStream", "Diagnoses", "Event", "Events",
+    "ExplainsCapture", "Finding", "Graph", "JoinsCapture", "KnowsLoans", "LocatesEvents",
+    "PoolsMemory", "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream",
+    "StreamLike", "SupportsCudaStream", "TellsContext", "Traits", "unbound",
 ]  # fmt: skip
 
 

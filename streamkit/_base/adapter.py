@@ -81,10 +81,7 @@ class CurrentStream(Protocol):
     """Capability: the library has a current stream.
 
     Called with the stream's device current. ``current`` may initialise the library's CUDA state
-    and raises NoDeviceError where this build of the library has none. Optional beside these:
-    ``current_here()``, a cheap ``current`` of whatever device is current, and
-    ``current_context()``, the CUcontext that is current in this thread as an int, where the library
-    tells it at less cost than the driver's Python bindings.
+    and raises NoDeviceError where this build of the library has none.
     """
 
     @abstractmethod
@@ -98,6 +95,27 @@ class CurrentStream(Protocol):
     @abstractmethod
     def leave(self, token: Any) -> None:
         """Restore exactly what was current before the ``enter`` that returned ``token``."""
+
+
+@runtime_checkable
+class CurrentHere(Protocol):
+    """Capability beside ``CurrentStream``: a cheap ``current`` of whatever device is current."""
+
+    @abstractmethod
+    def current_here(self) -> Any:
+        """Return the library's current stream object of the current device, in this thread."""
+
+
+@runtime_checkable
+class TellsContext(Protocol):
+    """Capability beside ``CurrentStream``: the library reads the current context cheaply.
+
+    At less cost than the driver's Python bindings, that is.
+    """
+
+    @abstractmethod
+    def current_context(self) -> int:
+        """Return the ``CUcontext`` that is current in this thread, 0 if there is none."""
 
 
 class Finding(NamedTuple):
@@ -172,11 +190,7 @@ def unbound(
 
 @runtime_checkable
 class Events(Protocol):
-    """Capability: the library's events can be read and built.
-
-    Optional beside these: ``event_device(event)``, its CUDA ordinal or None; ``record_event(event,
-    stream)``, where the library must record its events itself.
-    """
+    """Capability: the library's events can be read and built."""
 
     @abstractmethod
     def event_handle(self, event: Any) -> int:
@@ -194,13 +208,26 @@ class Events(Protocol):
 
 
 @runtime_checkable
-class Arrays(Protocol):
-    """Capability: the library's arrays can be handed to another queue.
+class LocatesEvents(Protocol):
+    """Capability beside ``Events``: the library's events name their device."""
 
-    Optional beside these: ``record_stream(array, stream)``, where the library itself can have an
-    array's memory wait for the work of its own ``stream``; it returns whether it does.
-    ``lent_by(array)``, the owner that this array was lent with, if it is known; else None.
-    """
+    @abstractmethod
+    def event_device(self, event: Any) -> int | None:
+        """Return the CUDA ordinal of the event's device, None if it has none yet."""
+
+
+@runtime_checkable
+class RecordsEvents(Protocol):
+    """Capability beside ``Events``: the library must record its events itself."""
+
+    @abstractmethod
+    def record_event(self, event: Any, stream: Any) -> None:
+        """Record the event on the library's own ``stream``."""
+
+
+@runtime_checkable
+class Arrays(Protocol):
+    """Capability: the library's arrays can be handed to another queue."""
 
     @abstractmethod
     def array_device(self, array: Any) -> int | None:
@@ -215,6 +242,27 @@ class Arrays(Protocol):
 
         So do its views, and what other libraries make of it; ``array`` itself does not.
         """
+
+
+@runtime_checkable
+class RecordsStreams(Protocol):
+    """Capability beside ``Arrays``: the library's allocator can wait for the work of a stream."""
+
+    @abstractmethod
+    def record_stream(self, array: Any, stream: Any) -> bool:
+        """Reuse the array's memory only after the work of the library's own ``stream``.
+
+        Return False, and do nothing, if the memory is not the allocator's.
+        """
+
+
+@runtime_checkable
+class KnowsLoans(Protocol):
+    """Capability beside ``Arrays``: an array that was lent is known again."""
+
+    @abstractmethod
+    def lent_by(self, array: Any) -> Any:
+        """Return the owner that this array, or the one it is a view of, was lent with, or None."""
 
 
 # -- capture ----------------------------------------------------------------------------------
@@ -255,11 +303,7 @@ class CapturedGraph(Protocol):
 
 @runtime_checkable
 class BeginsCapture(Protocol):
-    """Capability: captures that the library takes part in are begun by it, one at a time.
-
-    Optional beside this and the other capabilities of captures: ``explain_capture(error)``, what
-    to do about an error of this library inside one, or None.
-    """
+    """Capability: captures that the library takes part in are begun by it, one at a time."""
 
     @abstractmethod
     def begins_capture(self, stream: Any, mode: str) -> CapturePart:
@@ -294,3 +338,12 @@ class PoolsMemory(Protocol):
     @abstractmethod
     def pool(self) -> AbstractContextManager[object]:
         """Allocate from a new pool in the block, also while this thread captures; give the pool."""
+
+
+@runtime_checkable
+class ExplainsCapture(Protocol):
+    """Capability: the library's errors inside a capture can be explained."""
+
+    @abstractmethod
+    def explain_capture(self, error: Exception) -> str | None:
+        """Return what to do about an error of this library inside a capture, None if unknown."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import garbage, messages
-from streamkit._base.adapter import BeginsCapture, JoinsCapture, PoolsMemory, PreparesCapture
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
 from streamkit._cuda.graphs import DriverPart, Parts
@@ -19,15 +18,21 @@ from streamkit._queues import active_captures, registry
 from streamkit._scopes import loaded_libraries
 from streamkit._streams.current import use
 from streamkit._streams.wrapping import new_stream, wrap
+from streamkit.protocols import (
+    BeginsCapture,
+    ExplainsCapture,
+    JoinsCapture,
+    PoolsMemory,
+    PreparesCapture,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from contextlib import AbstractContextManager
 
-    from streamkit._base.adapter import CapturePart
     from streamkit._scopes.loaded_libraries import Mover
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, StreamLike
+    from streamkit.protocols import Adapter, CapturePart, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
@@ -202,9 +207,8 @@ def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
     return _OF_CAPTURES.search(str(error)) is not None
 
 
-def _advice(adapter: Any, error: Exception) -> str | None:
-    explain = getattr(adapter, "explain_capture", None)
+def _advice(adapter: Adapter, error: Exception) -> str | None:
     try:
-        return None if explain is None else explain(error)
+        return adapter.explain_capture(error) if isinstance(adapter, ExplainsCapture) else None
     except Exception:  # noqa: BLE001 - an adapter's own, which must not hide the block's
         return None

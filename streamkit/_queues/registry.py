@@ -10,12 +10,19 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
 from streamkit._base import messages
 from streamkit.backends import cuda_bindings, cuda_core, cupy, numba, torch, warp
-from streamkit.protocols import API, Adapter, CurrentStream, Events
+from streamkit.protocols import (
+    API,
+    Adapter,
+    CurrentStream,
+    Events,
+    LocatesEvents,
+    RecordsEvents,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,12 +46,22 @@ LIBRARIES = (
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
 
+
+class EventLibrary(NamedTuple):
+    """What StreamKit calls to use a library's events, looked up once for each of their types."""
+
+    adapter: Adapter
+    handle: Callable[[Any], int]
+    device: Callable[[Any], int | None] | None
+    record: Callable[[Any, Any], None] | None
+
+
 _PROTOCOL = "streamkit.backends.protocol"
 
 stream_types: dict[type, Adapter] = {}
 """Which adapter read a stream of this type before."""
 
-_event_types: dict[type, Adapter] = {}
+_event_types: dict[type, EventLibrary] = {}
 
 
 # -- by name ----------------------------------------------------------------------------------
@@ -142,20 +159,25 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
     raise refusal or messages.not_a_stream(obj)
 
 
-def event_adapter(obj: object) -> Any:
-    """Return the adapter of this object's library, with ``Events``, if it is one of its events."""
+def event_library(obj: object) -> EventLibrary | None:
+    """Return what reads this object's library's events, if it is one of them."""
     kind = type(obj)
-    adapter = _event_types.get(kind)
-    if adapter is None:
+    library = _event_types.get(kind)
+    if library is None:
         for candidate in candidates(kind):
             if isinstance(candidate, Events):
                 try:
                     candidate.event_handle(obj)
                 except TypeError:  # not its event
                     continue
-                adapter = _event_types[kind] = candidate
+                library = _event_types[kind] = EventLibrary(
+                    candidate,
+                    candidate.event_handle,
+                    candidate.event_device if isinstance(candidate, LocatesEvents) else None,
+                    candidate.record_event if isinstance(candidate, RecordsEvents) else None,
+                )
                 break
-    return adapter
+    return library
 
 
 def speaks_protocol(obj: object) -> bool:
@@ -173,7 +195,7 @@ def is_foreign(obj: object) -> bool:
     try:
         extract(obj)
     except TypeError:  # nobody's stream
-        return event_adapter(obj) is not None
+        return event_library(obj) is not None
     return True
 
 

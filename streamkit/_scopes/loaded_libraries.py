@@ -11,7 +11,7 @@ from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
 from streamkit._queues import identity, ordering, registry
-from streamkit.protocols import Binding, BindsCurrent, CurrentStream
+from streamkit.protocols import Binding, BindsCurrent, CurrentStream, TellsContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +76,7 @@ def _look_again() -> None:
                     adapter.name,
                     adapter.current,
                     _bind(adapter),
-                    getattr(adapter, "current_context", None),
+                    adapter.current_context if isinstance(adapter, TellsContext) else None,
                 )
                 _found = tuple(
                     sorted((*_found, mover), key=lambda mover: registry.rank(mover.name))

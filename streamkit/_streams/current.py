@@ -11,6 +11,7 @@ from streamkit._host.stream import HostStream
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.wrapping import default_stream, wrap
+from streamkit.protocols import CurrentHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +38,8 @@ def current_stream(
             current, current_here = _ways[library]
         except KeyError:
             adapter = registry.current_of(registry.adapter(library))
-            current, current_here = adapter.current, getattr(adapter, "current_here", None)
+            current_here = adapter.current_here if isinstance(adapter, CurrentHere) else None
+            current = adapter.current
             _ways[library] = current, current_here
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object

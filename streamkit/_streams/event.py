@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import Queue
     from streamkit._queues.lifetime import OwnedEvent
+    from streamkit._queues.registry import EventLibrary
     from streamkit._streams.stream import CudaStream
     from streamkit._waiting.awaitable import Drop, Tell
 
@@ -41,7 +42,7 @@ class CudaEvent(Event, metaclass=Concrete):
         device: int | None,
         owned: OwnedEvent | None,
         native: Any = None,
-        adapter: Any = None,
+        library: EventLibrary | None = None,
         *,
         timing: bool = False,
     ) -> None:
@@ -51,7 +52,7 @@ class CudaEvent(Event, metaclass=Concrete):
         self._device = driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native
-        self._adapter = adapter
+        self._library = library
         self._timing = timing
         # of the last record: the objects through which the same queue records it again, if it can
         # be that quick; and what gives that queue, where this may be part of anybody's capture
@@ -68,10 +69,9 @@ class CudaEvent(Event, metaclass=Concrete):
         """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
         if self._owned is not None:
             return self._owned.handle
-        if self._adapter is None:
+        if self._library is None:
             raise messages.closed(self)
-        handle: int = self._adapter.event_handle(self._native)
-        return handle
+        return self._library.handle(self._native)
 
     @property
     def device(self) -> str:
@@ -163,7 +163,7 @@ class CudaEvent(Event, metaclass=Concrete):
         """
         handle = self.handle
         adapter = registry.adapter(library)
-        if adapter is self._adapter:
+        if self._library is not None and adapter is self._library.adapter:
             return self._native
         if not isinstance(adapter, Events):
             raise messages.library_cannot_take(
@@ -218,15 +218,15 @@ class CudaEvent(Event, metaclass=Concrete):
 
         That way has no ``external``: ValueError if it is asked for.
         """
-        own_way = getattr(self._adapter, "record_event", None)
-        if own_way is None or self._adapter is None:
+        if self._library is None or self._library.record is None:
             return False
+        name = self._library.adapter.name
         if external:
             raise ValueError(
-                f"{self.native!r} is recorded by {self._adapter.name}, which has no external "
+                f"{self.native!r} is recorded by {name}, which has no external "
                 "records. Give an event of StreamKit's: s.record(external=True)"
             )
-        own_way(self._native, stream.to(self._adapter.name))
+        self._library.record(self._native, stream.to(name))
         return True
 
     def __reduce__(self) -> NoReturn:
@@ -255,17 +255,16 @@ def _nothing() -> None:
 
 def borrowed(obj: Any) -> CudaEvent | None:
     """Return an event on somebody's event object, or None if it is not one."""
-    adapter = registry.event_adapter(obj)
-    if adapter is None:
+    library = registry.event_library(obj)
+    if library is None:
         return None
-    read_device = getattr(adapter, "event_device", None)
-    device = read_device(obj) if read_device is not None else None
-    return CudaEvent(device, None, obj, adapter)
+    device = None if library.device is None else library.device(obj)
+    return CudaEvent(device, None, obj, library)
 
 
 def is_event(obj: object) -> bool:
     """Whether this is an event: ours, the host's, or of a library StreamKit knows."""
-    return isinstance(obj, (CudaEvent, Event)) or registry.event_adapter(obj) is not None
+    return isinstance(obj, (CudaEvent, Event)) or registry.event_library(obj) is not None
 
 
 def any_event(obj: object, stream: object) -> CudaEvent:

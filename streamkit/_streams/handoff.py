@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from streamkit._base import messages
-from streamkit._base.adapter import Arrays
 from streamkit._host.stream import HostStream
 from streamkit._queues import keepalive, registry
 from streamkit._streams.current import current_stream
 from streamkit._streams.wrapping import wrap
-from streamkit.protocols import CurrentStream
+from streamkit.protocols import Arrays, CurrentStream, KnowsLoans, RecordsStreams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, StreamLike
+    from streamkit.protocols import StreamLike
 
 ArrayT = TypeVar("ArrayT")
 
 _ON_HOST = 1, 3
 """DLPack's device types of host memory, the second of pinned memory."""
 
-_types: dict[type, Adapter] = {}  # whose arrays they are
+
+class _ArrayLibrary(NamedTuple):
+    """What a handoff calls of an array's library, looked up once for each type of array."""
+
+    name: str
+    device_of: Callable[[Any], int | None]
+    lend: Callable[[Any, object], Any]
+    record_stream: Callable[[Any, Any], bool] | None
+    lent_by: Callable[[Any], Any] | None
+    has_current: bool
+
+
+_types: dict[type, _ArrayLibrary] = {}
 
 
 def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
@@ -46,7 +59,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         raise messages.device_mismatch(array, target, instead)
     if after is not None:
         source: Any = wrap(after)
-    elif library is not None and device is not None and isinstance(library, CurrentStream):
+    elif library is not None and device is not None and library.has_current:
         source = current_stream(library.name, device=device)
     else:
         raise messages.needs_after(array)
@@ -60,23 +73,22 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         target.wait(source)
         target.keep(array)
         return array
-    lent: ArrayT = _lend(array, cast("Any", library), target)
+    lent: ArrayT = _lend(array, cast("_ArrayLibrary", library), target)
     target.wait(source)
     return lent
 
 
-def _place_of(array: object) -> tuple[Adapter | None, int | None]:
-    """Return the adapter of the array's library, if any, and its CUDA device, None on the host."""
+def _place_of(array: object) -> tuple[_ArrayLibrary | None, int | None]:
+    """Return the array's library, if any, and its CUDA device, None on the host."""
     kind = type(array)
     known = _types.get(kind)
-    for adapter in registry.candidates(kind) if known is None else (known,):
-        if isinstance(adapter, Arrays):
-            try:
-                device = adapter.array_device(array)
-            except TypeError:  # not its array
-                continue
-            _types[kind] = adapter
-            return adapter, device
+    for library in _libraries(kind) if known is None else (known,):
+        try:
+            device = library.device_of(array)
+        except TypeError:  # not its array
+            continue
+        _types[kind] = library
+        return library, device
     try:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
     except Exception as error:  # it has none, it is a class, or it knows no such device
@@ -86,16 +98,26 @@ def _place_of(array: object) -> tuple[Adapter | None, int | None]:
     return None, None
 
 
-def _lend(array: Any, library: Arrays, target: CudaStream[Any]) -> Any:
+def _libraries(kind: type) -> Iterator[_ArrayLibrary]:
+    """Yield the libraries with arrays that may have made this type."""
+    for adapter in registry.candidates(kind):
+        if isinstance(adapter, Arrays):
+            yield _ArrayLibrary(
+                adapter.name,
+                adapter.array_device,
+                adapter.lend,
+                adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
+                adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
+                has_current=isinstance(adapter, CurrentStream),
+            )
+
+
+def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
-    record_stream = getattr(library, "record_stream", None)
-    if record_stream is not None and record_stream(array, target.to(library.name)):  # type: ignore[attr-defined]
+    record_stream = library.record_stream
+    if record_stream is not None and record_stream(array, target.to(library.name)):
         return array
-    held = getattr(library, "lent_by", _nobody)(array)
+    held = None if library.lent_by is None else library.lent_by(array)
     # not the array itself if that is lent, or arrays handed to and fro would hold one another
     lent = held.array if isinstance(held, keepalive.Loan) else array
     return library.lend(array, keepalive.Loan(lent, target._live()))  # noqa: SLF001 - next door
-
-
-def _nobody(_: object) -> None:
-    return

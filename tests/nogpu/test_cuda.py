@@ -65,9 +65,9 @@ def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
 
 @pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])
 def test_an_event_of_the_bindings_is_read(kind):
-    adapter = events = registry.event_adapter(kind(64))
-    assert adapter.name == "cuda.bindings"
-    assert events.event_handle(kind(64)) == 64
+    library = registry.event_library(kind(64))
+    assert library.adapter.name == "cuda.bindings"
+    assert library.handle(kind(64)) == 64
 
 
 # -- how far it goes without a driver ----------------------------------------------------------

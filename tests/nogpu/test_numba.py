@@ -45,9 +45,9 @@ def test_a_stream_wants_a_device_only(handle):
 
 
 def test_an_event_is_read():
-    adapter = events = registry.event_adapter(Event(CUevent(64)))
-    assert adapter.name == "numba"
-    assert events.event_handle(Event(CUevent(64))) == 64
+    library = registry.event_library(Event(CUevent(64)))
+    assert library.adapter.name == "numba"
+    assert library.handle(Event(CUevent(64))) == 64
 
 
 def test_an_event_wants_a_device_only():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base import messages
-from streamkit.protocols import BindsCurrent
+from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicable
 
@@ -78,16 +78,17 @@ def current_is_its_own(subject: Subject) -> None:
         shown == sk.wrap(found),
         f"current gives {messages.describe(found)}, current_stream() shows {shown!r}",
     )
-    here = getattr(subject.adapter, "current_here", subject.current)()
-    subject.require(
-        subject.same(here, found),
-        f"current_here gives {messages.describe(here)}, current {messages.describe(found)}",
-    )
-    context = _gate.current_context()
-    told = getattr(subject.adapter, "current_context", _gate.current_context)()
-    subject.require(
-        told == context, f"current_context gives {told!r}, and {context:#x} is the current one"
-    )
+    if isinstance(subject.adapter, CurrentHere):
+        here = subject.adapter.current_here()
+        subject.require(
+            subject.same(here, found),
+            f"current_here gives {messages.describe(here)}, current {messages.describe(found)}",
+        )
+    if isinstance(subject.adapter, TellsContext):
+        told, context = subject.adapter.current_context(), _gate.current_context()
+        subject.require(
+            told == context, f"current_context gives {told!r}, and {context:#x} is the current one"
+        )
 
 
 def enter_moves_and_leave_restores(subject: Subject) -> None:

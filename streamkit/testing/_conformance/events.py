@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit.protocols import LocatesEvents
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicable, Owner
 
@@ -37,10 +38,9 @@ def event_handle_is_live(subject: Subject) -> None:
 
 
 def _require_device(subject: Subject, event: object) -> None:
-    read = getattr(subject.adapter, "event_device", None)
-    if read is None:
+    if not isinstance(subject.adapter, LocatesEvents):
         return
-    device = read(event)
+    device = subject.adapter.event_device(event)
     subject.require(
         device in (None, subject.device),
         f"event_device gives {device!r} for an event of device {subject.device}",
