@@ -45,7 +45,7 @@ class HostRecorder:
         if any(isinstance(scope.stream, HostStream) for scope in scopes):
             return
         for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
-            queue = stream._queue  # noqa: SLF001 - next door
+            queue = stream._work  # noqa: SLF001 - a sync would raise the errors of the block
             mark = Mark(queue)
             queue.put(mark)
             mark.wait()

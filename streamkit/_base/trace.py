@@ -1,4 +1,4 @@
-"""What StreamKit tells an audit itself: what host streams were given, and where the host waited."""
+"""What StreamKit reports to an audit: what host streams are given, and where the host waits."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkit._base.locks import new_lock
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Kind = Literal["function", "scope", "record", "wait", "synchronisation"]
 
 _order = itertools.count()
-_lock = new_lock()
-_listeners: tuple[Callable[[Step], object], ...] = ()
-_UNWATCHED: AbstractContextManager[None] = nullcontext()
+_listeners: list[Callable[[Step], object]] = []
+NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Step:
-    """One thing that a host stream was given, or for which the host waited: any stream's work."""
+    """One thing that a host stream is given, or one wait of the host; a context while it runs."""
 
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Any | None) -> None:
         self.stream, self.mark = stream, mark
@@ -38,11 +35,7 @@ class Step:
         self.start_ns = time.perf_counter_ns()
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Note that it has ended; nothing the second time."""
-        self.end_ns = self.end_ns or time.perf_counter_ns()
+        self.end_ns = self.end_ns or time.perf_counter_ns()  # the first time counts
 
 
 def _name(function: Any) -> str:
@@ -51,42 +44,26 @@ def _name(function: Any) -> str:
 
 
 def note(
-    stream: Any, kind: Kind, what: Any, mark: Any | None = None, *, unless: bool = False
+    stream: Any, kind: Kind, what: Any, mark: Any | None = None
 ) -> AbstractContextManager[None]:
-    """Tell whoever listens what a stream is given, if it is; hold the result while that runs.
+    """Return a context to hold while the step runs, which is reported to all listeners.
 
-    ``stream`` can be the id of a CUDA queue, which nothing here keeps alive.
+    ``stream`` can be the id of a CUDA queue, which keeps no stream alive. ``what`` is a function
+    or a name. ``mark`` is the point of a host queue that the step sets or waits for.
     """
-    return (None if unless else _step(stream, kind, what, mark)) or _UNWATCHED
-
-
-def begin(stream: Any, kind: Kind, what: Any) -> Step | None:
-    """Tell whoever listens what begins now; None if nobody does, else end it."""
-    step = _step(stream, kind, what, None)
-    if step is not None:
-        step.__enter__()
-    return step
-
-
-def _step(stream: Any, kind: Kind, what: Any, mark: Any | None) -> Step | None:
-    listeners = _listeners
-    if not listeners:
-        return None
+    if not _listeners:
+        return NOTHING
     step = Step(stream, kind, what, mark)
-    for listener in listeners:
+    for listener in _listeners.copy():
         listener(step)
     return step
 
 
 def listen(listener: Callable[[Step], object]) -> None:
-    """Have every step from now on told to ``listener``, in the thread that gives it."""
-    global _listeners  # noqa: PLW0603 - one list for the process
-    with _lock:
-        _listeners = (*_listeners, listener)
+    """Report every step from now on to ``listener``, in the thread that gives it."""
+    _listeners.append(listener)
 
 
 def forget(listener: Callable[[Step], object]) -> None:
-    """End that."""
-    global _listeners  # noqa: PLW0603 - one list for the process
-    with _lock:
-        _listeners = tuple(one for one in _listeners if one is not listener)
+    """Report nothing more to ``listener``."""
+    _listeners.remove(listener)

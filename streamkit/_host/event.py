@@ -7,35 +7,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit import errors
 from streamkit._base import messages, trace
 from streamkit._base.static_protocol import Concrete
-from streamkit._host import waits
-from streamkit._queues import registry
-from streamkit.protocols import Event, Stream
+from streamkit._host.work_queue import Mark
+from streamkit.protocols import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._host.work_queue import Mark
+    from streamkit._host.work_queue import WorkQueue
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
+    """Word the question of a host object for something of CUDA."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
         "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
     )
-
-
-def foreign(stream: object, other: object) -> Exception:
-    if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
-        return messages.device_mismatch(
-            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
-        )
-    return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is no host stream or host event."
-    )
-
-
-def _nobody() -> None:
-    return
 
 
 class HostEvent(Event, metaclass=Concrete):
@@ -43,7 +29,7 @@ class HostEvent(Event, metaclass=Concrete):
 
     def __init__(self, *, timing: bool = False) -> None:
         self._mark: Mark | None = None
-        self._source: Callable[[], object] = _nobody  # gives the stream of the last record
+        self._source: Callable[[], object] = lambda: None  # gives the stream of the last record
         self._timing = timing
         self._closed = False
 
@@ -51,6 +37,13 @@ class HostEvent(Event, metaclass=Concrete):
         if self._closed:
             raise messages.closed(self)
         return self._mark
+
+    def _record(self, queue: WorkQueue, source: Callable[[], object]) -> Mark:
+        """Have a new point, for the queue to reach."""
+        self._live()
+        self._source = source
+        self._mark = mark = Mark(queue)
+        return mark
 
     @property
     def handle(self) -> NoReturn:
@@ -100,7 +93,7 @@ class HostEvent(Event, metaclass=Concrete):
         """
         mark = self._live()
         if mark is not None:
-            yield from waits.awaited(mark)
+            yield from mark.__await__()
             mark.raise_error()
 
     def __sub__(self, start: object) -> float:
@@ -118,7 +111,7 @@ class HostEvent(Event, metaclass=Concrete):
             raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
         return mark
 
-    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
+    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the protocol names the argument
         """Raise UnsupportedStreamError: there is no CUDA event behind it."""
         raise no_cuda(self, "an event of another library")
 
@@ -133,6 +126,6 @@ class HostEvent(Event, metaclass=Concrete):
     def __repr__(self) -> str:
         if self._closed:
             return "<streamkit.HostEvent closed>"
-        mark = self._mark  # not self.done, which lets an engine run something
+        mark = self._mark  # not self.done, which lets the scheduler run something
         state = "unrecorded" if mark is None else "done" if mark.is_reached else "pending"
         return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

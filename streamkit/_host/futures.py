@@ -1,4 +1,4 @@
-"""What ``then`` of a host stream calls: in StreamKit's threads, or by the engine there is."""
+"""What ``then`` of a host stream calls: in StreamKit's threads, or by an engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class After:
 
     def __init__(self, name: str) -> None:
         self._line = callbacks.Line()
-        self._queue = WorkQueue(f"{name}-then")  # for an engine, which takes it for a stream
+        self._queue = WorkQueue(f"{name}-then")  # their own, for an engine
 
     def add(
         self,
@@ -30,10 +30,10 @@ class After:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have ``fn`` called after what ``put``, which is given the mark, has queued so far."""
+        """Have ``fn`` called when the mark is reached, which ``put`` queues; return its future."""
         if work_queue.has_engine():
             end = Mark(self._queue)
-            call = callbacks.Call(fn, args, kwargs, future=_Driven(end))
+            call = callbacks.Call(fn, args, kwargs, future=_EngineFuture(end))
             put(mark)
             for item in (Wait(mark), lambda: call.run(mark.error), end):
                 self._queue.put(item)
@@ -49,8 +49,8 @@ class After:
         return call.future
 
 
-class _Driven(callbacks.Outcome):
-    """A future under an engine, which runs nothing unless somebody waits: it waits for its end."""
+class _EngineFuture(callbacks.Outcome):
+    """A future that waits for its end, because an engine runs nothing unless somebody waits."""
 
     def __init__(self, end: Mark) -> None:
         super().__init__()

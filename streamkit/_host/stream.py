@@ -1,8 +1,8 @@
 """``HostStream``: the same interface as a real queue on the CPU, for machines without a GPU.
 
-A busy stream has one worker thread, started when work comes and gone when the queue is empty. The
-body of ``with s:`` is an item of the queue too: the worker hands its turn to the thread that
-entered and goes on when the body is left, so what that thread does meanwhile runs inline.
+A busy stream has one worker thread. It starts when work comes and ends when the queue is empty.
+The body of ``with s:`` is an item of the queue too. The worker stops for as long as the thread
+that entered runs the body, so what that thread gives to the stream meanwhile runs inline.
 """
 
 from __future__ import annotations
@@ -10,119 +10,41 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
 from streamkit._base import messages, trace
+from streamkit._base.locks import new_lock
 from streamkit._base.static_protocol import Concrete
-from streamkit._host.event import HostEvent, foreign, no_cuda
-from streamkit._host.waits import HostWaits
+from streamkit._host.event import HostEvent, no_cuda
 from streamkit._host.work_queue import Mark, Turn, Wait, WorkQueue
-from streamkit._queues import keepalive
+from streamkit._queues import keepalive, registry
 from streamkit._scopes import open_scopes
-from streamkit.protocols import Stream
+from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ParamSpec, Self
+    from collections.abc import Callable, Generator
+    from concurrent.futures import Future
+    from contextlib import AbstractContextManager
+    from typing import ParamSpec, Self, TypeVar
 
-    from streamkit._base.trace import Step
+    from streamkit._host.futures import After
+    from streamkit._host.work_queue import Item
 
     P = ParamSpec("P")
-
-
-class HostScope:
-    """One open scope, as a thread's stack holds it; without a turn until ``begin``."""
-
-    plan = None
-    again = 0
-    _turn: Turn | None = None  # here, because an interrupt can leave it half made
-    _step: Step | None = None  # what an audit is told of it
-
-    def __init__(self, stream: HostStream, key: object) -> None:
-        self.stream = stream
-        self.key = key
-
-    def begin(self) -> None:
-        """Wait for the queue's turn."""
-        queue = self.stream._queue  # noqa: SLF001 - of host streams, as this is
-        self._turn = Turn(queue)
-        with trace.note(self.stream, "synchronisation", "with", unless=queue.idle):
-            self._turn.begin()
-        self._step = trace.begin(self.stream, "scope", "with")
-
-    def leave(self) -> list[str]:
-        """Let the queue go on, if it is held; a second time does what is left."""
-        if self._turn is not None:
-            if self._step is not None:
-                self._step.end()
-            self._turn.end()
-        return []
-
-    def __del__(self) -> None:
-        self.leave()  # the thread ended inside it
-
-
-def enter(stream: HostStream, key: object) -> None:
-    """Open a scope of this thread under ``key``, which must leave it."""
-    stream._check_open()  # noqa: SLF001 - of host streams, as this is
-    scope = HostScope(stream, key)
-    try:
-        if not open_scopes.holds(stream):
-            scope.begin()
-        open_scopes.push(scope)
-    except BaseException:  # an interrupt must not leave the queue held for ever
-        scope.leave()
-        raise
-
-
-class KeptOnHost(keepalive.Kept):
-    """Objects kept until a mark is reached."""
-
-    __slots__ = ("_mark",)
-
-    def __init__(self, objects: tuple[object, ...], mark: Mark) -> None:
-        super().__init__(objects)
-        self._mark = mark
-
-    def has_passed(self) -> bool:
-        """Whether the mark is reached, without letting an engine run anything."""
-        return self._mark.reached.is_set()
-
-
-class HostKeeper:
-    """A host stream as something that keeps objects alive."""
-
-    _ledger: keepalive.Ledger
-    _queue: WorkQueue
-    _check_open: Callable[[], None]
-    _put: Callable[[Callable[[], None]], None]
-
-    @property
-    def dlpack_stream(self) -> None:
-        """None, as DLPack has it for memory of the host."""
-        return
-
-    def keep(self, *objects: object) -> None:
-        """Keep the objects alive until all work submitted so far has run; never blocks.
-
-        A later call of StreamKit, or a garbage collection, lets them go.
-        """
-        self._check_open()
-        mark = Mark(self._queue)
-        self._put(mark)
-        self._ledger.add(KeptOnHost(objects, mark))
-        keepalive.let_go((self._ledger,))
-
+    T = TypeVar("T")
 
 _ids = itertools.count(1)
+_lock = new_lock()
 
 
-class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
+class HostStream(Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.
     """
+
+    _after: After | None = None  # the functions given to ``then``, made at its first use
 
     def __init__(
         self,
@@ -138,8 +60,10 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         self._owned = owned
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
-        self._queue = WorkQueue(f"streamkit-{self._id}")
+        self._work = WorkQueue(f"streamkit-{self._id}")
         self._ledger = keepalive.Ledger()
+
+    # -- what CUDA has and the host has not -----------------------------------------------------
 
     @property
     def handle(self) -> NoReturn:
@@ -150,13 +74,30 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
         raise no_cuda(self, "a handle")
 
-    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the interface
+    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the protocol names the argument
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
         raise no_cuda(self, "a stream of another library")
 
     @property
+    def context(self) -> NoReturn:
+        """Raise UnsupportedStreamError: there is no CUDA context."""
+        raise no_cuda(self, "a context")
+
+    def _refuse_external(self, *, external: bool) -> None:
+        if external:
+            raise errors.UnsupportedStreamError(
+                f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
+            )
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    @property
     def native(self) -> None:
         """None: it wraps nothing."""
+
+    @property
+    def dlpack_stream(self) -> None:
+        """None, as DLPack has it for memory of the host."""
 
     @property
     def device(self) -> str:
@@ -166,7 +107,6 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
     @property
     def device_id(self) -> None:
         """None: it is no CUDA device."""
-        return
 
     @property
     def id(self) -> int:
@@ -180,7 +120,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
     @property
     def owned(self) -> bool:
-        """True, but for the default queues."""
+        """True, except for the default queues."""
         return self._owned
 
     @property
@@ -208,10 +148,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         """False: host work is not captured."""
         return False
 
-    @property
-    def context(self) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA context."""
-        raise no_cuda(self, "a context")
+    # -- giving it work -------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -223,12 +160,12 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
 
-    def _put(self, item: Callable[[], None]) -> None:
+    def _put(self, item: Item) -> None:
         """Queue an item, or run it at once if this thread's body is the running item."""
         if open_scopes.holds(self):
             item()
         else:
-            self._queue.put(item)
+            self._work.put(item)
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue ``fn(*args, **kwargs)``; its error is raised by all that waits for it.
@@ -240,7 +177,7 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
 
         def call() -> None:
             key = object()
-            open_scopes.push(HostScope(self, key))
+            open_scopes.push(_HostScope(self, key))
             try:
                 try:
                     with step:
@@ -251,9 +188,43 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
                 here = threading.current_thread()
                 if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
                     raise  # a Ctrl-C, which comes there only
-                self._queue.first.set(error)
+                self._work.first.set(error)
 
         self._put(call)
+
+    def keep(self, *objects: object) -> None:
+        """Keep the objects alive until all work submitted so far has run; never blocks.
+
+        A later call of StreamKit, or a garbage collection, lets them go.
+        """
+        self._check_open()
+        mark = Mark(self._work)
+        self._put(mark)
+        self._ledger.add(_KeptOnHost(objects, mark))
+        keepalive.let_go((self._ledger,))
+
+    def _enter(self, key: object) -> None:
+        """Open a scope of this thread under ``key``, which must leave it."""
+        self._check_open()
+        scope = _HostScope(self, key)
+        try:
+            if not open_scopes.holds(self):
+                scope.begin(self._work)
+            open_scopes.push(scope)
+        except BaseException:  # an interrupt must not leave the queue held for ever
+            scope.leave()
+            raise
+
+    def __enter__(self) -> Self:
+        """Wait for the queue's turn; the body runs inline as its next item."""
+        self._enter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the item; what other threads submitted meanwhile follows."""
+        open_scopes.leave(self)
+
+    # -- order ----------------------------------------------------------------------------------
 
     def record(
         self, event: object = None, *, timing: bool = False, external: bool = False
@@ -267,11 +238,9 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
             raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
         elif isinstance(event, HostEvent):
             target = event
-            target._live()  # noqa: SLF001 - next door
         else:
-            raise foreign(self, event)
-        target._mark = mark = Mark(self._queue)  # noqa: SLF001 - next door
-        target._source = weakref.ref(self)  # noqa: SLF001 - next door
+            raise _not_on_host(self, event)
+        mark = target._record(self._work, weakref.ref(self))  # noqa: SLF001 - the class is public
         self._put(mark)
         trace.note(self, "record", "record", mark)
         return target
@@ -283,46 +252,152 @@ class HostStream(HostKeeper, HostWaits, Stream, metaclass=Concrete):
         """
         self._check_open()
         self._refuse_external(external=external)
-        if isinstance(other, HostStream):
-            if other is self:
-                return
-            mark = other.record()._mark  # noqa: SLF001 - next door
-        elif isinstance(other, HostEvent):
-            mark = other._live()  # noqa: SLF001 - next door
-        else:
-            raise foreign(self, other)
+        if other is self:
+            return
+        event = other.record() if isinstance(other, HostStream) else other
+        if not isinstance(event, HostEvent):
+            raise _not_on_host(self, event)
+        mark = event._live()  # noqa: SLF001 - the class is public
         if mark is not None:
             trace.note(self, "wait", "wait", mark)
             self._put(Wait(mark))
 
-    def _refuse_external(self, *, external: bool) -> None:
-        if external:
-            raise errors.UnsupportedStreamError(
-                f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
-            )
+    # -- waiting for it -------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        """Wait for the queue's turn; the body runs inline as its next item."""
-        enter(self, self)
-        return self
+    @property
+    def done(self) -> bool:
+        """Whether all work submitted so far has run. Raises the first error of a function."""
+        self._check_open()
+        done = open_scopes.holds(self) or self._work.polled()
+        if done:
+            keepalive.drain()
+            self._work.raise_error()
+        return done
 
-    def __exit__(self, *_: object) -> None:
-        """End the item; what other threads submitted meanwhile follows."""
-        open_scopes.leave(self)
+    def sync(self, timeout: float | None = None) -> None:
+        """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
-    def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a queue is not copied and not sent to another process."""
-        raise messages.not_copied(self)
+        Raises the first error of a submitted function, as does all that waits for that function
+        meanwhile; a wait that begins after it does not. TimeoutError names the stream.
+        """
+        self._check_open()
+        with trace.note(self, "synchronisation", "sync"):
+            mark = self._mark()
+            if mark is not None and not mark.wait(timeout) and timeout is not None:
+                messages.raise_timeout(self, timeout)
+        keepalive.drain()
+        self._work.raise_error(mark)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until all work submitted so far has run; errors as ``sync``'s.
+
+        It takes a running asyncio loop, in any thread. Cancelling the task leaves the work alone.
+        """
+        self._check_open()
+        mark = self._mark()
+        if mark is not None:
+            yield from mark.__await__()
+        keepalive.drain()
+        self._work.raise_error(mark)
+
+    def _mark(self) -> Mark | None:
+        """Mark the present end of the queue; None if it is reached."""
+        if self._work.idle or open_scopes.holds(self):
+            return None
+        mark = Mark(self._work)
+        self._work.put(mark)
+        return mark
+
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have ``fn`` called when all work submitted so far has run; return its future.
+
+        The functions of one stream are called in their order, in one of a few threads of
+        StreamKit's; they hold up no queue. The future has what ``fn`` returns or raises, or the
+        error of a function that was submitted before, which ``sync`` has not told and still will;
+        ``fn`` is not called then, nor once the future is cancelled, as at the end of the
+        interpreter.
+        """
+        self._check_open()
+        from streamkit._host import futures  # noqa: PLC0415 - slow to import, and seldom needed
+
+        with _lock:
+            after = self._after = self._after or futures.After(self._work.name)
+        future: Future[T] = after.add(self._put, Mark(self._work), fn, args, kwargs)
+        return future
+
+    # -- the object -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give up the stream; returns at once, and what was submitted still runs."""
         if self._owned:
             self._closed = True
 
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a queue is not copied and not sent to another process."""
+        raise messages.not_copied(self)
+
     def __repr__(self) -> str:
         name = f" {self._name!r}" if self._name else ""
         state = " closed" if self._closed else " default" if not self._owned else ""
         return f"<streamkit.HostStream{name} cpu id={self._id}{state}>"
+
+
+class _HostScope:
+    """One open scope, as a thread's stack holds it; it has no turn until ``begin``."""
+
+    plan = None
+    again = 0
+    _turn: Turn | None = None  # of the class, because an interrupt can leave it half made
+    _step: AbstractContextManager[None] = trace.NOTHING
+
+    def __init__(self, stream: HostStream, key: object) -> None:
+        self.stream = stream
+        self.key = key
+
+    def begin(self, queue: WorkQueue) -> None:
+        """Wait for the queue's turn."""
+        self._turn = turn = Turn(queue)
+        if queue.idle:
+            turn.begin()
+        else:
+            with trace.note(self.stream, "synchronisation", "with"):
+                turn.begin()
+        self._step = trace.note(self.stream, "scope", "with")
+        self._step.__enter__()
+
+    def leave(self) -> list[str]:
+        """Let the queue go on, if it is held; a second time does what is left."""
+        if self._turn is not None:
+            self._step.__exit__(None, None, None)
+            self._turn.end()
+        return []
+
+    def __del__(self) -> None:
+        self.leave()  # the thread ended inside it
+
+
+class _KeptOnHost(keepalive.Kept):
+    """Objects that are kept until a mark is reached."""
+
+    __slots__ = ("_mark",)
+
+    def __init__(self, objects: tuple[object, ...], mark: Mark) -> None:
+        super().__init__(objects)
+        self._mark = mark
+
+    def has_passed(self) -> bool:
+        """Whether the mark is reached. The parent's never is in a forked child."""
+        return self._mark.reached.is_set()
+
+
+def _not_on_host(stream: HostStream, other: object) -> Exception:
+    if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
+        return messages.device_mismatch(
+            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
+        )
+    return errors.UnsupportedStreamError(
+        f"{messages.describe(other)} is no host stream or host event."
+    )
 
 
 # -- the default queues -----------------------------------------------------------------------

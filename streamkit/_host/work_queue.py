@@ -1,46 +1,28 @@
 """The queue behind a host stream: items in order, on one worker thread while there are any.
 
-An engine can take the place of the worker threads of all queues: ``streamkit.testing`` has one.
-In a forked child all queues begin empty: what they had runs in the parent, which has the threads.
+An engine can run the items of all queues instead of worker threads: that of
+``streamkit.testing.adversarial``. In a forked child all queues begin empty: what they had runs in
+the parent, which has the threads.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
+from streamkit._waiting import awaitable
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     Item = Callable[[], None]
-
-
-class FirstError:
-    """The first error of a queue's items, until the stream tells it: then it has another of these.
-
-    Set by one thread at a time, that whose item runs.
-    """
-
-    __slots__ = ("_trace", "error")
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def set(self, error: BaseException) -> None:
-        """Note an error; nothing if there is one already."""
-        if self.error is None:
-            self._trace = error.__traceback__
-            self.error = error
-
-    def again(self) -> BaseException | None:
-        """Return the error as it was raised: each ``raise`` adds to the traceback it finds."""
-        return None if self.error is None else self.error.with_traceback(self._trace)
 
 
 class Engine(Protocol):
@@ -104,13 +86,35 @@ def _wait(event: threading.Event, timeout: float | None = None) -> bool:
     return event.wait(timeout) if _engine is None else _engine.wait(event, timeout)
 
 
+class FirstError:
+    """The first error of a queue's items, until the stream raises it and begins another of these.
+
+    One thread at a time sets it: the one that runs the queue's item.
+    """
+
+    __slots__ = ("_trace", "error")
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def set(self, error: BaseException) -> None:
+        """Note an error; nothing if there is one already."""
+        if self.error is None:
+            self._trace = error.__traceback__
+            self.error = error
+
+    def again(self) -> BaseException | None:
+        """Return the error as it was raised: each ``raise`` adds to the traceback it finds."""
+        return None if self.error is None else self.error.with_traceback(self._trace)
+
+
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
     __slots__ = ("_failed", "_forks", "_tells", "first", "reached", "time_ns")
 
     def __init__(self, queue: WorkQueue) -> None:
-        self.first = queue.first  # which the queue may have told when this is reached
+        self.first = queue.first  # the queue may have another one when this is reached
         self._failed = False
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
@@ -125,7 +129,7 @@ class Mark:
         self._tell()
 
     def tell(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Have something called when it is reached, by who reaches it; return what forgets it.
+        """Have something called by the thread that reaches the mark; return what cancels that.
 
         At once if it is reached already. It must not block. An engine gets here only while somebody
         waits.
@@ -150,7 +154,7 @@ class Mark:
 
     @property
     def error(self) -> BaseException | None:
-        """The first error before it that was not told when it was made; None until reached."""
+        """The first error before it, if no wait has raised it by then; None until reached."""
         return self.first.again() if self._failed else None
 
     def raise_error(self) -> None:
@@ -161,12 +165,12 @@ class Mark:
 
     @property
     def is_reached(self) -> bool:
-        """Whether nothing is before it any more: in a forked child, the parent's have nothing."""
+        """Whether nothing is before it any more. In a forked child that is so of the parent's."""
         return self.reached.is_set() or self._forks != _forks
 
     @property
     def done(self) -> bool:
-        """Whether it is reached, for somebody who may ask again until it is."""
+        """Whether it is reached, for a caller that may ask again until it is."""
         if _engine is not None:
             _engine.polled()
         return self.is_reached
@@ -174,6 +178,14 @@ class Mark:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is reached; False after ``timeout`` seconds."""
         return self.is_reached or _wait(self.reached, timeout)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until it is reached."""
+        if _engine is not None:
+            yield from awaitable.pass_turn()  # what other tasks submit now takes part
+            self.wait()
+        elif not self.is_reached:
+            yield from awaitable.told(lambda tell: self.tell(functools.partial(tell, None)))
 
 
 class Wait:
@@ -221,7 +233,7 @@ class WorkQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.first = FirstError()  # that no wait for the queue has told
+        self.first = FirstError()  # the one that no wait for the queue has raised
         self.begin()
         _queues.add(self)
 
@@ -238,7 +250,7 @@ class WorkQueue:
         return not self._pending
 
     def polled(self) -> bool:
-        """Whether every item has ended, for somebody who may ask again until it is so."""
+        """Whether every item has ended, for a caller that may ask again until it is so."""
         if _engine is not None:
             _engine.polled()
         return self.idle
@@ -277,16 +289,6 @@ class WorkQueue:
                     _working.discard(self)
             raise
 
-    def raise_error(self, mark: Mark | None = None) -> None:
-        """Raise the first error of an item that was not told; with a mark, that of the mark."""
-        with self._lock:
-            first = self.first if mark is None else mark.first
-            error = first.again() if mark is None else mark.error
-            if error is not None and first is self.first:
-                self.first = FirstError()
-        if error is not None:
-            raise error
-
     def _work(self) -> None:
         forks = _forks
         with self._lock:
@@ -310,12 +312,22 @@ class WorkQueue:
                 self.end_item(item, forks)
 
     def end_item(self, item: Item, forks: int | None = None) -> None:
-        """Note that an item has ended; nothing in a later child than that which queued it."""
+        """Note that an item has ended; nothing in a child forked after it was queued."""
         if forks not in (None, _forks):
             return
         self._pending.discard(item)
         if _engine is not None:
             _engine.ended(self)
+
+    def raise_error(self, mark: Mark | None = None) -> None:
+        """Raise the first error that no wait has raised; with a mark, the error of the mark."""
+        with self._lock:
+            first = self.first if mark is None else mark.first
+            error = first.again() if mark is None else mark.error
+            if error is not None and first is self.first:
+                self.first = FirstError()
+        if error is not None:
+            raise error
 
 
 def _begin_anew() -> None:

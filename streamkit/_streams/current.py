@@ -133,7 +133,7 @@ class use:  # noqa: N801 - used as a function
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
         if isinstance(self.stream, HostStream):
-            stream_module.enter(self.stream, self)
+            self.stream._enter(self)  # noqa: SLF001 - ``with stream`` under another key
         else:
             enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
             enter(open_scopes.stack.scopes, self, self._libraries, self._ordered)

@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
-from streamkit._scopes import open_scopes as open_scopes_module
+from streamkit._scopes import open_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # How often the streams' priorities are drawn again, one of which each seed takes. Never: one stream
 # runs ahead of another as far as it can, which finds work that is unordered with the end of a long
 # queue. Always: each step is drawn by itself, which reaches every order there is.
-_RESTLESS = (0.0, 0.125, 1.0)
+_REDRAW = (0.0, 0.125, 1.0)
 
 
 @contextmanager
@@ -61,8 +61,7 @@ def adversarial(seed: int) -> Generator[None]:
     >>> sorted({first_of_two(seed) for seed in range(10)})
     ['one', 'two']
     """
-    open_scopes = open_scopes_module.stack.scopes
-    if any(isinstance(scope.stream, HostStream) for scope in open_scopes):
+    if any(isinstance(scope.stream, HostStream) for scope in open_scopes.stack.scopes):
         raise errors.ScopeError(
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
             "cannot interleave. Enter it first."
@@ -96,7 +95,7 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             program()
 
 
-class _Lane:
+class _QueueState:
     """The items of one queue that have not run, and the one that runs."""
 
     def __init__(self) -> None:
@@ -112,28 +111,28 @@ class _Scheduler(Engine):
         self._seed = seed
         # An odd seed prefers what the even one before it puts last, so that a pair of seeds tries
         # both orders of what comes first.
-        self._random = random.Random(seed // 2)  # noqa: S311 - to be repeated, not to be secret
+        self._random = random.Random(seed // 2)  # noqa: S311 - it has to be repeatable, not secret
         self._preferred = max if seed % 2 else min
-        self._restless = self._random.choice(_RESTLESS)
+        self._redraw = self._random.choice(_REDRAW)
         self._priorities: dict[WorkQueue, float] = {}
-        self._lanes: dict[WorkQueue, _Lane] = {}  # of those with items that have not ended
+        self._busy: dict[WorkQueue, _QueueState] = {}  # those with items that have not ended
         self._failed: dict[WorkQueue, None] = {}  # in the order of their first errors
         self._changed = threading.Condition()
-        self._resting: set[int] = set()  # threads with nothing to run since the last change
+        self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
     def put(self, queue: WorkQueue, item: Item) -> None:
         with self._changed:
-            self._lanes.setdefault(queue, _Lane()).items.append(item)
+            self._busy.setdefault(queue, _QueueState()).items.append(item)
             self._notify()
 
     def ended(self, queue: WorkQueue) -> None:
         with self._changed:
-            lane = self._lanes.get(queue)
-            if lane is not None:
-                if isinstance(lane.running, Turn) and lane.running.over:
-                    lane.running = None
-                if lane.running is None and not lane.items:
-                    del self._lanes[queue]
+            state = self._busy.get(queue)
+            if state is not None:
+                if isinstance(state.running, Turn) and state.running.over:
+                    state.running = None
+                if state.running is None and not state.items:
+                    del self._busy[queue]
             if queue.first.error is not None:
                 self._failed[queue] = None
             self._notify()
@@ -142,11 +141,11 @@ class _Scheduler(Engine):
         return self._run_until(event.is_set, timeout)
 
     def polled(self) -> None:
-        while self._random.random() < 0.5 and self._step():  # noqa: PLR2004 - a coin
+        while self._random.random() < 1 / 2 and self._step():
             pass
 
     def finish(self) -> None:
-        self._run_until(lambda: not self._lanes)
+        self._run_until(lambda: not self._busy)
 
     def raise_error(self) -> None:
         """Raise the first error of a function that was not raised yet."""
@@ -188,10 +187,10 @@ class _Scheduler(Engine):
         passed = True
         while passed:  # each can set others free
             passed = False
-            for queue, lane in list(self._lanes.items()):
-                while lane.running is None and lane.items and _is_point(lane.items[0]):
+            for queue, state in list(self._busy.items()):
+                while state.running is None and state.items and _is_point(state.items[0]):
                     passed = True
-                    item = lane.items.popleft()
+                    item = state.items.popleft()
                     if isinstance(item, Turn):  # its thread gave it up, and has ended it
                         self.ended(queue)
                         continue
@@ -203,21 +202,21 @@ class _Scheduler(Engine):
         """Choose among the items that may run, and let the chosen one begin; None without any."""
         ready = [
             queue
-            for queue, lane in self._lanes.items()
-            if lane.running is None and not isinstance(lane.items[0], Wait)
+            for queue, state in self._busy.items()
+            if state.running is None and not isinstance(state.items[0], Wait)
         ]
         if not ready:
             return None
-        if self._random.random() < self._restless:
+        if self._random.random() < self._redraw:
             self._priorities.clear()
         for queue in ready:
             self._priorities.setdefault(queue, self._random.random())
         queue = self._preferred(ready, key=self._priorities.__getitem__)
-        lane = self._lanes[queue]
-        lane.running = item = lane.items.popleft()
-        lane.thread = threading.get_ident()
+        state = self._busy[queue]
+        state.running = item = state.items.popleft()
+        state.thread = threading.get_ident()
         if isinstance(item, Turn):
-            lane.thread = item.thread
+            state.thread = item.thread
             item.begun.set()
             self._notify()
         return queue, item
@@ -226,11 +225,11 @@ class _Scheduler(Engine):
         if isinstance(item, Turn):  # its own thread runs it
             return
         try:
-            with _apart():
+            with _outside_scopes():
                 item()
         finally:
             with self._changed:
-                self._lanes[queue].running = None
+                self._busy[queue].running = None
                 queue.end_item(item)
 
     def _rest(self, deadline: float | None) -> bool:
@@ -238,11 +237,11 @@ class _Scheduler(Engine):
         if deadline is not None:
             return self._changed.wait(deadline - time.monotonic())
         self._resting.add(threading.get_ident())
-        busy = {queue.name: lane for queue, lane in self._lanes.items() if lane.running is not None}
-        if all(lane.thread in self._resting for lane in busy.values()):
+        running = {q.name: state for q, state in self._busy.items() if state.running is not None}
+        if all(state.thread in self._resting for state in running.values()):
             raise errors.ScopeError(
                 f"the host work waits for itself, in adversarial({self._seed}): what runs on "
-                f"{', '.join(busy)} waits for its own end, perhaps through other streams. On "
+                f"{', '.join(running)} waits for its own end, perhaps through other streams. On "
                 "worker threads it would hang. Wait outside of it."
             )
         return self._changed.wait()
@@ -256,9 +255,9 @@ def _is_point(item: Item) -> bool:
 
 
 @contextmanager
-def _apart() -> Generator[None]:
-    """Hold the thread's open scopes back: a function runs outside of them, as in a worker."""
-    stack = open_scopes_module.stack
+def _outside_scopes() -> Generator[None]:
+    """Take the thread's open scopes away meanwhile, as a function in a worker has none."""
+    stack = open_scopes.stack
     own, stack.scopes = stack.scopes, []
     try:
         yield

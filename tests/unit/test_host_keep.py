@@ -137,7 +137,7 @@ def test_any_of_these_lets_it_go(stream, hold, look):
     look(stream)
     assert seen() is not None
     gate.open()
-    assert eventually(lambda: stream._queue.idle)
+    assert eventually(lambda: stream._work.idle)
     look(stream)
     assert seen() is None
 
@@ -244,7 +244,7 @@ def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
         done.submit(before.wait)
         done.keep(Ends("passed"))
         before.set()
-        while not done._queue.idle:
+        while not done._work.idle:
             pass
     """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "passed", "")

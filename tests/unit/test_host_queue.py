@@ -78,7 +78,7 @@ def test_of_two_workers_that_are_started_at_once_one_works(stream):
     second, together = threading.Event(), []
 
     def submit():
-        with stream._queue._lock:  # until it is left no worker can begin
+        with stream._work._lock:  # until it is left no worker can begin
             stream.submit(lambda: together.append(second.wait(0.3)))
             stream.submit(second.set)
 
@@ -403,7 +403,7 @@ def test_sync_waits_for_work_submitted_before_it_only(stream, hold):
     syncing = threading.Thread(target=stream.sync, daemon=True)
     syncing.start()
     assert eventually(
-        lambda: len(stream._queue._pending) == 2
+        lambda: len(stream._work._pending) == 2
     )  # what holds it, and what sync waits for
     late = hold(stream)
     stream.submit(second.append, 1)

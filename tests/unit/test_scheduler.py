@@ -581,7 +581,7 @@ def test_a_turn_that_another_thread_began_is_waited_for():
             def start(stream=stream, thread=thread):
                 thread.start()
                 assert eventually(
-                    lambda: len(stream._queue._pending) == 3
+                    lambda: len(stream._work._pending) == 3
                 )  # this, the mark, its turn
 
             stream.submit(start)
