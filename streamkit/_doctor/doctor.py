@@ -1,4 +1,4 @@
-"""What is wrong with this installation and in this process: ``streamkit.doctor()``.
+"""``streamkit.doctor()``: what is wrong with this installation and in this process.
 
 What is installed is read from its metadata, and nothing is imported for it; what is loaded is
 asked. A check that fails is a finding like any other.
@@ -9,16 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from streamkit._doctor import driver_check, process
-from streamkit._doctor import installed as installed_module
+from streamkit._doctor import driver_check
+from streamkit._doctor.installed import Installed
+from streamkit._doctor.process import Process
 from streamkit._doctor.report import Report, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from streamkit._doctor.installed import Progress
     from streamkit.protocols import Finding
-
-    Progress = Callable[[str, int, int], object]
 
 
 def doctor(*, load: bool = False) -> Report:
@@ -37,24 +35,24 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
 
     First the driver, then what is installed, then what is loaded: the order of the findings.
     """
-    installed = installed_module.look()
+    installed = Installed.read()
     findings: list[Finding] = []
     driver = driver_check.look(findings)
     usable = None if findings else driver
-    broken = list(installed_module.load(installed, progress)) if load else []
-    installed = installed_module.asked(installed)
-    findings += tell("what is installed", lambda: installed_module.check(installed, driver))
+    broken = list(installed.load(progress)) if load else []
+    installed = installed.asked()
+    findings += tell("what is installed", lambda: installed.check(driver))
     findings += broken
-    running = process.Running()
+    process = Process()
     if usable is not None:
-        findings += tell("this process", lambda: running.check(installed, usable))
+        findings += tell("this process", lambda: process.check(installed, usable))
     return Report(
         python=sys.version.partition(" ")[0],
         streamkit=str(sys.modules["streamkit"].__version__),
         driver=driver,
-        context=running.context,
-        libraries=installed_module.libraries(installed, running.standing, all_loaded=load),
-        missing=installed_module.missing(installed),
+        context=process.context,
+        libraries=installed.libraries(process.standing, all_loaded=load),
+        missing=installed.missing,
         environment=installed.environment,
         findings=list(dict.fromkeys(findings)),
     )

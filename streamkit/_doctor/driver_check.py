@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import driver, loader
+from streamkit._doctor.installed import NEWEST
 from streamkit._doctor.report import Driver
+from streamkit._queues import registry
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
@@ -59,11 +60,12 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         if devices:
             driver.primary_context(driver.current_device())  # can anything run on it?
     except errors.BackendNotInstalledError:
+        bindings = registry.BY_NAME["cuda.bindings"]
         yield Finding(
             "no-cuda-python",
             "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported",
-            f"Install it: pip install '{DISTRIBUTION}[cuda{12 if version < 13000 else 13}]'",  # noqa: PLR2004 - CUDA 13
-            "cuda.bindings",
+            f"Install it: {bindings.install_line(min(version // 1000, NEWEST))}",
+            bindings.name,
         )
     except errors.NoDeviceError:
         yield _no_device() if version else _no_driver()

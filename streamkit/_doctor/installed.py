@@ -1,4 +1,4 @@
-"""The doctor's look at what is installed: read from metadata, without importing anything."""
+"""What is installed here, and what is wrong with it; nothing is imported to know it."""
 
 from __future__ import annotations
 
@@ -10,100 +10,43 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from streamkit._base.messages import DISTRIBUTION
-from streamkit._doctor.report import Driver, Library, Standing
+from streamkit._doctor.report import Library
 from streamkit._queues import registry
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.metadata import Distribution
 
-    from streamkit._doctor.doctor import Progress
-    from streamkit._doctor.report import Driver
+    from streamkit._base.library import Library as Row
+    from streamkit._doctor.report import Driver, Standing
 
-_CUPY = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"
-_CUDA_PYTHON = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
-_NUMBA = "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"  # ignored: numba-cuda goes through CUDA Python
-
-LEGACY, PER_THREAD = "legacy", "per-thread"
-SWITCHES = (_CUPY, _CUDA_PYTHON, _NUMBA)
-_READERS = {
-    "torch": None,
-    "cupy": _CUPY,
-    "warp": None,
-    "numba": _CUDA_PYTHON,
-    "cuda.core": _CUDA_PYTHON,
-    "cuda.bindings": _CUDA_PYTHON,
-}
-
-
-def default_streams(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return, by library, which default stream its handle 0 is."""
-    return {
-        library: PER_THREAD if switch and _is_on(environment.get(switch, "0")) else LEGACY
-        for library, switch in _READERS.items()
-    }
-
-
-def _is_on(value: str) -> bool:
-    return bool(_number(value))
-
-
-def _number(value: str) -> int | None:
-    try:
-        return int(value)
-    except ValueError:
-        return None
-
-
-def check_switches(here: Collection[str], environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what is wrong with the switches, for the libraries that are here."""
-    for switch in (_CUPY, _CUDA_PYTHON):
-        readers = [name for name in here if _READERS.get(name) == switch]
-        value = environment.get(switch, "0")
-        if readers and _number(value) is None:
-            yield Finding(
-                "per-thread-switches",
-                f"{switch}={value!r} is no number, and {', '.join(readers)} fail(s) on it",
-                f"Unset {switch} before Python starts.",
-            )
-    ignored = _is_on(environment.get(_NUMBA, "0")) and not _is_on(
-        environment.get(_CUDA_PYTHON, "0")
-    )
-    if "numba" in here and ignored:
-        yield Finding(
-            "per-thread-switches",
-            f"{_NUMBA} is set and has no effect: numba-cuda follows {_CUDA_PYTHON}",
-            f"Unset {_NUMBA}.",
-            "numba",
-        )
-    kinds = {name: kind for name, kind in default_streams(environment).items() if name in here}
-    if len(set(kinds.values())) > 1:
-        moved = [name for name, kind in kinds.items() if kind == PER_THREAD]
-        others = [name for name, kind in kinds.items() if kind == LEGACY]
-        switches = sorted({str(_READERS[name]) for name in moved})
-        yield Finding(
-            "per-thread-switches",
-            f"handle 0 is the per-thread default stream for {', '.join(moved)} "
-            f"({' and '.join(switches)}), and the legacy one for {', '.join(others)}",
-            f"Unset {' and '.join(switches)} before Python starts, and give each thread a "
-            "streamkit.new_stream() instead.",
-        )
-
+    Progress = Callable[[str, int, int], object]
 
 CPU = "cpu"
-_OLDEST, _NEWEST = 12, 13
-_EXTRAS = {
-    "torch": "torch",
-    "cupy": "cupy{}",
-    "warp": "warp",
-    "numba": "numba",
-    "cuda.core": "cuda{}",
-    "cuda.bindings": "cuda{}",
-}
+NEWEST = 13
+"""The newest major version of CUDA for which there are builds."""
+
+_OLDEST = 12
+_LEGACY, _PER_THREAD = "legacy", "per-thread"
+_OTHERS_NAME = "streamkit"  # another project, whose package has our name too
+_ROWS = {row.name: row for row in registry.LIBRARIES}
+_SWITCHES = [
+    name for row in registry.LIBRARIES for name in (row.switch, row.ignored_switch) if name
+]
+VARIABLES = (*dict.fromkeys(_SWITCHES), "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
+"""The variables that CUDA or a library reads."""
+
+
+@runtime_checkable
+class TellsCuda(Protocol):
+    """Capability: the adapter of a loaded library tells its CUDA where its metadata do not."""
+
+    def built_for(self) -> str | None:
+        """Return the CUDA that it is built for."""
 
 
 class Package(NamedTuple):
@@ -116,142 +59,262 @@ class Package(NamedTuple):
     module: str
 
 
-def install_line(library: str, major: int) -> str:
-    """Return the line that installs a library for that CUDA major."""
-    return f"pip install '{DISTRIBUTION}[{_EXTRAS[library].format(major)}]'"
-
-
 def replacement(package: Package | None, library: str, major: int) -> str:
     """Return how to have a build for that CUDA, and not the one that is here, if one is."""
-    if library not in _EXTRAS:  # a plugin's
+    row = _ROWS.get(library)
+    if row is None:  # a plugin's
         return f"install a build of {library} for CUDA {major}"
     first = f"pip uninstall {package.name}, then " if package is not None else ""
-    last = f" from an index of CUDA {major} builds" if library == "torch" else ""
-    return f"{first}{install_line(library, major)}{last}"
+    last = f" from an index of CUDA {major} builds" if row.index_sets_cuda else ""
+    return f"{first}{row.install_line(major)}{last}"
 
 
 def newest(driver: Driver | None) -> int:
     """Return the newest major of CUDA for which there are builds, and which the driver serves."""
-    return _NEWEST if driver is None else min(_major(driver.cuda), _NEWEST)
+    return NEWEST if driver is None else min(_major(driver.cuda), NEWEST)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What is installed here, by library."""
+
+    packages: dict[str, Package]
+    variants: dict[str, list[str]]
+    """By library, its distributions, of which only one may be installed."""
+    names_clash: bool
+    """Whether the other project called ``streamkit`` is installed."""
+    environment: dict[str, str]
+    """The variables that CUDA or a library reads, as far as they are set."""
+    loaded: frozenset[str]
+    """The libraries that were loaded before anything was asked."""
+
+    @classmethod
+    def read(cls) -> Installed:
+        """Return what is installed, and the variables that are set."""
+        found = _distributions()
+        packages: dict[str, Package] = {}
+        variants: dict[str, list[str]] = {}
+        for row in registry.LIBRARIES:
+            pattern = row.variants or row.distribution
+            variants[row.name] = sorted(name for name in found if re.fullmatch(pattern, name))
+            for name in variants[row.name][:1]:
+                version, cuda = found[name].version, _cuda_of(row, name, found[name])
+                packages[row.name] = Package(name, version, cuda, row.module)
+        for entry in importlib.metadata.entry_points(group=registry.ENTRY_POINTS):
+            if entry.dist is not None:
+                packages[entry.name] = Package(
+                    entry.dist.name, entry.dist.version, None, entry.name
+                )
+        return cls(
+            packages,
+            variants,
+            _OTHERS_NAME in found,
+            {name: os.environ[name] for name in VARIABLES if name in os.environ},
+            frozenset(registry.loaded()),
+        )
+
+    def load(self, progress: Progress) -> Iterator[Finding]:
+        """Import every installed library; one that cannot be is a finding."""
+        for done, (name, package) in enumerate(self.packages.items()):
+            progress(f"import {name}", done, len(self.packages))
+            try:
+                with warnings.catch_warnings():  # of the library's own modules: not ours to mend
+                    warnings.simplefilter("ignore")
+                    importlib.import_module(package.module)
+            except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
+                yield Finding(
+                    "cannot-be-imported",
+                    f"{name} {package.version} is installed and cannot be imported: "
+                    f"{type(error).__name__}: {error}",
+                    f"Install it again: pip install --force-reinstall "
+                    f"'{package.name}=={package.version}'",
+                    name,
+                )
+
+    def asked(self) -> Installed:
+        """Return it with the CUDA that loaded libraries tell where their metadata do not."""
+        packages = dict(self.packages)
+        for name, load in registry.loaded().items():
+            package = packages.get(name)
+            if package is not None and package.cuda is None and name in _ROWS and _ROWS[name].cuda:
+                with suppress(Exception):  # the look at this process tells that it cannot be asked
+                    adapter = load()
+                    if isinstance(adapter, TellsCuda):
+                        packages[name] = package._replace(cuda=adapter.built_for())
+        return replace(self, packages=packages)
+
+    @property
+    def missing(self) -> list[str]:
+        """The libraries that StreamKit knows and that are neither installed nor loaded."""
+        return [name for name in _ROWS if name not in self.packages and name not in self.loaded]
+
+    def libraries(self, standing: Mapping[str, Standing], *, all_loaded: bool) -> list[Library]:
+        """Return each library that is installed or loaded, with its current stream."""
+        loaded = set(registry.loaded()) if all_loaded else self.loaded
+        rows: list[Library] = []
+        for name in dict.fromkeys([*_ROWS, *self.packages, *loaded]):
+            package = self.packages.get(name)
+            if package is not None or name in loaded:
+                rows.append(
+                    Library(
+                        name,
+                        version=package and package.version,
+                        cuda=package and package.cuda,
+                        loaded=name in loaded,
+                        handle_0=self._handle_0(name),
+                        current=standing.get(name),
+                    )
+                )
+        return rows
+
+    def _is_on(self, switch: str | None) -> bool:
+        return switch is not None and bool(_number(self.environment.get(switch, "0")))
+
+    def _handle_0(self, library: str) -> str:
+        """Return which default stream handle 0 is for a library."""
+        row = _ROWS.get(library)
+        return _PER_THREAD if row is not None and self._is_on(row.switch) else _LEGACY
+
+    # -- what is wrong with it ----------------------------------------------------------------
+
+    def check(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield what is wrong with what is installed, on this driver."""
+        if self.names_clash:
+            yield Finding(
+                "other-streamkit",
+                f"the distribution {_OTHERS_NAME!r} of another project is installed: both have a "
+                "package of this name, and one overwrites the other",
+                f"pip uninstall {_OTHERS_NAME}, then install {DISTRIBUTION} again.",
+            )
+        for library, names in self.variants.items():
+            if len(names) > 1:
+                row = _ROWS[library]
+                yield Finding(
+                    f"two-{library}s",
+                    f"{' and '.join(names)} are installed together, in one folder",
+                    f"pip uninstall {' '.join(names)}, then install the one for your CUDA: "
+                    f"{row.install_line(NEWEST)} ({row.extra_for(_OLDEST)} for CUDA {_OLDEST})",
+                    library,
+                )
+        if driver is not None and driver.devices and "cuda.core" in self.missing:
+            yield Finding(
+                "no-cuda-python",
+                "cuda.core, through which streams wait for each other, is not installed",
+                f"Install it: {_ROWS['cuda.core'].install_line(newest(driver))}",
+                "cuda.core",
+            )
+        yield from self._too_old()
+        yield from self._builds(driver)
+        yield from self._switches()
+        if self.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+            yield Finding(
+                "launch-blocking",
+                "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel, which hides every "
+                "missing wait between streams",
+                "Unset it, unless you look for the kernel that fails.",
+            )
+
+    def _too_old(self) -> Iterator[Finding]:
+        for name, package in self.packages.items():
+            oldest = _ROWS[name].oldest if name in _ROWS else ()
+            number = re.match(r"\d+(\.\d+)*", package.version)
+            if number and tuple(map(int, number[0].split("."))) < oldest:
+                wanted = ".".join(map(str, oldest))
+                yield Finding(
+                    "old-library",
+                    f"{name} {package.version} is older than StreamKit can serve ({wanted})",
+                    f"pip install --upgrade '{package.name}>={wanted}'",
+                    name,
+                )
+
+    def _builds(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield builds for no CUDA, for one that the driver does not serve, or for several."""
+        majors: dict[str, int] = {}
+        for name, package in self.packages.items():
+            if package.cuda == CPU:
+                yield Finding(
+                    f"{name}-cpu",
+                    f"{name} {package.version} is built without CUDA, and has no streams to share",
+                    f"{replacement(package, name, newest(driver))}.",
+                    name,
+                )
+            elif package.cuda is not None:
+                majors[name] = _major(package.cuda)
+        if driver is not None:
+            served = _major(driver.cuda)
+            instead = f", or install a build for CUDA {served}" if served >= _OLDEST else ""
+            for name, major in majors.items():
+                package = self.packages[name]
+                if major > served:
+                    yield Finding(
+                        "driver-older-than-runtime",
+                        f"{name} {package.version} is built for CUDA {package.cuda}, and "
+                        f"the driver serves CUDA {driver.cuda}",
+                        f"Update the NVIDIA driver{instead}.",
+                        name,
+                    )
+        if len(set(majors.values())) > 1:
+            yield self._several(majors, newest(driver))
+
+    def _several(self, majors: Mapping[str, int], most: int) -> Finding:
+        choice = {name: major for name, major in majors.items() if major <= most} or majors
+        # What has its own distribution for each CUDA is the smallest to install again.
+        kept = [major for name, major in choice.items() if not _ROWS[name].variants]
+        wanted = kept[0] if kept else max(choice.values())
+        others = [name for name, major in majors.items() if major != wanted]
+        built = ", ".join(f"{name} for {self.packages[name].cuda}" for name in majors)
+        lines = "; ".join(replacement(self.packages[name], name, wanted) for name in others)
+        return Finding(
+            "cuda-majors",
+            f"the libraries are built for different majors of CUDA ({built}), and each needs its "
+            "own copies of CUDA's libraries",
+            f"Install builds of one major: {lines}.",
+        )
+
+    def _switches(self) -> Iterator[Finding]:
+        """Yield what is wrong with the switches, for the libraries that are installed."""
+        rows = [row for row in registry.LIBRARIES if row.name in self.packages]
+        for switch in dict.fromkeys(row.switch for row in rows if row.switch):
+            value = self.environment.get(switch, "0")
+            if _number(value) is None:
+                readers = ", ".join(row.name for row in rows if row.switch == switch)
+                yield Finding(
+                    "per-thread-switches",
+                    f"{switch}={value!r} is no number, and {readers} fail(s) on it",
+                    f"Unset {switch} before Python starts.",
+                )
+        for row in rows:
+            if self._is_on(row.ignored_switch) and not self._is_on(row.switch):
+                yield Finding(
+                    "per-thread-switches",
+                    f"{row.ignored_switch} is set and has no effect: {row.label} follows "
+                    f"{row.switch}",
+                    f"Unset {row.ignored_switch}.",
+                    row.name,
+                )
+        moved = [row for row in rows if self._is_on(row.switch)]
+        others = [row.name for row in rows if row not in moved]
+        if moved and others:
+            switches = " and ".join(sorted({str(row.switch) for row in moved}))
+            yield Finding(
+                "per-thread-switches",
+                "handle 0 is the per-thread default stream for "
+                f"{', '.join(row.name for row in moved)} ({switches}), and the legacy one for "
+                f"{', '.join(others)}",
+                f"Unset {switches} before Python starts, and give each thread a "
+                "streamkit.new_stream() instead.",
+            )
 
 
 def _major(cuda: str) -> int:
     return int(cuda.partition(".")[0])
 
 
-def check_builds(packages: Mapping[str, Package], driver: Driver | None) -> Iterator[Finding]:
-    """Yield what is built for no CUDA, for one that the driver does not serve, or for several."""
-    torch = packages.get("torch")
-    if torch is not None and torch.cuda == CPU:
-        yield Finding(
-            "torch-cpu",
-            f"torch {torch.version} is built without CUDA, and has no streams to share",
-            f"{replacement(torch, 'torch', newest(driver))}.",
-            "torch",
-        )
-    majors = {
-        name: _major(package.cuda)
-        for name, package in packages.items()
-        if package.cuda is not None and package.cuda != CPU
-    }
-    if driver is not None:
-        served = _major(driver.cuda)
-        instead = f", or install a build for CUDA {served}" if served >= _OLDEST else ""
-        for name, major in majors.items():
-            if major > served:
-                yield Finding(
-                    "driver-older-than-runtime",
-                    f"{name} {packages[name].version} is built for CUDA {packages[name].cuda}, and "
-                    f"the driver serves CUDA {driver.cuda}",
-                    f"Update the NVIDIA driver{instead}.",
-                    name,
-                )
-    if len(set(majors.values())) > 1:
-        yield _several(packages, majors, newest(driver))
-
-
-def _several(packages: Mapping[str, Package], majors: Mapping[str, int], most: int) -> Finding:
-    # what the driver serves goes first, then what is the largest to install again
-    choice = {name: major for name, major in majors.items() if major <= most} or majors
-    wanted = choice.get("torch", choice.get("cuda.bindings", max(choice.values())))
-    others = [name for name, major in majors.items() if major != wanted]
-    built = ", ".join(f"{name} for {packages[name].cuda}" for name in majors)
-    lines = "; ".join(replacement(packages[name], name, wanted) for name in others)
-    return Finding(
-        "cuda-majors",
-        f"the libraries are built for different majors of CUDA ({built}), and each needs its own "
-        "copies of CUDA's libraries",
-        f"Install builds of one major: {lines}.",
-    )
-
-
-class _Known(NamedTuple):
-    distribution: str
-    module: str
-    oldest: tuple[int, ...]
-
-
-KNOWN = {
-    "torch": _Known("torch", "torch", (2, 10)),
-    "cupy": _Known("cupy", "cupy", (14, 0)),
-    "warp": _Known("warp-lang", "warp", (1, 14)),
-    "numba": _Known("numba-cuda", "numba.cuda", ()),
-    "cuda.core": _Known("cuda-core", "cuda.core", (1, 0)),
-    "cuda.bindings": _Known("cuda-bindings", "cuda.bindings", (12, 9)),
-}
-_OTHERS_NAME = "streamkit"  # another project, whose package has our name too
-_READ = (*SWITCHES, "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
-
-
-@dataclass(frozen=True)
-class Installed:
-    """What is installed here, by library; several of one library's distributions exclude others."""
-
-    packages: dict[str, Package]
-    wheels: list[str]
-    """CuPy's distributions."""
-    names_clash: bool
-    """Whether the other project called ``streamkit`` is installed."""
-    environment: dict[str, str]
-    loaded: frozenset[str]
-    """The libraries that were loaded before anything was asked."""
-
-
-def look() -> Installed:
-    """Read what is installed, and the variables that are set."""
-    found = _distributions()
-    wheels = sorted(name for name in found if re.fullmatch(r"cupy(-(cuda|rocm).*)?", name))
-    packages: dict[str, Package] = {}
-    for library, known in KNOWN.items():
-        names = wheels if library == "cupy" else [known.distribution]
-        for name in names:
-            if name in found and library not in packages:
-                cuda = _cuda_of(library, name, found[name])
-                packages[library] = Package(name, found[name].version, cuda, known.module)
-    for entry in importlib.metadata.entry_points(group=registry.ENTRY_POINTS):
-        if entry.dist is not None:
-            packages[entry.name] = Package(entry.dist.name, entry.dist.version, None, entry.name)
-    return Installed(
-        packages,
-        wheels,
-        _OTHERS_NAME in found,
-        {name: os.environ[name] for name in _READ if name in os.environ},
-        frozenset(registry.loaded()),
-    )
-
-
-def asked(installed: Installed) -> Installed:
-    """Return it with the CUDA that CuPy is built for, if it is loaded and its metadata do not say.
-
-    From source or from conda it is called ``cupy``, whatever it is built for.
-    """
-    package = installed.packages.get("cupy")
-    if package is not None and package.cuda is None and "cupy" in registry.loaded():
-        with suppress(Exception):  # told where it is asked for its stream
-            adapter: Any = registry.adapter("cupy")
-            package = package._replace(cuda=adapter.built_for())
-            return replace(installed, packages={**installed.packages, "cupy": package})
-    return installed
+def _number(value: str) -> int | None:
+    try:
+        return int(value)
+    except ValueError:
+        return None
 
 
 def _distributions() -> dict[str, Distribution]:
@@ -267,121 +330,16 @@ def _distributions() -> dict[str, Distribution]:
     return found
 
 
-def _cuda_of(library: str, name: str, distribution: Distribution) -> str | None:
+def _cuda_of(row: Row, name: str, distribution: Distribution) -> str | None:
     """Return the CUDA that a distribution is built for, where its name or files say so."""
-    if library == "cuda.bindings":
-        return ".".join(distribution.version.split(".")[:2])
-    if library == "cupy":
-        suffix = re.match(r"cupy-cuda(\d\d)", name)
-        return suffix and suffix[1]
-    if library == "torch":
+    if row.cuda is None:
+        return None
+    text = f"{name}=={distribution.version}"
+    if row.cuda_file is not None:
         try:
-            path = Path(str(distribution.locate_file("torch/version.py")))
+            path = Path(str(distribution.locate_file(row.cuda_file)))
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return CPU if distribution.version.endswith("+cpu") else None
-        built = re.search(r"^cuda\b.*?=\s*(?:None|['\"]([\d.]+)['\"])", text, re.MULTILINE)
-        return built and (built[1] or CPU)
-    return None
-
-
-def missing(installed: Installed) -> list[str]:
-    """Return the libraries that StreamKit knows and that are neither installed nor loaded."""
-    here = {*installed.packages, *installed.loaded}
-    return [name for name in KNOWN if name not in here]
-
-
-def libraries(
-    installed: Installed, standing: Mapping[str, Standing], *, all_loaded: bool
-) -> list[Library]:
-    """Return each library that is installed or loaded, with where it stands."""
-    loaded = set(registry.loaded()) if all_loaded else installed.loaded
-    defaults = default_streams(installed.environment)
-    rows: list[Library] = []
-    for name in dict.fromkeys([*KNOWN, *installed.packages, *loaded]):
-        package = installed.packages.get(name)
-        if package is not None or name in loaded:
-            rows.append(
-                Library(
-                    name,
-                    version=package and package.version,
-                    cuda=package and package.cuda,
-                    loaded=name in loaded,
-                    handle_0=defaults.get(name, LEGACY),
-                    current=standing.get(name),
-                )
-            )
-    return rows
-
-
-def load(installed: Installed, progress: Progress) -> Iterator[Finding]:
-    """Import every installed library; one that cannot be is a finding."""
-    for done, (name, package) in enumerate(installed.packages.items()):
-        progress(f"import {name}", done, len(installed.packages))
-        try:
-            with warnings.catch_warnings():  # of the library's own modules: not ours to mend
-                warnings.simplefilter("ignore")
-                importlib.import_module(package.module)
-        except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
-            yield Finding(
-                "cannot-be-imported",
-                f"{name} {package.version} is installed and cannot be imported: "
-                f"{type(error).__name__}: {error}",
-                f"Install it again: pip install --force-reinstall "
-                f"'{package.name}=={package.version}'",
-                name,
-            )
-
-
-# -- what is wrong with it --------------------------------------------------------------------
-
-
-def check(installed: Installed, driver: Driver | None) -> Iterator[Finding]:
-    """Yield what is wrong with what is installed, on this driver."""
-    if installed.names_clash:
-        yield Finding(
-            "other-streamkit",
-            f"the distribution {_OTHERS_NAME!r} of another project is installed: both have a "
-            "package of this name, and one overwrites the other",
-            f"pip uninstall {_OTHERS_NAME}, then install {DISTRIBUTION} again.",
-        )
-    if len(installed.wheels) > 1:
-        yield Finding(
-            "two-cupys",
-            f"{' and '.join(installed.wheels)} are installed together, in one folder",
-            f"pip uninstall {' '.join(installed.wheels)}, then install the one for your CUDA: "
-            f"{install_line('cupy', 13)} (cupy12 for CUDA 12)",
-            "cupy",
-        )
-    here = {*installed.packages, *installed.loaded}
-    if driver is not None and driver.devices and "cuda.core" not in here:
-        yield Finding(
-            "no-cuda-python",
-            "cuda.core, through which streams wait for each other, is not installed",
-            f"Install it: {install_line('cuda.core', newest(driver))}",
-            "cuda.core",
-        )
-    yield from _too_old(installed)
-    yield from check_builds(installed.packages, driver)
-    yield from check_switches(installed.packages, installed.environment)
-    if installed.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        yield Finding(
-            "launch-blocking",
-            "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel, which hides every "
-            "missing wait between streams",
-            "Unset it, unless you look for the kernel that fails.",
-        )
-
-
-def _too_old(installed: Installed) -> Iterator[Finding]:
-    for name, package in installed.packages.items():
-        oldest = KNOWN[name].oldest if name in KNOWN else ()
-        number = re.match(r"\d+(\.\d+)*", package.version)
-        if number and tuple(map(int, number[0].split("."))) < oldest:
-            wanted = ".".join(map(str, oldest))
-            yield Finding(
-                "old-library",
-                f"{name} {package.version} is older than StreamKit can serve ({wanted})",
-                f"pip install --upgrade '{package.name}>={wanted}'",
-                name,
-            )
+    built = re.search(row.cuda, text)
+    return built and (built[1] or CPU)

@@ -1,4 +1,4 @@
-"""The doctor's look at this process: where the loaded libraries stand, and what is left behind."""
+"""What is wrong in this process: the libraries' current streams, and what is left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY, PER_THREAD
-from streamkit._cuda import driver as driver_module
+from streamkit._cuda import driver
 from streamkit._doctor.installed import CPU, newest, replacement
 from streamkit._doctor.report import Standing, tell
 from streamkit._queues import identity, ordering, registry
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from streamkit.protocols import Adapter
 
 
-class Running:
-    """What this process has used."""
+class Process:
+    """What this process uses: its context, and the libraries' current streams."""
 
     def __init__(self) -> None:
         self.context = 0
         self.standing: dict[str, Standing] = {}  # on the current device
 
-    def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
-        """Look at the current device, then at the others that anybody has used."""
-        self.context = driver_module.current_context()
-        device = driver_module.current_device()
-        primary = driver_module.primary_context(device)
+    def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
+        """Look at the current device, then at the others in use."""
+        self.context = driver.current_context()
+        device = driver.current_device()
+        primary = driver.primary_context(device)
         if self.context not in (0, primary):
             yield Finding(
                 "other-context",
@@ -46,14 +46,14 @@ class Running:
             )
         here = _OnDevice(device)
         self.standing = here.standing
-        yield from here.check(installed, driver)
-        for other in range(driver_module.device_count()):
-            if other != device and driver_module.primary_is_active(other):
-                yield from _OnDevice(other).check(installed, driver)
+        yield from here.check(installed, served)
+        for other in range(driver.device_count()):
+            if other != device and driver.primary_is_active(other):
+                yield from _OnDevice(other).check(installed, served)
 
 
 class _OnDevice:
-    """What the loaded libraries answer for one device, and what follows from their answers."""
+    """What the loaded libraries answer for one device, and what is wrong with it."""
 
     def __init__(self, device: int) -> None:
         self.standing: dict[str, Standing] = {}
@@ -61,21 +61,22 @@ class _OnDevice:
         self._streams: dict[str, CudaStream[Any]] = {}
         self._starts_on_default: dict[str, bool] = {}
 
-    def check(self, installed: Installed, driver: Driver) -> Iterator[Finding]:
+    def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
         """Ask each loaded library, with the device's primary context current."""
-        with driver_module.in_context(driver_module.primary_context(self._device)):
+        with driver.in_context(driver.primary_context(self._device)):
             for name, load in registry.loaded().items():
-                ask = functools.partial(self._ask, name, load, installed, driver)
+                ask = functools.partial(self._ask, name, load, installed, served)
                 yield from tell(name, ask, name)
-            for look in (self._captures, self._places, self._contexts, self._mixture):
-                yield from tell("where the libraries stand", look)
+            looks = (self._captures, self._moved, self._contexts, self._frees, self._mixture)
+            for look in looks:
+                yield from tell("the current streams", look)
 
     def _ask(
         self,
         name: str,
         load: Callable[[], Adapter],
         installed: Installed,
-        driver: Driver,
+        served: Driver,
     ) -> Iterator[Finding]:
         adapter = load()
         if isinstance(adapter, CurrentStream):
@@ -85,11 +86,11 @@ class _OnDevice:
                 self._streams[name] = stream
                 self._starts_on_default[name] = traits_of(adapter).starts_on_default
             except CaptureError:
-                pass  # it stands on the legacy stream, and the capture is a finding
+                pass  # its current stream is the legacy one, and the capture is a finding
             except NoDeviceError as error:
                 package = installed.packages.get(name)
                 if package is None or package.cuda != CPU:  # else that is a finding already
-                    yield _no_cuda(name, error, package, driver)
+                    yield _no_cuda(name, error, package, served)
         if isinstance(adapter, Diagnoses):
             yield from adapter.diagnose()
 
@@ -104,7 +105,7 @@ class _OnDevice:
             is_here = queue.device == self._device and queue.handle != LEGACY
             if is_here and identity.is_alive(queue) and ordering.capture_of(queue) is not None:
                 open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
-        if not open_on and driver_module.capture_id(LEGACY) is not None:
+        if not open_on and driver.capture_id(LEGACY) is not None:
             open_on[LEGACY] = "a blocking stream of this process"
         for stream in open_on.values():
             yield Finding(
@@ -113,8 +114,8 @@ class _OnDevice:
                 "End the capture where it was begun, also if its block raises.",
             )
 
-    def _places(self) -> Iterator[Finding]:
-        """Yield the libraries that are not where this thread's scopes put them, or elsewhere."""
+    def _moved(self) -> Iterator[Finding]:
+        """Yield the libraries whose current stream is not the one that this thread's scopes set."""
         for name, stream in self._streams.items():
             wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
@@ -145,22 +146,23 @@ class _OnDevice:
                     name,
                 )
 
+    def _frees(self) -> Iterator[Finding]:
+        for row in registry.LIBRARIES:
+            standing = self.standing.get(row.name) if row.frees_on_legacy else None
+            if standing is None or standing.kind != "nonblocking":
+                continue
+            if _scope_of(row.name, standing.device) is None:
+                yield Finding(
+                    "blocking-mixture",
+                    f"{row.label} stands on a nonblocking stream of {standing.device} and frees "
+                    "its memory on the legacy default one, which does not wait for it: an array "
+                    "that is dropped early is overwritten",
+                    "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
+                    "arrays until their work has run.",
+                    row.name,
+                )
+
     def _mixture(self) -> Iterator[Finding]:
-        warp = self.standing.get("warp")
-        if (
-            warp is not None
-            and warp.kind == "nonblocking"
-            and _scope_of("warp", warp.device) is None
-        ):
-            yield Finding(
-                "blocking-mixture",
-                f"Warp stands on a nonblocking stream of {warp.device} and frees its memory on the "
-                "legacy default one, which does not wait for it: an array that is dropped early is "
-                "overwritten",
-                "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
-                "arrays until their work has run.",
-                "warp",
-            )
         kinds: dict[bool, list[str]] = {True: [], False: []}
         for name, stream in self._streams.items():
             nonblocking = stream._live().nonblocking  # noqa: SLF001 - as known: nothing is asked
@@ -193,10 +195,10 @@ def _standing(stream: CudaStream[Any]) -> Standing:
 
 
 def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
-    """Return the stream where this thread's scopes should have the library, None if nowhere."""
+    """Return the stream that this thread's scopes made current in the library, None if none."""
     for scope in reversed(open_scopes.stack.scopes):
         plan = getattr(scope, "plan", None)
-        if plan is None or scope.stream.device != device:  # none: a host stream moves no library
+        if plan is None or scope.stream.device != device:  # a host stream moves no library
             continue
         moved = {mover.name for mover in plan.movers}
         if library in moved or library not in {mover.name for mover in plan.known}:
@@ -205,12 +207,12 @@ def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
     return None
 
 
-def _no_cuda(name: str, error: NoDeviceError, package: Package | None, driver: Driver) -> Finding:
+def _no_cuda(name: str, error: NoDeviceError, package: Package | None, served: Driver) -> Finding:
     reason = f": {error.__cause__}" if error.__cause__ else ""
-    instead = replacement(package, name, newest(driver))
+    instead = replacement(package, name, newest(served))
     return Finding(
         "no-cuda",
-        f"{name} cannot use CUDA, and the driver has {len(driver.devices)} device(s){reason}",
+        f"{name} cannot use CUDA, and the driver has {len(served.devices)} device(s){reason}",
         f"Have a build for this driver: {instead}. If it was set after Python had started, "
         "CUDA_VISIBLE_DEVICES can be the reason.",
         name,

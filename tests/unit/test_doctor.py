@@ -15,8 +15,8 @@ from streamkit._base import messages
 from streamkit._cuda import driver as driver_module
 from streamkit._cuda import loader
 from streamkit._doctor import doctor, driver_check
-from streamkit._doctor import installed as installed_module
 from streamkit._doctor import report as report_module
+from streamkit._doctor.installed import VARIABLES, Installed, replacement
 from streamkit._doctor.report import Driver, Library, Report, Standing
 from streamkit._queues import registry
 from streamkit.protocols import Finding
@@ -54,11 +54,11 @@ def installed(tmp_path, monkeypatch):
         monkeypatch.setattr(registry, "loaded", dict)
         only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
         monkeypatch.setattr(importlib.metadata, "distributions", only_here)
-        for name in installed_module._READ:
+        for name in VARIABLES:
             monkeypatch.delenv(name, raising=False)
         for name, value in dict(environment).items():
             monkeypatch.setenv(name, value)
-        return installed_module.look()
+        return Installed.read()
 
     return installed
 
@@ -88,7 +88,7 @@ def test_control_nothing_is_wrong_with_a_sound_installation(
     installed, distributions, torch_cuda, driver
 ):
     found = installed(distributions, torch_cuda)
-    assert codes(installed_module.check(found, driver)) == []
+    assert codes(found.check(driver)) == []
 
 
 CUPY_SWITCH = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"
@@ -127,20 +127,20 @@ def test_a_planted_fault_is_found_and_nothing_else(installed, fault):
     torch_cuda = changes.pop("torch_cuda", "'13.0'")
     wanted = {name: version for name, version in {**CLEAN, **changes}.items() if version}
     found = installed(wanted, torch_cuda, environment)
-    assert codes(installed_module.check(found, DRIVER)) == expected
+    assert codes(found.check(DRIVER)) == expected
 
 
 def test_switches_that_all_libraries_follow_are_no_finding(installed):
     here = {name: version for name, version in CLEAN.items() if name not in ("torch", "warp-lang")}
     found = installed(here, None, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"})
-    assert codes(installed_module.check(found, DRIVER)) == []
-    rows = installed_module.libraries(found, {}, all_loaded=False)
+    assert codes(found.check(DRIVER)) == []
+    rows = found.libraries({}, all_loaded=False)
     assert {row.handle_0 for row in rows} == {"per-thread"}
 
 
 def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
     found = installed({**CLEAN, "torch": "2.13.0+cpu"}, None)
-    assert codes(installed_module.check(found, DRIVER)) == [("torch-cpu", "torch")]
+    assert codes(found.check(DRIVER)) == [("torch-cpu", "torch")]
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
 )
 def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expected):
     """A minor version does not matter: CUDA 13.3 runs on a driver of 13.0."""
-    found = installed_module.check(installed(CLEAN), Driver(served, None, A_GPU))
+    found = installed(CLEAN).check(Driver(served, None, A_GPU))
     assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
 
 
 def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
     found = installed({**CLEAN, "cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"})
-    (two, majors) = installed_module.check(found, DRIVER)
+    (two, majors) = found.check(DRIVER)
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in two.remedy
     assert "pip install 'streamkit-cuda[cupy13]'" in two.remedy
     assert "pip uninstall cupy-cuda12x, then" in majors.remedy
@@ -185,14 +185,14 @@ def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
 def test_the_one_cuda_to_have_is_one_that_the_driver_serves(installed, served, expected):
     mixed = {**CLEAN, "cupy-cuda12x": "14.2.0"}
     del mixed["cupy-cuda13x"]
-    found = installed_module.check(installed(mixed), Driver(served, None, A_GPU))
+    found = installed(mixed).check(Driver(served, None, A_GPU))
     (majors,) = [finding for finding in found if finding.code == "cuda-majors"]
     assert majors.remedy == f"Install builds of one major: {'; '.join(expected)}."
 
 
 def test_a_build_that_is_here_goes_before_another_comes(installed):
     """pip would leave the same version, and CuPy's two distributions share one folder."""
-    packages, tell = installed(CLEAN).packages, installed_module.replacement
+    packages, tell = installed(CLEAN).packages, replacement
     assert tell(packages["cupy"], "cupy", 12) == (
         "pip uninstall cupy-cuda13x, then pip install 'streamkit-cuda[cupy12]'"
     )
@@ -205,7 +205,7 @@ def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path)
     (tmp_path / "torch-2.9.1.dist-info").mkdir()
     (tmp_path / "cupy_cuda12x-14.2.0.dist-info").mkdir()
     found = installed(CLEAN)
-    assert codes(installed_module.check(found, DRIVER)) == []
+    assert codes(found.check(DRIVER)) == []
     assert found.packages["torch"].version == CLEAN["torch"]
 
 
@@ -218,22 +218,22 @@ def test_the_oldest_versions_are_those_of_the_extras():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     wanted = " ".join(line for lines in extras.values() for line in lines).replace(",", " ").split()
-    for library, known in installed_module.KNOWN.items():
-        oldest = ".".join(map(str, known.oldest))
+    for row in registry.LIBRARIES:
+        oldest = ".".join(map(str, row.oldest))
         name = {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-python"}.get(
-            library, known.distribution
+            row.name, row.distribution
         )
         assert (f"{name}>={oldest}" if oldest else name) in wanted
 
 
 def test_what_is_installed_and_what_is_missing_is_listed(installed):
     found = installed({"torch": "2.11.0", "cuda-core": "1.2.2"})
-    rows = installed_module.libraries(found, {}, all_loaded=False)
+    rows = found.libraries({}, all_loaded=False)
     assert [(row.name, row.version, row.cuda) for row in rows] == [
         ("torch", "2.11.0", "13.0"),
         ("cuda.core", "1.2.2", None),
     ]
-    assert installed_module.missing(found) == ["cupy", "warp", "numba", "cuda.bindings"]
+    assert found.missing == ["cupy", "warp", "numba", "cuda.bindings"]
 
 
 def test_a_plugin_is_listed(installed, tmp_path):
@@ -242,7 +242,7 @@ def test_a_plugin_is_listed(installed, tmp_path):
     (tmp_path / "toys-3.1.dist-info/entry_points.txt").write_text(
         "[streamkit.backends]\ntoylib = streamkit_toylib\n"
     )
-    found = installed_module.look()
+    found = Installed.read()
     assert found.packages["toylib"].version == "3.1"
 
 
@@ -254,7 +254,7 @@ def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded
     monkeypatch.syspath_prepend(tmp_path)
     found = installed({"cupy-cuda13x": "14.2.0"}, None)
     told = []
-    (finding,) = installed_module.load(found, lambda *step: told.append(step))
+    (finding,) = found.load(lambda *step: told.append(step))
     assert codes([finding]) == [("cannot-be-imported", "cupy")]
     assert "RuntimeError: its libraries are not there" in finding.what
     assert "'cupy-cuda13x==14.2.0'" in finding.remedy

@@ -39,7 +39,7 @@ LAYERS = (
 """The folders and the public modules: each imports only from those before it."""
 
 # They compare and show libraries by name.
-TOOLS = ("_audit", "_doctor", "_tools")
+TOOLS = ("_audit", "_tools")
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
