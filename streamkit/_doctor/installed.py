@@ -34,10 +34,12 @@ _OLDEST = 12
 _LEGACY, _PER_THREAD = "legacy", "per-thread"
 _OTHERS_NAME = "streamkit"  # another project, whose package has our name too
 _ROWS = {row.name: row for row in registry.LIBRARIES}
-_SWITCHES = [
-    name for row in registry.LIBRARIES for name in (row.switch, row.ignored_switch) if name
-]
-VARIABLES = (*dict.fromkeys(_SWITCHES), "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
+VARIABLES = (
+    *dict.fromkeys(row.switch for row in registry.LIBRARIES if row.switch),
+    *(row.ignored_switch for row in registry.LIBRARIES if row.ignored_switch),
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+)
 """The variables that CUDA or a library reads."""
 
 
