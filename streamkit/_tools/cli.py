@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import streamkit
 from streamkit._base.messages import DISTRIBUTION
-from streamkit._tools import CannotRunError
+from streamkit._tools.machine import CannotRunError
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ The oracle is that of ``streamkit.testing``: raw handles and a gate. Nothing her
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import gc
-import importlib
 import importlib.metadata
 import itertools
 import platform
@@ -19,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import driver
-from streamkit._tools import CannotRunError
+from streamkit._queues import registry
+from streamkit._tools import machine
+from streamkit._tools.machine import CannotRunError, UnusableError
 from streamkit.errors import BackendNotInstalledError
 from streamkit.testing import _gate
 
@@ -29,16 +29,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], object]
 
 NATIVE = "native"
-LABELS = {
-    "torch": "torch",
-    "cupy": "CuPy",
-    "warp": "Warp",
-    "numba": "numba-cuda",
-    "cuda.core": "cuda.core",
-    "cuda.bindings": "cuda.bindings",
-    NATIVE: "StreamKit",
-}
-_DISTRIBUTIONS = {"numba": "numba-cuda", "cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"}
+LABELS = {row.name: row.label for row in registry.LIBRARIES} | {NATIVE: "StreamKit"}
 
 
 @dataclass(frozen=True)
@@ -110,13 +101,11 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
             with _gate.on_device(device):  # whatever context the libraries leave current
                 results.append(examine(first, second))
         progress("done", steps, steps)
-        cuda = int(_gate.ask("cuDriverGetVersion"))
-        name = _gate.ask("cuDeviceGetName", 256, device)
         gc.collect()
     return MatrixReport(
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
-        device=name.partition(b"\0")[0].decode(),
-        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        date=machine.today(),
+        device=driver.device_name(device),
+        cuda=machine.cuda_version(),
         versions={
             "python": platform.python_version(),
             **{"streamkit" if one.name == NATIVE else one.name: one.version for one in found},
@@ -141,17 +130,17 @@ def _require_device() -> None:
 
 def _load(
     device: int, cleanup: contextlib.ExitStack, progress: Progress
-) -> tuple[list[Library], dict[str, str]]:
-    found: list[Library] = []
+) -> tuple[list[LibraryStreams], dict[str, str]]:
+    found: list[LibraryStreams] = []
     missing: dict[str, str] = {}
     for done, (name, label) in enumerate(LABELS.items()):
         progress(f"import {label}", done, len(LABELS) ** 2)  # as many pairs as they can make
         try:
             found.append(load(name, device, cleanup))
         except UnusableError as error:
-            missing[name] = f"{error}. Install a build that does: {install_line(name)}"
+            missing[name] = f"{error}. Install a build that does: {machine.install_line(name)}"
         except ModuleNotFoundError:
-            missing[name] = f"not installed. Install it with: {install_line(name)}"
+            missing[name] = f"not installed. Install it with: {machine.install_line(name)}"
         except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
             missing[name] = f"cannot be used here: {type(error).__name__}: {error}"
     return found, missing
@@ -161,8 +150,8 @@ def _load(
 
 
 @dataclass(frozen=True)
-class Library:
-    """One library's streams on one device."""
+class LibraryStreams:
+    """One library's streams on one device, made and read in its own public way."""
 
     name: str
     version: str
@@ -176,11 +165,7 @@ class Library:
         return stream if self.name == NATIVE else stream.to(self.name)
 
 
-class UnusableError(Exception):
-    """The library is here and cannot use this device."""
-
-
-def load(name: str, device: int, cleanup: contextlib.ExitStack) -> Library:
+def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:
     """Import a library and let it make a stream; any exception says why it cannot."""
     library = _MAKERS[name](device, cleanup)
     if library.handle_of(library.new_stream()) == 0:
@@ -188,26 +173,13 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> Library:
     return library
 
 
-def install_line(name: str) -> str:
-    """Return the line that installs a library beside the CUDA Python that is here."""
-    major = importlib.metadata.version("cuda-bindings").partition(".")[0]
-    extra = {"cupy": f"cupy{major}", "cuda.core": f"cuda{major}"}.get(name, name)
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
-
-
 def _version(name: str) -> str:
-    return importlib.metadata.version(_DISTRIBUTIONS[name])
+    return importlib.metadata.version(registry.BY_NAME[name].distribution)
 
 
-def _import(name: str) -> Any:
-    return importlib.import_module(name)
-
-
-def _torch(device: int, _: contextlib.ExitStack) -> Library:
-    torch = _import("torch")
-    if not torch.cuda.is_available():
-        raise UnusableError(f"torch {torch.__version__} finds no GPU")
-    return Library(
+def _torch(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    torch = machine.load("torch")
+    return LibraryStreams(
         "torch",
         str(torch.__version__),
         lambda: torch.cuda.Stream(device),
@@ -216,10 +188,10 @@ def _torch(device: int, _: contextlib.ExitStack) -> Library:
     )
 
 
-def _cupy(device: int, _: contextlib.ExitStack) -> Library:
-    cupy = _import("cupy")
+def _cupy(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    cupy = machine.load("cupy")
     cupy.cuda.Device(device).use()
-    return Library(
+    return LibraryStreams(
         "cupy",
         str(cupy.__version__),
         lambda: cupy.cuda.Stream(non_blocking=True),
@@ -227,12 +199,9 @@ def _cupy(device: int, _: contextlib.ExitStack) -> Library:
     )
 
 
-def _warp(device: int, _: contextlib.ExitStack) -> Library:
-    warp = _import("warp")
-    warp.init()
-    if not warp.is_cuda_available():
-        raise UnusableError(f"Warp {warp.__version__} finds no GPU")
-    return Library(
+def _warp(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    warp = machine.load("warp")
+    return LibraryStreams(
         "warp",
         str(warp.__version__),
         lambda: warp.Stream(f"cuda:{device}"),
@@ -240,17 +209,21 @@ def _warp(device: int, _: contextlib.ExitStack) -> Library:
     )
 
 
-def _numba(device: int, _: contextlib.ExitStack) -> Library:
-    cuda = _import("numba.cuda")
+def _numba(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    from numba import cuda
+
     cuda.select_device(device)
-    return Library("numba", _version("numba"), cuda.stream, lambda stream: int(stream.handle))
+    return LibraryStreams(
+        "numba", _version("numba"), cuda.stream, lambda stream: int(stream.handle)
+    )
 
 
-def _core(device: int, _: contextlib.ExitStack) -> Library:
-    core = _import("cuda.core")
-    current = core.Device(device)
+def _core(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    from cuda.core import Device
+
+    current = Device(device)
     current.set_current()
-    return Library(
+    return LibraryStreams(
         "cuda.core",
         _version("cuda.core"),
         current.create_stream,
@@ -258,20 +231,21 @@ def _core(device: int, _: contextlib.ExitStack) -> Library:
     )
 
 
-def _bindings(_device: int, cleanup: contextlib.ExitStack) -> Library:
-    driver = _import("cuda.bindings.driver")
-    return Library(
+def _bindings(_device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:
+    from cuda.bindings.driver import CUstream
+
+    return LibraryStreams(
         "cuda.bindings",
         _version("cuda.bindings"),
-        lambda: driver.CUstream(cleanup.enter_context(_gate.raw_stream())),
+        lambda: CUstream(cleanup.enter_context(_gate.raw_stream())),
         int,
         destroys=False,
         holds=False,
     )
 
 
-def _native(device: int, _: contextlib.ExitStack) -> Library:
-    return Library(
+def _native(device: int, _: contextlib.ExitStack) -> LibraryStreams:
+    return LibraryStreams(
         NATIVE,
         sk.__version__,
         lambda: sk.new_stream(device, nonblocking=True),
@@ -294,11 +268,11 @@ _MAKERS = {
 # -- one pair ---------------------------------------------------------------------------------
 
 
-def examine(first: Library, second: Library) -> Pair:
+def examine(first: LibraryStreams, second: LibraryStreams) -> Pair:
     """Let ``second`` take over a stream of ``first``, and wait for another."""
     problems: list[str] = []
 
-    def holds(part: str, test: Callable[[Library, Library], str | None]) -> bool:
+    def holds(part: str, test: Callable[[LibraryStreams, LibraryStreams], str | None]) -> bool:
         try:
             problem = test(first, second)
         except Exception as error:  # noqa: BLE001 - one pair's failure must not stop the others
@@ -319,7 +293,7 @@ def examine(first: Library, second: Library) -> Pair:
     )
 
 
-def _same_queue(first: Library, second: Library) -> str | None:
+def _same_queue(first: LibraryStreams, second: LibraryStreams) -> str | None:
     native = first.new_stream()
     stream = sk.wrap(native)
     view = second.view(stream)
@@ -331,7 +305,7 @@ def _same_queue(first: Library, second: Library) -> str | None:
     return None
 
 
-def _same_device(first: Library, second: Library) -> str | None:
+def _same_device(first: LibraryStreams, second: LibraryStreams) -> str | None:
     native = first.new_stream()
     stream = sk.wrap(native)
     view = second.view(stream)
@@ -346,7 +320,7 @@ def _same_device(first: Library, second: Library) -> str | None:
     return None
 
 
-def _owner_kept(first: Library, second: Library) -> str | None:
+def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> str | None:
     native = first.new_stream()
     handle = first.handle_of(native)
     number = _gate.stream_id(handle)
@@ -364,14 +338,14 @@ def _owner_kept(first: Library, second: Library) -> str | None:
     return None
 
 
-def _control_ran(first: Library, second: Library) -> str | None:
+def _control_ran(first: LibraryStreams, second: LibraryStreams) -> str | None:
     held, other = first.new_stream(), second.new_stream()
     if _gate.runs_beside(first.handle_of(held), second.handle_of(other)):
         return None
     return "work on one queue waits for the other without being told to, which proves nothing"
 
 
-def _order_kept(first: Library, second: Library) -> str | None:
+def _order_kept(first: LibraryStreams, second: LibraryStreams) -> str | None:
     producer, consumer = first.new_stream(), second.new_stream()
     handles = first.handle_of(producer), second.handle_of(consumer)
     if _gate.runs_after(*handles, lambda: sk.wrap(consumer).wait(producer)):

@@ -82,7 +82,7 @@ def test_unchanged_they_work(two):
 def test_a_view_of_another_queue_is_found(two):
     kept = []
 
-    class Astray(matrix.Library):
+    class Astray(matrix.LibraryStreams):
         def view(self, stream):
             kept.extend((stream, sk.new_stream(nonblocking=True)))
             return kept[-1]
@@ -94,7 +94,7 @@ def test_a_view_of_another_queue_is_found(two):
     assert "the driver knows the stream as" in problem
 
 
-class Forgetful(matrix.Library):
+class Forgetful(matrix.LibraryStreams):
     def view(self, stream):
         from cuda.bindings import driver
 

@@ -356,9 +356,14 @@ def test_a_driver_without_the_package_that_calls_it(monkeypatch):
 def libraries_that_import(monkeypatch, able):
     def module(name):
         can = lambda: name in able  # noqa: E731 - short
-        return SimpleNamespace(cuda=SimpleNamespace(is_available=can), is_cuda_available=can)
+        return SimpleNamespace(
+            cuda=SimpleNamespace(is_available=can),
+            is_cuda_available=can,
+            init=lambda: None,
+            __version__="1",
+        )
 
-    monkeypatch.setattr(bench.importlib, "import_module", module)
+    monkeypatch.setattr(importlib, "import_module", module)
 
 
 def test_libraries_that_cannot_use_the_device_are_named(monkeypatch):
@@ -371,6 +376,6 @@ def test_a_library_that_is_broken_is_named_with_its_error(monkeypatch):
     def broken(name):
         raise OSError(f"{name}.so")
 
-    monkeypatch.setattr(bench.importlib, "import_module", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     message = cannot_run(monkeypatch, installed=("torch", "cupy", "warp"))
     assert message == (f"torch cannot be imported (OSError: torch.so). Install it with: {INSTALL}")

@@ -11,8 +11,10 @@ import pytest
 
 from streamkit import errors
 from streamkit._cuda import driver
+from streamkit._tools import machine
 from streamkit._tools import matrix as tool
-from streamkit._tools.matrix import LABELS, Library, MatrixReport, Pair, UnusableError
+from streamkit._tools.machine import UnusableError
+from streamkit._tools.matrix import LABELS, LibraryStreams, MatrixReport, Pair
 
 NAMES = ("torch", "cuda.bindings", "native")
 LOST = ["order: work ran before that for which it was told to wait"]
@@ -61,7 +63,7 @@ def test_the_data_holds_the_verdicts():
 
 @pytest.fixture
 def bindings_13(monkeypatch):
-    monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "13.5.0")
+    monkeypatch.setattr(machine.importlib.metadata, "version", lambda _: "13.5.0")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def bindings_13(monkeypatch):
 )
 @pytest.mark.usefixtures("bindings_13")
 def test_the_line_that_installs_a_library_fits_the_cuda_python_that_is_here(name, extra):
-    assert tool.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
+    assert machine.install_line(name) == f"pip install 'streamkit-cuda[{extra}]'"
 
 
 @pytest.mark.usefixtures("bindings_13")
@@ -82,7 +84,7 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
             raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
         if name == "warp":
             raise RuntimeError("it is broken")
-        return Library(name, "1", object, int)
+        return LibraryStreams(name, "1", object, int)
 
     monkeypatch.setattr(tool, "load", load)
     with contextlib.ExitStack() as cleanup:

@@ -7,8 +7,6 @@ beside them. Here they are run. Nothing here prints.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import importlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base.messages import DISTRIBUTION
-from streamkit._cuda import driver, loader
-from streamkit._tools import CannotRunError
+from streamkit._cuda import driver
+from streamkit._tools import machine
 from streamkit._tools.bench.measurements import (
     SCOPE,
     Count,
@@ -33,6 +31,7 @@ from streamkit._tools.bench.measurements import (
 )
 from streamkit._tools.bench.rows import PLANS
 from streamkit._tools.bench.timing import Libraries, Row
+from streamkit._tools.machine import CannotRunError, UnusableError
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], object]
 
 _ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
-_LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp"}
+_LIBRARIES = "torch", "cupy", "warp"
 _INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
 
 
@@ -113,12 +112,11 @@ def run(
     progress("import streamkit", steps - 1, steps)
     imported = time_import()
     progress("done", steps, steps)
-    version = int(loader.cu.cuDriverGetVersion()[1])
     return BenchReport(
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
+        date=machine.today(),
         device=cuda.get_device_name(libraries.device),
         driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-        cuda=f"{version // 1000}.{version % 1000 // 10}",
+        cuda=machine.cuda_version(),
         cpu=_read("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
         versions=_versions(libraries),
         repeats=repeats,
@@ -159,7 +157,7 @@ def _read(path: str, pattern: str) -> str | None:
 
 def _versions(libraries: Libraries) -> dict[str, str]:
     found = {"streamkit": sk.__version__, "python": platform.python_version()}
-    for name in _LABELS:
+    for name in _LIBRARIES:
         found[name] = str(getattr(libraries, name).__version__)
     for package in ("cuda-bindings", "cuda-core"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -172,7 +170,7 @@ def _versions(libraries: Libraries) -> dict[str, str]:
 
 def load() -> Libraries:
     """Import the libraries and let each touch the device, so that no row pays for that."""
-    missing = [label for name, label in _LABELS.items() if not _installed(name)]
+    missing = [machine.label(name) for name in _LIBRARIES if not _installed(name)]
     try:
         present = driver.is_present()
     except BackendNotInstalledError:  # a driver, but not the package that calls it
@@ -184,13 +182,21 @@ def load() -> Libraries:
         lines.append(f"Not installed: {', '.join(missing)}. Install with: {_INSTALL}")
     if lines:
         raise CannotRunError(" ".join(lines))
-    torch, cupy, warp = (_import(name) for name in _LABELS)
-    usable = (torch.cuda.is_available(), cupy.cuda.is_available(), warp.is_cuda_available())
-    unable = [label for label, able in zip(_LABELS.values(), usable, strict=True) if not able]
+    found: list[Any] = []
+    unable: list[str] = []
+    for name in _LIBRARIES:
+        try:
+            found.append(machine.load(name))
+        except UnusableError:
+            unable.append(machine.label(name))
+        except Exception as error:
+            what = f"{machine.label(name)} cannot be imported ({type(error).__name__}: {error})"
+            raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error
     if unable:
         raise CannotRunError(
             f"No use of the CUDA device by {', '.join(unable)}. Install builds that can: {_INSTALL}"
         )
+    torch, cupy, warp = found
     device = torch.cuda.current_device()
     torch.zeros(1, device=f"cuda:{device}")
     sk.current_streams(device=device)
@@ -203,11 +209,3 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ImportError:
         return False
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        what = f"{_LABELS[name]} cannot be imported ({type(error).__name__}: {error})"
-        raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error

@@ -8,7 +8,6 @@ on a host queue, with what is installed. Nothing here prints.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.resources
 import math
 from contextlib import nullcontext
@@ -16,6 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
+from streamkit._base.messages import DISTRIBUTION
+from streamkit._queues import registry
+from streamkit._tools import machine
+from streamkit._tools.machine import UnusableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,20 +31,21 @@ WEIGHTS = (0.2126, 0.7152, 0.0722)  # how bright red, green and blue look (Rec. 
 STRETCH = 50.0  # faint galaxies become visible
 SHARPEN = 1.5
 
-STAGES = {  # and who may do each: the first library that this machine has
+STAGES = {  # each with the libraries that can do it; the first one found here does
     "luminance": ("torch", "cupy", "warp", "numpy"),
     "stretch": ("cupy", "numpy", "torch", "warp"),
     "sharpen": ("warp", "numpy", "torch", "cupy"),
     "mean": ("cupy", "numpy", "torch", "warp"),
 }
-LABELS = {"torch": "torch", "cupy": "CuPy", "warp": "Warp", "numpy": "NumPy"}
+LIBRARIES = "torch", "cupy", "warp"
+LABELS = {row.name: row.label for row in registry.LIBRARIES} | {"numpy": "NumPy"}
 
 TOLERANCE = 1e-4  # a fortieth of a grey level; float32 takes a hundredth of it
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage as it ran: ``queue`` is where its library really stood."""
+    """One stage as it ran: ``queue`` is that of its library's current stream."""
 
     name: str
     library: str
@@ -52,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo did; ``ok`` if the result is right and every stage stood on the one queue."""
+    """What the demo did; ``ok`` if the result is right and every stage ran on the one queue."""
 
     device: str
     stream: str
@@ -68,7 +72,7 @@ class DemoResult:
 def run(
     *,
     device: str | None = None,
-    libraries: Collection[str] = ("torch", "cupy", "warp"),
+    libraries: Collection[str] = LIBRARIES,
     progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> DemoResult:
     """Run the pipeline and check its result.
@@ -113,14 +117,16 @@ def _equip(
     except sk.BackendNotInstalledError:
         no_gpu = (
             "There is a CUDA driver here, but not the package that calls it. Install it with: "
-            "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12). For now"
+            f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12). For now"
         )
         s = sk.new_stream("cpu")
     found, missing = _load(libraries, s.device)
     if s.device != "cpu" and not found:
+        major = machine.cuda_major()
+        extras = ",".join(registry.BY_NAME[name].extra_for(major) for name in LIBRARIES)
         no_gpu = (
             f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install: "
-            f"pip install 'streamkit-cuda[torch,{_extra('cupy')},warp]'. For now"
+            f"pip install '{DISTRIBUTION}[{extras}]'. For now"
         )
         s = sk.new_stream("cpu")
         found, missing = _load(libraries, s.device)
@@ -129,7 +135,7 @@ def _equip(
         instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
         notes.append(f"{no_gpu} the stages ran on a host queue{instead}.")
     elif "torch" in found:
-        s = sk.wrap(found["torch"].xp.cuda.Stream(s.device_id))  # anybody's stream will do
+        s = sk.wrap(found["torch"].xp.cuda.Stream(s.device_id))  # any library's stream will do
     return s, found, missing, notes
 
 
@@ -153,7 +159,7 @@ def _load(names: Collection[str], device: str) -> tuple[dict[str, Any], dict[str
 
 
 def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
-    """Say on a GPU machine who did a missing library's stages, and how to have it."""
+    """Say which libraries did the stages of those missing here, and what installs these."""
     notes = []
     for name, why in missing.items():
         done = [
@@ -163,15 +169,9 @@ def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
         ]
         note = f"No {LABELS[name]} ({why}): {', '.join(done)}."
         if why == "not installed":
-            note += f" Install it with: pip install 'streamkit-cuda[{_extra(name)}]'"
+            note += f" Install it with: {machine.install_line(name)}"
         notes.append(note)
     return notes
-
-
-def _extra(name: str) -> str:
-    if name != "cupy":
-        return name
-    return "cupy" + importlib.metadata.version("cuda-bindings").partition(".")[0]
 
 
 # -- the run ----------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ def _run_once(
     """Queue all stages, wait once, read the result."""
     on_gpu = s.device != "cpu"
     # All arrays stay referenced until the queue is idle: Warp frees memory without waiting for
-    # work on a non-blocking stream, and torch's streams are such.
+    # non-blocking streams, and torch's streams are non-blocking.
     arrays: dict[str, Any] = {"photograph": photograph}
     marks = []
-    # A host queue takes its items from outside a scope: the scope's body would be one item.
-    # The libraries are named because one that is imported and cannot use this GPU would refuse.
+    # On the host no scope: its body would be one item of the queue.
+    # The libraries are named, because a loaded one that cannot use this GPU would raise.
     with sk.use(s, libraries=libraries, ordered=True) if on_gpu else nullcontext():
         for name, library in plan.items():
             start = s.record(timing=True)
@@ -196,12 +196,12 @@ def _run_once(
             else:
                 s.submit(_step, name, library, arrays)
             end = s.record(timing=True)
-            stood = sk.current_stream(library.name) if on_gpu else s
-            marks.append((name, library, stood, start, end))
+            current = sk.current_stream(library.name) if on_gpu else s
+            marks.append((name, library, current, start, end))
     s.sync()
     stages = [
-        Stage(name, library.name, library.version, _describe(stood), end - start)
-        for name, library, stood, start, end in marks
+        Stage(name, library.name, library.version, _describe(current), end - start)
+        for name, library, current, start, end in marks
     ]
     image = plan["sharpen"].fetch(arrays["sharpen"])
     return stages, image, float(plan["mean"].fetch(arrays["mean"]).reshape(-1)[0])
@@ -221,12 +221,8 @@ def _describe(stream: Any) -> str:
 # -- the stages, in each library --------------------------------------------------------------
 
 
-class UnusableError(Exception):
-    """The library is here and cannot compute on this device."""
-
-
 class _NumPy:
-    """The stages in the words that NumPy, CuPy and torch share."""
+    """The stages by functions that NumPy, CuPy and torch share."""
 
     def __init__(self, xp: Any, device: str) -> None:
         self.name = xp.__name__
@@ -333,18 +329,11 @@ class _Warp:
 
 def load(name: str, device: str) -> _NumPy | _Warp:
     """Import a library that computes on this device; any exception says why there is none."""
-    library: Any = importlib.import_module(name)
     if name == "numpy":
-        return _NumPy(library, device)
+        return _NumPy(importlib.import_module(name), device)
+    library = machine.load(name, on_gpu=device != "cpu")
     if name == "cupy" and device == "cpu":
         raise UnusableError("needs a GPU")
-    if name == "warp":
-        library.init()
-        finds_gpu = library.is_cuda_available
-    else:
-        finds_gpu = library.cuda.is_available
-    if device != "cpu" and not finds_gpu():
-        raise UnusableError(f"{library.__version__} finds no GPU")
     if name == "warp":
         return _Warp(library, device, importlib.import_module("streamkit._tools.demo.warp_kernels"))
     return (_Torch if name == "torch" else _CuPy)(library, device)
