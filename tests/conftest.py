@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from _libraries import cuda_devices, lane, missing, required
+from support.libraries import cuda_devices, lane, missing, required
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from _libraries import lane, missing, need
+from support.libraries import lane, missing, need
 
 HERE = Path(__file__).parent
 GPU = HERE.parent / "gpu"
-sys.path[:0] = [str(HERE), str(GPU)]  # both tiers have the same oracle
-
-import _build  # noqa: E402 - found through the line above
-import _emulator  # noqa: E402 - the same
+import emulator  # noqa: E402 - the same
+from emulator import build  # noqa: E402 - found through the line above
 
 unavailable = pytest.StashKey[str]()
 
@@ -42,14 +39,14 @@ def prepare(config):
     folder = tempfile.TemporaryDirectory(prefix="streamkit-emulated-")
     config.add_cleanup(folder.cleanup)
     try:
-        library = _build.build(Path(folder.name), sanitizer)
-        if sanitizer and str(_build.runtime(sanitizer)) not in os.environ.get("LD_PRELOAD", ""):
-            return f"{sanitizer} needs its runtime: run tests/emulated/sanitized.py {sanitizer}"
-    except _build.CannotBuildError as error:
+        library = build.build(Path(folder.name), sanitizer)
+        if sanitizer and str(build.runtime(sanitizer)) not in os.environ.get("LD_PRELOAD", ""):
+            return f"{sanitizer} needs its runtime: run tests/emulator/sanitized.py {sanitizer}"
+    except build.CannotBuildError as error:
         return str(error)
     before = os.environ.get("LD_LIBRARY_PATH")  # where child processes look
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (folder.name, before)))
-    _emulator.load(library)
+    emulator.load(library)
     return None
 
 
@@ -91,7 +88,7 @@ gate, cells = _gpu.gate, _gpu.cells
 @pytest.fixture(autouse=True)
 def idle(in_primary_context):
     """Start with nothing to do: queues free what the test before has dropped."""
-    from _raw import check, driver
+    from support.gpu.raw import check, driver
 
     check(driver.cuCtxSynchronize())
 
@@ -99,26 +96,26 @@ def idle(in_primary_context):
 @pytest.fixture(autouse=True)
 def no_fault_left():
     """Start without a fault, and end with none that did not come."""
-    _emulator.clear_faults()
+    emulator.clear_faults()
     yield
-    assert _emulator.clear_faults() == 0, "a fault that was set never came"
+    assert emulator.clear_faults() == 0, "a fault that was set never came"
 
 
 @pytest.fixture(autouse=True)
 def no_capture_left():
     """End with no stream that captures: each call that a capture forbids would fail from then."""
     yield
-    assert _emulator.end_captures() == 0, "a stream was left capturing"
+    assert emulator.end_captures() == 0, "a stream was left capturing"
 
 
 @pytest.fixture(params=["recycled", "fresh"])
 def handles(request):
     """Handles that come back at once break what is kept by handle; fresh ones tell dead ones."""
-    _emulator.recycle(request.param == "recycled")
-    _emulator.dead_handles_used()
+    emulator.recycle(request.param == "recycled")
+    emulator.dead_handles_used()
     yield
-    _emulator.recycle(True)
-    assert _emulator.dead_handles_used() == 0, "the driver was given a handle that is not alive"
+    emulator.recycle(True)
+    assert emulator.dead_handles_used() == 0, "the driver was given a handle that is not alive"
 
 
 @pytest.fixture
@@ -135,7 +132,7 @@ def warp():
 @pytest.fixture
 def stands(warp):
     """Where Warp stands on both devices, in Python and natively; after the test as before."""
-    from _raw import current_context
+    from support.gpu.raw import current_context
 
     native = warp._src.context.runtime.core.wp_cuda_context_get_stream
     devices = [warp.get_cuda_device(index) for index in range(2)]
@@ -156,7 +153,7 @@ def stands(warp):
 @pytest.fixture
 def lanes():
     """The streams that StreamKit makes for itself are there, so that others can be counted."""
-    from _waits import have_lanes
+    from support.emulated.waits import have_lanes
 
     have_lanes()
 
@@ -165,8 +162,8 @@ def lanes():
 def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk
-    from _queues import eventually
     from streamkit._waiting import dispatcher
+    from support.queues import eventually
 
     def make(device=None):
         stream = sk.new_stream(device, nonblocking=True)
@@ -174,7 +171,7 @@ def held(gate):
         return stream
 
     yield make
-    _emulator.break_down(0)
+    emulator.break_down(0)
     gate.open()
     found = dispatcher._dispatcher
     assert found is None or eventually(lambda: not found._tracks and not found._new)

@@ -6,13 +6,13 @@ import os
 import sys
 
 import pytest
-from _cupti import Cupti, Kind
-from _raw import check, current_context, driver, make_stream, stream_id
 
 import streamkit as sk
+from emulator.fake_cupti import Cupti, Kind
 from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.cupti import collector
 from streamkit._cuda import driver as driver_module
+from support.gpu.raw import check, current_context, driver, make_stream, stream_id
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import gc
 import weakref
 
 import pytest
-from _raw import check, destroy_stream, driver, make_stream
 
 import streamkit as sk
-from _queues import within
+from support.gpu.raw import check, destroy_stream, driver, make_stream
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
 

@@ -6,13 +6,13 @@ import gc
 from pathlib import Path
 
 import pytest
-from _raw import check, driver
-from _toys import program  # noqa: F401 - a fixture
-from test_interrupts import held, interrupt_everywhere, locks
 
 import streamkit as sk
+from emulated.test_interrupts import held, interrupt_everywhere, locks
 from streamkit._queues import active_captures
 from streamkit._scopes import loaded_libraries
+from support.emulated.toys import program  # noqa: F401 - a fixture
+from support.gpu.raw import check, driver
 
 TAKES_PART = """
 
@@ -194,7 +194,7 @@ def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(prog
         + """
 import sys
 sys.path[:0] = PATHS
-import _emulator
+import emulator
 seen = []
 driver.cuCtxSetCurrent(stream.context)
 for _ in range(2):
@@ -203,14 +203,14 @@ for _ in range(2):
     seen.append(sk.from_handle(int(other)))
     assert not driver.cuGraphDestroy(driver.cuStreamEndCapture(other)[1])[0]
 g = work()
-_emulator.reset_calls()
+emulator.reset_calls()
 g.launch(seen[0])
-assert _emulator.calls("cuStreamWaitEvent") == 0
+assert emulator.calls("cuStreamWaitEvent") == 0
 g.launch(seen[1])
-assert _emulator.calls("cuStreamWaitEvent") == 1
+assert emulator.calls("cuStreamWaitEvent") == 1
 g.launch(seen[1])
-assert _emulator.calls("cuStreamWaitEvent") == 1
-""".replace("PATHS", repr([str(Path(__file__).parent)])),
+assert emulator.calls("cuStreamWaitEvent") == 1
+""".replace("PATHS", repr([str(Path(__file__).parents[1])])),
         onelib=BEGINS,
         twolib=JOINS,
     )

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from _conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
-from _conformance_cases import check_library as check
-from _conformance_mutants import MUTANTS, UNCHANGED, run_kit
-from _libraries import need
 from streamkit import testing
 from streamkit.testing import _gate
+from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
+from support.conformance_cases import check_library as check
+from support.conformance_mutants import MUTANTS, UNCHANGED, run_kit
+from support.libraries import need
 
 
 @pytest.mark.parametrize("library", sorted({*ON_AN_EMULATED_DRIVER} - {"toylib"}))
@@ -26,7 +26,7 @@ def test_the_plugins_adapter_conforms():
     if importlib.util.find_spec("streamkit_toylib") is None:
         pytest.skip("the plugin of tests/plugin is not installed")
     # in a process of its own: once toylib is imported, every scope there moves it too
-    program = "from _conformance_cases import check_library; check_library('toylib')"
+    program = "from support.conformance_cases import check_library; check_library('toylib')"
     paths = os.pathsep.join(sys.path)
     subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}, check=True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from _raw import busy, stream_id, sync
 
 import streamkit as sk
-from _libraries import need
+from support.gpu.raw import busy, stream_id, sync
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 

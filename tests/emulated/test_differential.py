@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from differences import ACCEPTED
+
+from emulator.differences import ACCEPTED
 
 HERE = Path(__file__).parent
 EVIDENCE = HERE.parents[1] / "docs" / "evidence"
@@ -27,7 +28,9 @@ def observations(path):
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory):
     out = tmp_path_factory.mktemp("differential") / "record.json"
-    subprocess.run([sys.executable, HERE / "differential.py", "--out", out], check=True)
+    subprocess.run(
+        [sys.executable, HERE.parent / "emulator/differential.py", "--out", out], check=True
+    )
     return observations(out)
 
 

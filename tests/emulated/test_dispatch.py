@@ -9,17 +9,26 @@ import itertools
 import threading
 import time
 
-import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
-from _waits import Later, a_stream, an_event, is_armed, is_idle, sleeps, wait_for, warm_up
 
+import emulator
 import streamkit as sk
-from _queues import LONG, eventually, within
 from streamkit._cuda import driver as driver_module
 from streamkit._cuda import events
 from streamkit._waiting import callbacks, dispatcher, side_streams, waits
 from streamkit._waiting.semaphore import Semaphore
+from support.emulated.waits import (
+    Later,
+    a_stream,
+    an_event,
+    is_armed,
+    is_idle,
+    sleeps,
+    wait_for,
+    warm_up,
+)
+from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from support.queues import LONG, eventually, within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -70,7 +79,7 @@ def test_an_error_on_the_device_reaches_every_waiter(held, gate):
         for thread in threads:
             thread.start()
         await asyncio.sleep(0.05)
-        _emulator.break_down(CODES.CUDA_ERROR_ILLEGAL_ADDRESS)
+        emulator.break_down(CODES.CUDA_ERROR_ILLEGAL_ADDRESS)
         found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
         return found + [future.exception(LONG) for future in futures]
 
@@ -86,7 +95,7 @@ def test_an_error_on_the_device_reaches_every_waiter(held, gate):
         asyncio.run(wait_for(streams[0]))
     with pytest.raises(sk.DriverError, match="ILLEGAL_ADDRESS"):
         streams[0].then(int)
-    _emulator.break_down(0)
+    emulator.break_down(0)
     gate.open()
     assert streams[0].then(int).result(LONG) == 0
 
@@ -114,14 +123,14 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
     stream = held()
     stream.record()
     gc.collect()
-    before = _emulator.live("events")
-    _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+    before = emulator.live("events")
+    emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
     with pytest.raises(sk.DriverError, match="UNKNOWN") as caught:
         WAYS[way](stream)
     del caught
     gc.collect()
     assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
-    assert _emulator.live("events") == before
+    assert emulator.live("events") == before
     gate.open()
     WAYS[way](stream)
     assert stream.then(int).result(LONG) == 0
@@ -141,10 +150,10 @@ def test_a_call_of_the_dispatcher_that_fails(held, gate, call):
     warm_up()
     stream, told = held(), []
     event, code = stream.record(), CODES.CUDA_ERROR_LAUNCH_FAILED
-    before = _emulator.calls(call)
-    _emulator.fail(call, code)
+    before = emulator.calls(call)
+    emulator.fail(call, code)
     within(lambda: _watch(event, told))
-    assert eventually(lambda: _emulator.calls(call) > before)
+    assert eventually(lambda: emulator.calls(call) > before)
     if not DISPATCHERS[call]:
         assert not told
         gate.open()
@@ -251,10 +260,10 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
 def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate):
     stream = held()
     warm_up()
-    _emulator.reset_calls()
+    emulator.reset_calls()
     future = stream.then(int)
     assert eventually(is_armed)
-    calls = _emulator.all_calls()
+    calls = emulator.all_calls()
     assert calls["cuEventRecord"] == calls["cuStreamWaitEvent"] == calls["cuLaunchHostFunc"] == 1
     gate.open()
     future.result(LONG)
@@ -299,7 +308,7 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
     dispatcher.watch(point)
     del point
     assert eventually(is_armed)
-    _emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
+    emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
     assert eventually(lambda: len(seen) == 2, seconds=LONG / 2), seen
     assert seen == ["streamkit-dispatcher", "in time"]
 
@@ -338,15 +347,15 @@ def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
     warm_up()
     stream, told = held(), []
     event, lanes = stream.record(), dispatcher._dispatcher._lanes
-    before = _emulator.calls(call)
+    before = emulator.calls(call)
     if call == "cuLaunchHostFunc":
-        _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+        emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
         _watch(event, told)
     else:
         _watch(event, told)
         assert eventually(is_armed)
-        _emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
-    assert eventually(lambda: _emulator.calls(call) > before and lanes._aside)
+        emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
+    assert eventually(lambda: emulator.calls(call) > before and lanes._aside)
     assert lanes._free[0]
     assert not any(busy(lane) for lane in lanes._free[0])
     gate.open()
@@ -384,14 +393,14 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
     """Beside many busy streams the driver would block that, and every other thread's calls."""
     stream, other = held(), sk.new_stream()
     monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
-    _emulator.reset_calls()
+    emulator.reset_calls()
     future = stream.then(int)
     assert eventually(lambda: time.monotonic() - _oldest() > dispatcher._LATELY)
     for _ in range(2 * dispatcher._MANY):
         assert other.then(int).result(LONG) == 0
     with pytest.raises(TimeoutError):
         stream.sync(timeout=0.05)
-    assert _emulator.calls("cuStreamCreateWithPriority") == 0
+    assert emulator.calls("cuStreamCreateWithPriority") == 0
     gate.open()
     assert future.result(LONG) == 0
     assert eventually(is_idle)
@@ -400,14 +409,14 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
         futures = [other.then(int) for _ in range(3)]
         assert eventually(is_armed)
     assert [future.result(LONG) for future in futures] == [0] * 3
-    assert _emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
+    assert emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
 
 
 @pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
 def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypatch, of):
     stuck, other = of(held()), sk.new_stream()
     monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
-    _emulator.reset_calls()
+    emulator.reset_calls()
     for _ in range(3):
         with pytest.raises(TimeoutError):
             stuck.sync(timeout=0.01)
@@ -421,7 +430,7 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
         assert future.result(LONG) == 0
         assert eventually(lambda: sleeps(found) and not found._tracks)
         assert gate.closed
-        assert _emulator.calls("cuStreamCreateWithPriority") == 0
+        assert emulator.calls("cuStreamCreateWithPriority") == 0
         gate.open()
         stuck.sync()
         for _ in range(2 * dispatcher._MANY):
@@ -432,14 +441,14 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
         second.open()
         assert future.result(LONG) == 0
     assert eventually(is_idle)
-    assert _emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
+    assert emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
     assert not found._given_up
 
 
 def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
     stream, queues = held(), [object() for _ in range(3 * dispatcher._MANY)]
     monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
-    before = _emulator.live("events")
+    before = emulator.live("events")
     for queue in queues:
         point = dispatcher.Point((event := stream.record()).handle, event, queue, 0, print)
         point.drop()
@@ -447,7 +456,7 @@ def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkey
     del point, event
     found = dispatcher._dispatcher
     assert eventually(lambda: sleeps(found) and not found._tracks)
-    assert _emulator.live("events") - before <= dispatcher._MANY
+    assert emulator.live("events") - before <= dispatcher._MANY
     gate.open()
 
 

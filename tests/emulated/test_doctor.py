@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import json
 
-import _emulator
 import pytest
-from _raw import check, current_context, destroy_stream, driver, make_stream
-from _toys import program
-from test_emulator import run
 
+import emulator
 import streamkit as sk
-from _libraries import need
+from emulated.test_emulator import run
+from support.emulated.toys import program
+from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
+from support.libraries import need
 
 __all__ = ["program"]  # the fixture
 
@@ -123,10 +123,10 @@ def test_looking_changes_nothing():
     try:
         check(driver.cuCtxSetCurrent(context))
         sk.doctor()
-        before = [_emulator.live(kind) for kind in kinds], current_context()
+        before = [emulator.live(kind) for kind in kinds], current_context()
         sk.doctor()
         gc.collect()
-        assert ([_emulator.live(kind) for kind in kinds], current_context()) == before
+        assert ([emulator.live(kind) for kind in kinds], current_context()) == before
     finally:
         check(driver.cuCtxSetCurrent(0))
         check(driver.cuDevicePrimaryCtxRelease(1))

@@ -9,10 +9,11 @@ import sys
 import textwrap
 from pathlib import Path
 
-import _build
-import _emulator
 import pytest
-from _raw import Gate, check, destroy_stream, driver, make_stream, stream_id
+
+import emulator
+from emulator import build
+from support.gpu.raw import Gate, check, destroy_stream, driver, make_stream, stream_id
 
 INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
 INVALID_HANDLE = driver.CUresult.CUDA_ERROR_INVALID_HANDLE
@@ -62,11 +63,11 @@ def test_an_old_driver_lacks_what_came_later():
 
 
 def test_the_n_th_call_fails_and_does_nothing():
-    streams = _emulator.live("streams")
-    _emulator.fail("cuStreamCreate", INVALID_VALUE, nth=2)
+    streams = emulator.live("streams")
+    emulator.fail("cuStreamCreate", INVALID_VALUE, nth=2)
     first = check(driver.cuStreamCreate(0))
     assert driver.cuStreamCreate(0)[0] == INVALID_VALUE
-    assert _emulator.live("streams") == streams + 1
+    assert emulator.live("streams") == streams + 1
     second = check(driver.cuStreamCreate(0))
     destroy_stream(first)
     destroy_stream(second)
@@ -78,25 +79,25 @@ def test_a_fault_from_the_environment():
 
 
 def test_a_fault_that_never_comes_is_counted():
-    _emulator.fail("cuMemAlloc", INVALID_VALUE)
-    assert _emulator.clear_faults() == 1
-    assert _emulator.clear_faults() == 0
+    emulator.fail("cuMemAlloc", INVALID_VALUE)
+    assert emulator.clear_faults() == 1
+    assert emulator.clear_faults() == 0
 
 
 def test_calls_are_counted_under_their_public_name():
-    _emulator.reset_calls()
+    emulator.reset_calls()
     destroy_stream(make_stream())
-    assert _emulator.all_calls() == {"cuStreamCreateWithPriority": 1, "cuStreamDestroy": 1}
-    assert _emulator.calls("cuStreamDestroy") == 1
-    assert _emulator.calls("cuEventCreate") == 0
+    assert emulator.all_calls() == {"cuStreamCreateWithPriority": 1, "cuStreamDestroy": 1}
+    assert emulator.calls("cuStreamDestroy") == 1
+    assert emulator.calls("cuEventCreate") == 0
 
 
 def test_a_child_may_ask_whatever_the_other_threads_of_its_parent_did():
     program = """
         import os, signal, threading
-        import _emulator
+        import emulator
 
-        asked = _emulator._library()
+        asked = emulator._library()
         is_over = threading.Event()
 
         def ask():
@@ -119,31 +120,31 @@ def test_a_child_may_ask_whatever_the_other_threads_of_its_parent_did():
         thread.join()
         print(hung)
     """
-    assert run(program, PYTHONPATH=str(Path(__file__).parent)) == ["0"]
+    assert run(program, PYTHONPATH=str(Path(__file__).parents[1])) == ["0"]
 
 
 def test_what_lives_is_counted():
     kinds = ("streams", "events", "contexts", "graphs", "nodes", "executables")
-    before = {kind: _emulator.live(kind) for kind in kinds}
+    before = {kind: emulator.live(kind) for kind in kinds}
     raw, event = make_stream(), check(driver.cuEventCreate(2))
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
     check(driver.cuEventRecordWithFlags(event, raw, 1))
     graph = check(driver.cuStreamEndCapture(raw))
     executable = check(driver.cuGraphInstantiate(graph, 0))
-    grown = {kind: _emulator.live(kind) - before[kind] for kind in kinds}
+    grown = {kind: emulator.live(kind) - before[kind] for kind in kinds}
     expected = {"streams": 1, "events": 1, "graphs": 1, "nodes": 1, "executables": 1}
     assert grown == {**expected, "contexts": 0}
     check(driver.cuGraphExecDestroy(executable))
     check(driver.cuGraphDestroy(graph))
     check(driver.cuEventDestroy(event))
     destroy_stream(raw)
-    assert {kind: _emulator.live(kind) for kind in kinds} == before
+    assert {kind: emulator.live(kind) for kind in kinds} == before
     with pytest.raises(ValueError, match="unicorns"):
-        _emulator.live("unicorns")
+        emulator.live("unicorns")
 
 
 def test_destroying_the_stream_that_began_a_capture_ends_it():
-    graphs, nodes = _emulator.live("graphs"), _emulator.live("nodes")
+    graphs, nodes = emulator.live("graphs"), emulator.live("nodes")
     raw, side, event = make_stream(), make_stream(), check(driver.cuEventCreate(2))
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
     check(driver.cuEventRecord(event, raw))
@@ -152,7 +153,7 @@ def test_destroying_the_stream_that_began_a_capture_ends_it():
     destroy_stream(raw)
     assert int(check(driver.cuStreamIsCapturing(side))) == 0
     check(driver.cuStreamSynchronize(side))
-    assert (_emulator.live("graphs"), _emulator.live("nodes")) == (graphs, nodes)
+    assert (emulator.live("graphs"), emulator.live("nodes")) == (graphs, nodes)
     check(driver.cuEventDestroy(event))
     destroy_stream(side)
 
@@ -168,7 +169,7 @@ def test_recycled_handles_have_new_ids():
 
 
 def test_fresh_handles_tell_the_use_of_a_dead_one():
-    _emulator.recycle(False)
+    emulator.recycle(False)
     try:
         first = make_stream()
         destroy_stream(first)
@@ -176,21 +177,21 @@ def test_fresh_handles_tell_the_use_of_a_dead_one():
         assert second != first
         assert driver.cuStreamQuery(first)[0] == INVALID_HANDLE
         assert driver.cuStreamDestroy(first)[0] == INVALID_HANDLE
-        assert _emulator.dead_handles_used() == 2
+        assert emulator.dead_handles_used() == 2
         destroy_stream(second)
     finally:
-        _emulator.recycle(True)
+        emulator.recycle(True)
 
 
 def test_it_refuses_to_work_beside_another_driver(tmp_path):
     source = tmp_path / "other.c"
     source.write_text("int cuInit(unsigned flags) { return flags; }\n")
     other = tmp_path / "libcuda.so.2"
-    subprocess.run([_build.compiler(), "-shared", "-o", other, source], check=True)
+    subprocess.run([build.compiler(), "-shared", "-o", other, source], check=True)
     ours = next(
         line.split()[-1]
         for line in Path("/proc/self/maps").read_text().splitlines()
-        if line.endswith(_build.SONAME)
+        if line.endswith(build.SONAME)
     )
     program = f"""
         import ctypes
@@ -229,13 +230,13 @@ def test_what_is_unordered_comes_in_more_than_one_order():
 
 
 def test_captures_left_open_can_be_ended():
-    stream, graphs = make_stream(), _emulator.live("graphs")
+    stream, graphs = make_stream(), emulator.live("graphs")
     check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(0)))
     assert (
         driver.cuStreamSynchronize(stream)[0]
         == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
     )
-    assert _emulator.end_captures() == 1
+    assert emulator.end_captures() == 1
     check(driver.cuStreamSynchronize(stream))
-    assert _emulator.live("graphs") == graphs
+    assert emulator.live("graphs") == graphs
     destroy_stream(stream)

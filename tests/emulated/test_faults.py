@@ -9,21 +9,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-import _operations_of_graphs  # noqa: F401 - its operations are in the table
-import _operations_of_libraries
-import _operations_of_memory  # noqa: F401 - its operations are in the table
-import _operations_of_order  # noqa: F401 - the same
-import _operations_of_scopes  # noqa: F401 - the same
-import _operations_of_streams  # noqa: F401 - the same
 import pytest
-from _careless import CAREFUL, CARELESS
-from _faults import ACCEPTED, needed, try_all
-from _operations import OPERATIONS, Operation, fresh
-from _waits import have_lanes
 
 import streamkit as sk
-from _libraries import installed
 from streamkit._waiting import waits
+from support.emulated.faults import ACCEPTED, needed, try_all
+from support.emulated.faulty_operations import CAREFUL, CARELESS
+from support.emulated.operations import (
+    OPERATIONS,
+    Operation,
+    fresh,
+    graphs,  # noqa: F401 - its operations are in the table
+    libraries,
+    memory,  # noqa: F401 - its operations are in the table
+    order,  # noqa: F401 - the same
+    scopes,  # noqa: F401 - the same
+    streams,  # noqa: F401 - the same
+)
+from support.emulated.waits import have_lanes
+from support.libraries import installed
 
 tried = set()
 
@@ -37,12 +41,12 @@ def quick_collections(primary_context):
     """
     have_lanes()
     if installed("warp"):
-        _operations_of_libraries.warp()
+        libraries.warp()
         from streamkit.backends.warp import lent_queues
 
         lent_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):
-        _operations_of_libraries.numba()
+        libraries.numba()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -74,7 +78,7 @@ def test_every_exception_is_needed():
 
 
 def test_what_is_asked_once_for_the_process():
-    script = Path(__file__).with_name("_first_calls.py")
+    script = Path(__file__).parents[1] / "support/emulated/first_calls.py"
     done = subprocess.run(
         [sys.executable, script],
         capture_output=True,

@@ -7,10 +7,10 @@ it waits.
 from __future__ import annotations
 
 import pytest
-from _toys import program
 
-from _libraries import need
-from _programs import python
+from support.emulated.toys import program
+from support.libraries import need
+from support.programs import python
 
 __all__ = ["program"]  # the fixture
 

@@ -52,7 +52,7 @@ CASES = {
         "test_a_property_and_an_attribute_are_refused",
         "test_right_answers_are_the_stream_they_name",
     ),
-    "test_found": (
+    "test_review_regressions": (
         "test_a_stream_and_an_event_are_not_copied",
         "test_an_owner_found_after_its_view_is_kept",
         "test_a_closed_event_lives_on_in_another_librarys",
@@ -86,7 +86,7 @@ CASES = {
 }
 
 for _module, _names in CASES.items():
-    _found = importlib.import_module(_module)
+    _found = importlib.import_module(f"gpu.{_module}")
     globals().update({name: getattr(_found, name) for name in _names})
 
 

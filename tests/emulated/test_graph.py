@@ -13,19 +13,19 @@ import os
 import threading
 import weakref
 
-import _emulator
 import pytest
-from _graphs import capturing, fill, nothing_left  # noqa: F401 - a fixture
-from _operations import Foreign, foreign
-from _raw import Gate, busy, check, destroy_stream, driver, make_stream
-from _standing import alive
 
+import emulator
 import streamkit as sk
-from _queues import within
 from streamkit._base import garbage
 from streamkit._cuda import graphs
 from streamkit._graphs import disposal
 from streamkit._scopes import loaded_libraries
+from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
+from support.emulated.operations import Foreign, foreign
+from support.emulated.state_snapshot import alive
+from support.gpu.raw import Gate, busy, check, destroy_stream, driver, make_stream
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
@@ -559,7 +559,7 @@ def test_two_threads_capture_at_once(cells):
 def test_a_graph_dropped_inside_a_capture_does_not_disturb_it(cells):
     cell = cells(1)
     stream = sk.new_stream(nonblocking=True)
-    count = _emulator.live("executables")
+    count = emulator.live("executables")
     for _ in range(4):
         with sk.capture(stream) as g:  # drops the one before, inside
             fill(cell, 2, stream.handle)
@@ -567,14 +567,14 @@ def test_a_graph_dropped_inside_a_capture_does_not_disturb_it(cells):
     stream.sync()
     assert cell.read() == 2
     g.close()
-    assert _emulator.live("executables") == count
+    assert emulator.live("executables") == count
 
 
 def test_a_graph_outlives_its_running_launch(cells, gate):
     class Kept:
         pass
 
-    kept, cell, count = Kept(), cells(1), _emulator.live("executables")
+    kept, cell, count = Kept(), cells(1), emulator.live("executables")
     seen = weakref.ref(kept)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
@@ -586,15 +586,15 @@ def test_a_graph_outlives_its_running_launch(cells, gate):
     g.launch(stream)
     del g
     assert seen() is not None
-    assert _emulator.live("executables") == count + 1
+    assert emulator.live("executables") == count + 1
     gate.open()
     stream.sync()
     with sk.capture() as other:
         fill(cell, 2, other.stream.handle)
     assert seen() is None
-    assert _emulator.live("executables") == count + 1
+    assert emulator.live("executables") == count + 1
     other.close()
-    assert _emulator.live("executables") == count
+    assert emulator.live("executables") == count
 
 
 def test_a_closed_graph_lets_go_of_what_it_kept(cells):
@@ -625,17 +625,17 @@ LATER = {
 @pytest.mark.parametrize("later", LATER)
 def test_a_graph_that_ran_when_it_was_dropped_goes_with_a_later_call(cells, gate, later):
     cell, stream = cells(1), sk.new_stream(nonblocking=True)
-    count = _emulator.live("executables")
+    count = emulator.live("executables")
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
     gate.hold(stream.handle)
     g.launch(stream)
     del g
-    assert _emulator.live("executables") == count + 1
+    assert emulator.live("executables") == count + 1
     gate.open()
     check(driver.cuStreamSynchronize(stream.handle))
     LATER[later](stream)
-    assert _emulator.live("executables") == count
+    assert emulator.live("executables") == count
 
 
 @pytest.mark.parametrize(("call", "look"), [("count", "nodes"), ("dot", "to_dot")])
@@ -821,11 +821,11 @@ def test_a_graph_keeps_the_event_that_a_node_names(names):
 
     stream = sk.new_stream(nonblocking=True)
     captured().close()  # the first one makes events that stay
-    events = _emulator.live("events")
+    events = emulator.live("events")
     g = captured()
-    assert _emulator.live("events") == events + 1
+    assert emulator.live("events") == events + 1
     g.close()
-    assert _emulator.live("events") == events
+    assert emulator.live("events") == events
 
 
 @pytest.fixture

@@ -8,17 +8,25 @@ import gc
 import os
 import weakref
 
-import _emulator
 import cuda.core
 import pytest
-from _graphs import capturing, fill, nothing_left  # noqa: F401 - a fixture
-from _operations import in_another_context
-from _raw import busy, check, current_context, destroy_stream, driver, make_stream, stream_id
 
+import emulator
 import streamkit as sk
 from streamkit._cuda import graphs
 from streamkit._graphs import checks
 from streamkit._scopes import loaded_libraries
+from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
+from support.emulated.operations import in_another_context
+from support.gpu.raw import (
+    busy,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    stream_id,
+)
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
@@ -208,9 +216,9 @@ def test_an_end_that_fails_is_a_note_on_the_error_of_the_block(cells):
     with pytest.raises(KeyError) as raised:
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
-            _emulator.break_down(driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+            emulator.break_down(driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
             raise KeyError
-    _emulator.break_down(0)
+    emulator.break_down(0)
     (note,) = raised.value.__notes__
     assert "could not be ended" in note
     assert "ILLEGAL_ADDRESS" in note
@@ -222,7 +230,7 @@ def test_an_end_that_fails_once_is_tried_again(cells):
     with pytest.raises(KeyError) as raised:
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
-            _emulator.fail("cuStreamEndCapture", driver.CUresult.CUDA_ERROR_UNKNOWN)
+            emulator.fail("cuStreamEndCapture", driver.CUresult.CUDA_ERROR_UNKNOWN)
             raise KeyError
     assert not hasattr(raised.value, "__notes__")
     assert not g.stream.is_capturing
@@ -276,7 +284,7 @@ class Kept:
 
 
 def test_what_is_kept_may_hold_the_graph(cells):
-    cell, kept, count = cells(1), Kept(), _emulator.live("executables")
+    cell, kept, count = cells(1), Kept(), emulator.live("executables")
     seen = weakref.ref(kept)
     with sk.capture() as kept.graph:
         fill(cell, 2, kept.graph.stream.handle)
@@ -285,7 +293,7 @@ def test_what_is_kept_may_hold_the_graph(cells):
     gc.collect()
     gc.collect()  # it was given back once, by the graph's own end
     assert seen() is None
-    assert _emulator.live("executables") == count
+    assert emulator.live("executables") == count
 
 
 def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, monkeypatch):
@@ -316,7 +324,7 @@ def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, m
 
 @pytest.mark.parametrize("way", ["closed", "dropped", "collected"])
 def test_a_graph_given_up_in_somebodys_capture_is_destroyed_later(warp, cells, undo, way):
-    cell, raw, count = cells(1), make_stream(), _emulator.live("executables")
+    cell, raw, count = cells(1), make_stream(), emulator.live("executables")
     undo.callback(destroy_stream, raw)
     stream = warp.Stream("cuda:0", cuda_stream=raw)
     with sk.capture() as g:
@@ -337,11 +345,11 @@ def test_a_graph_given_up_in_somebodys_capture_is_destroyed_later(warp, cells, u
             del g, cycle
             gc.collect()
         sk.new_stream()  # one of the calls that destroy what can be
-        assert _emulator.live("executables") == count + 1
+        assert emulator.live("executables") == count + 1
         assert capturing(raw) == 1
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
     sk.new_stream()
-    assert _emulator.live("executables") == count
+    assert emulator.live("executables") == count
     del stream
     gc.collect()
 
@@ -356,7 +364,7 @@ def test_a_child_forked_inside_calls_no_driver(cells):
             fill(cell, 2, g.stream.handle)
             child = os.fork()
             if not child:
-                _emulator.reset_calls()
+                emulator.reset_calls()
                 raise KeyError  # noqa: TRY301 - the child leaves by it
             assert os.waitpid(child, 0)[1] == 0
             assert capturing(g.stream.handle) == 1
@@ -364,7 +372,7 @@ def test_a_child_forked_inside_calls_no_driver(cells):
         if child:
             raise
         is_told = isinstance(error, sk.ScopeError)  # of the device, which cannot be restored
-        os._exit(0 if is_told and not _emulator.all_calls() else 1)
+        os._exit(0 if is_told and not emulator.all_calls() else 1)
     g.launch(g.stream)
     g.stream.sync()
     assert cell.read() == 2

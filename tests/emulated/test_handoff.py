@@ -9,16 +9,16 @@ import sys
 import threading
 import weakref
 
-import _emulator
 import numpy as np
 import pytest
-from _raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
-from test_interrupts import Interrupted
 
+import emulator
 import streamkit as sk
-from _kept import stays_until
-from _libraries import need
+from emulated.test_interrupts import Interrupted
 from streamkit._queues import keepalive
+from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
+from support.keepalive import stays_until
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -108,9 +108,9 @@ def test_on_the_same_queue_it_is_the_same_array_and_nothing_is_asked(make):
     array, stream = make(Memory()), sk.new_stream()
     other = sk.from_handle(stream.handle)
     sk.handoff(array, stream, after=stream)
-    _emulator.reset_calls()
+    emulator.reset_calls()
     assert sk.handoff(array, stream, after=other) is array
-    assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(_emulator.all_calls())
+    assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(emulator.all_calls())
 
 
 @each
@@ -427,7 +427,7 @@ def test_what_the_driver_refuses_at_the_end_is_tried_again(make):
     source, target = streams()
     memory = Memory()
     lent = sk.handoff(make(memory), target, after=source)
-    _emulator.fail("cuStreamIsCapturing", 700)
+    emulator.fail("cuStreamIsCapturing", 700)
     del lent
     assert not memory.freed.is_set()
     target.sync()
@@ -489,7 +489,7 @@ def test_cycles_leave_nothing(make):
     def alive():
         gc.collect()
         keepalive._spare.clear()
-        return {kind: _emulator.live(kind) for kind in ("streams", "events")}
+        return {kind: emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(500)
     before, objects = alive(), len(gc.get_objects())
@@ -514,10 +514,10 @@ def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_calls_nothing(m
         code, said = 1, []
         with contextlib.suppress(BaseException):
             sys.unraisablehook = said.append
-            _emulator.reset_calls()
+            emulator.reset_calls()
             lent.clear()
             gc.collect()
-            code = 2 * memory.freed.is_set() + 4 * bool(_emulator.all_calls()) + 8 * bool(said)
+            code = 2 * memory.freed.is_set() + 4 * bool(emulator.all_calls()) + 8 * bool(said)
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert capfd.readouterr().err == ""

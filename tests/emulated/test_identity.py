@@ -8,11 +8,11 @@ import threading
 import weakref
 
 import pytest
-from _raw import check, current_context, destroy_stream, driver, make_stream, stream_id
-from test_emulator import run
 
 import streamkit as sk
-from _libraries import need
+from emulated.test_emulator import run
+from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream, stream_id
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 

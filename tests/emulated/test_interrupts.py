@@ -14,11 +14,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from _raw import check, destroy_stream, driver, make_stream
 
 import streamkit as sk
-from _libraries import need
-from _queues import LONG, eventually, within
+from support.gpu.raw import check, destroy_stream, driver, make_stream
+from support.libraries import need
+from support.queues import LONG, eventually, within
 
 HERE = str(Path(sk.__file__).parent)
 PATIENCE = 2.0  # seconds

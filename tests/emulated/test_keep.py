@@ -8,20 +8,20 @@ import sys
 import threading
 import weakref
 
-import _emulator
 import pytest
-from _raw import Gate, check, current_context, destroy_stream, driver, make_stream, sync
-from test_emulator import run
-from test_identity import another_context
-from test_interrupts import Interrupted
 
+import emulator
 import streamkit as sk
-from _kept import Thing, array, capsule, stays_until, thing
-from _libraries import need
-from _queues import LONG, eventually, together
+from emulated.test_emulator import run
+from emulated.test_identity import another_context
+from emulated.test_interrupts import Interrupted
 from streamkit._cuda import driver as driver_module
 from streamkit._queues import keepalive, ordering
 from streamkit._waiting import dispatcher, waits
+from support.gpu.raw import Gate, check, current_context, destroy_stream, driver, make_stream, sync
+from support.keepalive import Thing, array, capsule, stays_until, thing
+from support.libraries import need
+from support.queues import LONG, eventually, together
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -393,13 +393,13 @@ def test_events_are_used_again(monkeypatch):
     stream = sk.new_stream(nonblocking=True)
     stream.keep(1)
     stream.sync()
-    before = _emulator.live("events")
-    _emulator.reset_calls()
+    before = emulator.live("events")
+    emulator.reset_calls()
     for _ in range(10):
         stream.keep(object())
         stream.sync()
-    assert _emulator.live("events") == before
-    calls = _emulator.all_calls()
+    assert emulator.live("events") == before
+    calls = emulator.all_calls()
     assert calls["cuEventRecord"] == 10
     assert "cuEventCreate" not in calls
     assert "cuEventSynchronize" not in calls
@@ -408,10 +408,10 @@ def test_events_are_used_again(monkeypatch):
 def test_what_nothing_is_kept_for_costs_nothing():
     stream = sk.new_stream(nonblocking=True)
     stream.sync()
-    _emulator.reset_calls()
+    emulator.reset_calls()
     stream.sync()
     gc.collect()
-    assert "cuEventQuery" not in _emulator.all_calls()
+    assert "cuEventQuery" not in emulator.all_calls()
 
 
 @pytest.mark.timeout(300)
@@ -429,7 +429,7 @@ def test_cycles_leave_nothing():
     def alive():
         gc.collect()
         keepalive._spare.clear()
-        return {kind: _emulator.live(kind) for kind in ("streams", "events")}
+        return {kind: emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(1_000)
     before, objects = alive(), len(gc.get_objects())
@@ -449,7 +449,7 @@ def test_what_cannot_be_asked_is_kept(function):
     stream.keep()
     sync(raw)
     kept, seen = thing()
-    _emulator.fail(function, 700)
+    emulator.fail(function, 700)
     stream.keep(kept)
     del kept
     assert seen() is not None
@@ -491,7 +491,7 @@ def test_a_forked_child_drops_nothing():
     lines = run(f"""
         import gc, os, sys
         sys.path[:0] = {sys.path!r}
-        from _raw import Gate, check, driver
+        from support.gpu.raw import Gate, check, driver
         import streamkit as sk
 
         class Ends:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from _toys import WITHOUT_CUDA, program
-
 import streamkit as sk
-from _libraries import need
+from support.emulated.toys import WITHOUT_CUDA, program
+from support.libraries import need
 
 __all__ = ["program"]  # the fixture
 

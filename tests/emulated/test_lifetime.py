@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-import _emulator
 import pytest
-from _raw import check, driver, make_stream, sync
-from test_identity import another_context
 
+import emulator
 import streamkit as sk
-from _libraries import need
+from emulated.test_identity import another_context
+from support.gpu.raw import check, driver, make_stream, sync
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -120,11 +120,11 @@ def test_an_event_of_another_context_is_destroyed():
     with another_context():
         stream = sk.from_handle(make_stream())
         stream.record()
-        before = _emulator.live("events")
+        before = emulator.live("events")
         event = stream.record(timing=True)
-        assert _emulator.live("events") == before + 1
+        assert emulator.live("events") == before + 1
         event.close()
         del event
         gc.collect()
-        assert _emulator.live("events") == before
+        assert emulator.live("events") == before
         del stream

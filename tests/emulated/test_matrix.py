@@ -9,9 +9,9 @@ import itertools
 import pytest
 
 import streamkit as sk
-from _libraries import installed, need
 from streamkit._tools import matrix
 from streamkit.testing import _gate
+from support.libraries import installed, need
 
 HERE = [name for name in ("warp", "numba") if installed(name)]
 HERE += ["cuda.core", "cuda.bindings", "native"]

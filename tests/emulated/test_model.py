@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 import streamkit as sk
-from _libraries import need
-from _model import is_caught, play, programs, search, search_finds
-from _model_cuda import Cuda
+from support.libraries import need
+from support.model import is_caught, play, programs, search, search_finds
+from support.model_cuda import Cuda
 
 warp = need("warp")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_emulator import run
+
+from emulated.test_emulator import run
 
 RAISED = """
 def raised(call):

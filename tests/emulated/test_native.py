@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 
-import _emulator
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream, stream_id
 
+import emulator
 import streamkit as sk
+from support.gpu.raw import busy, check, destroy_stream, driver, make_stream, stream_id
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -29,14 +29,14 @@ class Foreign:
 
 def asked(call):
     """The driver calls that ``call()`` makes, with how often."""
-    _emulator.reset_calls()
+    emulator.reset_calls()
     call()
-    return _emulator.all_calls()
+    return emulator.all_calls()
 
 
 def alive():
     gc.collect()
-    return {kind: _emulator.live(kind) for kind in KINDS}
+    return {kind: emulator.live(kind) for kind in KINDS}
 
 
 # -- how many calls ---------------------------------------------------------------------------

@@ -5,9 +5,12 @@ from __future__ import annotations
 import textwrap
 import threading
 
-import _emulator
 import pytest
-from _raw import (
+
+import emulator
+import streamkit as sk
+from emulated.test_emulator import run
+from support.gpu.raw import (
     busy,
     check,
     current_context,
@@ -18,10 +21,7 @@ from _raw import (
     make_stream,
     on_device,
 )
-from test_emulator import run
-
-import streamkit as sk
-from _libraries import need
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -91,10 +91,10 @@ def test_a_wait_between_two_records_of_a_queue_asks_nothing():
     raw = make_stream()
     one, two = sk.wrap(Foreign(raw)), sk.wrap(Foreign(raw))
     assert one._queue is not two._queue
-    _emulator.reset_calls()
+    emulator.reset_calls()
     one.wait(two)
     two.wait(one)
-    assert _emulator.all_calls() == {}
+    assert emulator.all_calls() == {}
     destroy_stream(raw)
 
 
@@ -159,7 +159,7 @@ def test_an_event_without_timing_is_named():
 def test_a_wait_that_the_driver_refuses_raises_with_its_code(function):
     first, second = sk.new_stream(), sk.new_stream()
     second.wait(first)
-    _emulator.fail(function, LAUNCH_FAILED)
+    emulator.fail(function, LAUNCH_FAILED)
     with pytest.raises(sk.DriverError, match="CUDA_ERROR_LAUNCH_FAILED") as raised:
         second.wait(first)
     assert raised.value.code == LAUNCH_FAILED
@@ -169,9 +169,9 @@ def test_a_closed_event_is_not_recorded_again_and_is_destroyed():
     stream, event = sk.new_stream(), sk.new_event()
     for _ in range(3):
         stream.record(event)
-    before = _emulator.live("events")
+    before = emulator.live("events")
     event.close()
-    assert _emulator.live("events") == before - 1
+    assert emulator.live("events") == before - 1
     for _ in range(2):
         with pytest.raises(sk.StreamClosedError):
             stream.record(event)
@@ -201,7 +201,7 @@ def test_an_event_is_asked_when_its_stream_is_closed(records):
 def test_a_record_that_the_driver_refuses_raises_with_its_code():
     stream = sk.new_stream()
     event = stream.record()
-    _emulator.fail("cuEventRecord", LAUNCH_FAILED)
+    emulator.fail("cuEventRecord", LAUNCH_FAILED)
     with pytest.raises(sk.DriverError) as raised:
         stream.record(event)
     assert raised.value.code == LAUNCH_FAILED
@@ -218,7 +218,7 @@ def test_a_record_that_the_driver_refuses_raises_with_its_code():
 )
 def test_a_call_that_fails_raises_with_its_code(function, call):
     before, raw = current_context(), make_stream()
-    _emulator.fail(function, LAUNCH_FAILED)
+    emulator.fail(function, LAUNCH_FAILED)
     with pytest.raises(sk.DriverError, match=function) as raised:
         call(raw)
     assert raised.value.code == LAUNCH_FAILED
@@ -231,7 +231,7 @@ def test_done_raises_the_error_of_the_work():
     event = stream.record()
     stream.sync()
     for function, thing in (("cuStreamQuery", stream), ("cuEventQuery", event)):
-        _emulator.fail(function, LAUNCH_FAILED)
+        emulator.fail(function, LAUNCH_FAILED)
         with pytest.raises(sk.DriverError, match=function):
             _ = thing.done
         assert thing.done

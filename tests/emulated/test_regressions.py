@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 
-import _emulator
 import pytest
-from _raw import check, destroy_stream, driver, make_stream, stream_id
-from _toys import program
 
+import emulator
 import streamkit as sk
-from _libraries import need
-from _programs import python
-from _queues import within
+from support.emulated.toys import program
+from support.gpu.raw import check, destroy_stream, driver, make_stream, stream_id
+from support.libraries import need
+from support.programs import python
+from support.queues import within
 
 __all__ = ["program"]  # the fixture
 
@@ -31,7 +31,7 @@ def test_a_driver_that_refuses_while_scopes_end_out_of_order(stands, nth):
         outer, inner = sk.use(first), sk.use(second)
         outer.__enter__()
         inner.__enter__()
-        _emulator.fail("cuCtxSetCurrent", 201, nth=nth)
+        emulator.fail("cuCtxSetCurrent", 201, nth=nth)
         with pytest.raises(sk.ScopeError, match=r"Not restored: the device .*\(201\)") as caught:
             outer.__exit__(None, None, None)
         assert repr(second) in str(caught.value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import _emulator
 import pytest
-from _raw import check, current_context, destroy_stream, driver, held, idle, make_stream
-from _toys import FORGETS, INTERRUPTED, REFUSES, program
 
+import emulator
 import streamkit as sk
+from support.emulated.toys import FORGETS, INTERRUPTED, REFUSES, program
+from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
 
 __all__ = ["program"]  # the fixture
 
@@ -338,8 +338,8 @@ for stream in (zero, one):
 def test_libraries_on_one_queue_cost_an_ordered_scope_two_edges(program, shared, edges):
     program(
         f"""
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import _emulator
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import emulator
 import toya, toyb
 previous = sk.new_stream()
 other = previous if {shared} else sk.new_stream()
@@ -348,10 +348,10 @@ toyb.set_current_stream(other.to("toyb"))
 stream = sk.new_stream()
 with sk.use(stream, ordered=True):
     pass
-_emulator.reset_calls()
+emulator.reset_calls()
 with sk.use(stream, ordered=True):
     pass
-assert _emulator.calls("cuEventRecord") == _emulator.calls("cuStreamWaitEvent") == {edges}
+assert emulator.calls("cuEventRecord") == emulator.calls("cuStreamWaitEvent") == {edges}
 """,
         toya="",
         toyb="",
@@ -462,16 +462,16 @@ def test_the_device_is_switched_once_and_once_back(warp):
     for stream in (there, here, there):  # builds the views
         with stream:
             pass
-    _emulator.reset_calls()
+    emulator.reset_calls()
     with there, there:
         pass
-    asked = _emulator.all_calls()
+    asked = emulator.all_calls()
     assert asked["cuCtxSetCurrent"] == 2
     assert not {name for name in asked if "CtxPush" in name or "PrimaryCtx" in name}
-    _emulator.reset_calls()
+    emulator.reset_calls()
     with here, here:
         pass
-    assert not _emulator.calls("cuCtxSetCurrent")
+    assert not emulator.calls("cuCtxSetCurrent")
 
 
 @pytest.mark.parametrize("again", [lambda stream: stream, sk.use])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from _endings import State, states, wrong
-from _libraries import need
+from support.exit_states import State, states, wrong
+from support.libraries import need
 
 LIBRARIES = """
 import warp, numba.cuda
 import streamkit as sk
-from _raw import Gate, check, driver
+from support.gpu.raw import Gate, check, driver
 
 warp.config.quiet = True
 warp.init()
@@ -29,7 +29,7 @@ def arrays():
 def hold(stream):
     Gate().hold(stream.handle)
 """
-MODULES = ["warp", "numba.cuda", "streamkit", "_raw"]
+MODULES = ["warp", "numba.cuda", "streamkit", "support.gpu.raw"]
 LACKS = "Warp CUDA error 801"  # what the emulated driver has not got
 
 

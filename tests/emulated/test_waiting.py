@@ -10,15 +10,15 @@ import threading
 import time
 import weakref
 
-import _emulator
 import pytest
-from _raw import Cell, busy, check, destroy_stream, driver, make_stream
-from _waits import WAITED, Later, wait_for, warm_up
 
+import emulator
 import streamkit as sk
-from _contention import contended, logged
-from _queues import LONG, eventually, together, within
 from streamkit._waiting import dispatcher, side_streams
+from support.contention import contended, logged
+from support.emulated.waits import WAITED, Later, wait_for, warm_up
+from support.gpu.raw import Cell, busy, check, destroy_stream, driver, make_stream
+from support.queues import LONG, eventually, together, within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -75,12 +75,12 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
             await asyncio.sleep(0.001)
         assert gate.closed, "the loop stood still"
         assert not any(task.done() for task in tasks)
-        assert _emulator.calls("cuLaunchHostFunc") <= side_streams.PER_DEVICE
+        assert emulator.calls("cuLaunchHostFunc") <= side_streams.PER_DEVICE
         assert threading.active_count() <= before + 1
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks), LONG)
 
-    _emulator.reset_calls()
+    emulator.reset_calls()
     asyncio.run(main())
 
 
@@ -125,7 +125,7 @@ def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
 def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
     warm_up()  # the first has a lane, which holds those behind it
     stream = held()
-    most = _emulator.live("events") + 2 * dispatcher._MANY
+    most = emulator.live("events") + 2 * dispatcher._MANY
 
     async def main():
         for _ in range(6):
@@ -134,7 +134,7 @@ def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
                 await asyncio.sleep(0)
                 task.cancel()
             await asyncio.sleep(0)
-            assert eventually(lambda: _emulator.live("events") <= most)
+            assert eventually(lambda: emulator.live("events") <= most)
 
     asyncio.run(main())
     assert gate.closed
@@ -387,9 +387,9 @@ def test_sync_waits_without_asking_over_and_over(held, gate, of):
     stream = held()
     waited = of(stream)
     threading.Timer(0.3, gate.open).start()
-    _emulator.reset_calls()
+    emulator.reset_calls()
     waited.sync()
-    asked = _emulator.calls("cuStreamQuery") + _emulator.calls("cuEventQuery")
+    asked = emulator.calls("cuStreamQuery") + emulator.calls("cuEventQuery")
     assert not busy(stream.handle)
     assert asked < 400, "it asked all the time"
 

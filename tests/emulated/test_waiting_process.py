@@ -12,12 +12,11 @@ import pytest
 
 
 def run(program, *options):
-    here = Path(__file__).parent
     prelude = f"""
 import sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "gpu")!r}]
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 import streamkit as sk
-from _raw import Gate, check, driver
+from support.gpu.raw import Gate, check, driver
 check(driver.cuInit(0))
 check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
 gate = Gate()

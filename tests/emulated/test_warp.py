@@ -6,12 +6,12 @@ import contextlib
 import sys
 import threading
 
-import _emulator
 import pytest
-from _raw import busy
 
+import emulator
 import streamkit as sk
-from _libraries import need
+from support.gpu.raw import busy
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -80,11 +80,11 @@ def test_a_scope_adds_no_event_and_no_wait(stands):
     first, second = sk.new_stream(), sk.new_stream(1)
     with first, second:  # builds the views
         pass
-    _emulator.reset_calls()
+    emulator.reset_calls()
     with first, second, first:
         pass
     forbidden = ("Event", "Synchronize", "Query", "Wait", "Create", "Destroy", "StreamGet")
-    asked = {name for name in _emulator.all_calls() if any(part in name for part in forbidden)}
+    asked = {name for name in emulator.all_calls() if any(part in name for part in forbidden)}
     assert not asked
 
 
@@ -93,10 +93,10 @@ def test_an_ordered_scope_is_two_edges(warp, stands):
     with warp.ScopedStream(previous):
         with sk.use(stream, libraries=["warp"], ordered=True):
             pass
-        _emulator.reset_calls()
+        emulator.reset_calls()
         with sk.use(stream, libraries=["warp"], ordered=True):
             pass
-        asked = _emulator.all_calls()
+        asked = emulator.all_calls()
     assert asked["cuEventRecord"] == 2
     assert asked["cuStreamWaitEvent"] == 2
     assert not {name for name in asked if "Synchronize" in name}

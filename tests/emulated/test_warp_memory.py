@@ -16,14 +16,14 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import _emulator
 import pytest
-from _raw import check, destroy_stream, driver, held, idle, make_stream
-from test_interrupts import Interrupted
 
+import emulator
 import streamkit as sk
-from _libraries import need
+from emulated.test_interrupts import Interrupted
 from streamkit._cuda import events
+from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles", "memory")
 LEGACY = 1
@@ -153,9 +153,9 @@ def test_a_foreign_stream_is_not_touched_once_its_scope_was_left(array, gate):
     assert held(LEGACY)
     gate.open()
     check(driver.cuCtxSynchronize())
-    _emulator.reset_calls()
+    emulator.reset_calls()
     array()
-    assert not _emulator.calls("cuStreamWaitEvent"), "it was waited for already"
+    assert not emulator.calls("cuStreamWaitEvent"), "it was waited for already"
     del stream
 
 
@@ -185,7 +185,7 @@ def test_a_stream_that_is_gone_was_waited_for(array, gate):
     stream = sk.new_stream(nonblocking=True)
     with stream:
         gate.hold(stream.handle)
-    _emulator.fail("cuEventRecord", 1)  # the first wait, for the buffer of its sorts
+    emulator.fail("cuEventRecord", 1)  # the first wait, for the buffer of its sorts
     del stream
     gc.collect()
     assert held(LEGACY)
@@ -194,9 +194,9 @@ def test_a_stream_that_is_gone_was_waited_for(array, gate):
 def test_a_blocking_queue_needs_nothing(array, gate):
     stream = sk.new_stream()
     with stream:
-        _emulator.reset_calls()
+        emulator.reset_calls()
         array()
-        assert not _emulator.calls("cuEventRecord")
+        assert not emulator.calls("cuEventRecord")
 
 
 def test_a_scope_of_a_stream_that_stays_costs_no_driver_call():
@@ -205,10 +205,10 @@ def test_a_scope_of_a_stream_that_stays_costs_no_driver_call():
     for stream in (blocking, nonblocking):
         with stream:
             pass
-        _emulator.reset_calls()
+        emulator.reset_calls()
         with stream:
             pass
-        asked.append(_emulator.all_calls())
+        asked.append(emulator.all_calls())
     assert asked[0] == asked[1]
 
 
@@ -218,10 +218,10 @@ def test_leaving_a_foreign_stream_marks_its_end_by_events_that_are_used_again(ar
     with stream:  # builds the view
         pass
     for _ in range(4):
-        _emulator.reset_calls()
+        emulator.reset_calls()
         with stream:
             pass
-        asked = {name: n for name, n in _emulator.all_calls().items() if "Event" in name}
+        asked = {name: n for name, n in emulator.all_calls().items() if "Event" in name}
         assert asked == {"cuEventRecord": 1}
         array()
     with stream:
@@ -240,7 +240,7 @@ def test_scopes_of_more_queues_than_are_waited_for_wait_for_none(gate):
         gate.hold(first.handle)
     for stream in others:  # builds the views
         stream.to("warp")
-    _emulator.reset_calls()
+    emulator.reset_calls()
     for stream in (*others, first, *others):
         with stream:
             pass
@@ -250,7 +250,7 @@ def test_scopes_of_more_queues_than_are_waited_for_wait_for_none(gate):
         with stream:
             pass
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(others[0].handle))))
-    assert not {name for name in _emulator.all_calls() if "Event" in name or "Wait" in name}
+    assert not {name for name in emulator.all_calls() if "Event" in name or "Wait" in name}
 
 
 def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(memory, array, gate):
@@ -260,9 +260,9 @@ def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(mem
     gate.hold(streams[0].handle)
 
     def waited_for():
-        _emulator.reset_calls()
+        emulator.reset_calls()
         array()
-        return _emulator.calls("cuEventRecord")
+        return emulator.calls("cuEventRecord")
 
     assert waited_for() == MOST + 2
     assert held(LEGACY)
@@ -326,9 +326,9 @@ def test_a_drop_leaves_a_capture_valid(array):
     with stream:
         temporary = array()
         check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(0)))
-        _emulator.reset_calls()
+        emulator.reset_calls()
         del temporary
-        assert _emulator.calls("cuEventRecord") == 1, "the other queue's"
+        assert emulator.calls("cuEventRecord") == 1, "the other queue's"
     graph = check(driver.cuStreamEndCapture(stream.handle))
     check(driver.cuGraphDestroy(graph))
     array()  # and what was dropped goes with it
@@ -534,10 +534,10 @@ def test_a_native_function_of_a_scope_has_a_pool_of_the_queues_own(memory):
 def test_warps_scan_is_such_a_function(warp, array):
     numbers, sums = array(), array()
     with sk.new_stream(nonblocking=True):
-        _emulator.reset_calls()
+        emulator.reset_calls()
         with pytest.raises(RuntimeError, match="scan_device"):  # CUB has no kernels here
             warp.utils.array_scan(numbers, sums)
-        assert _emulator.calls("cuDeviceSetMemPool") == 2
+        assert emulator.calls("cuDeviceSetMemPool") == 2
 
 
 def test_another_thread_lends_the_first_queue_of_another_device_meanwhile(
@@ -576,15 +576,15 @@ def test_the_pool_comes_back_after_an_error(memory):
     ],
 )
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
-    found, pools = current_pool(), _emulator.live("pools")
+    found, pools = current_pool(), emulator.live("pools")
     memory._warp_queues._spare.clear()
     with sk.new_stream(nonblocking=True):
-        _emulator.fail(function, 1)
+        emulator.fail(function, 1)
         with pytest.raises(sk.DriverError):
             memory._in_own_pools(current_pool)()
         assert current_pool() == found
         assert memory._in_own_pools(current_pool)() != found
-    assert _emulator.live("pools") == pools + 1
+    assert emulator.live("pools") == pools + 1
 
 
 def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(memory, gate):
@@ -662,12 +662,12 @@ def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
 
 
 def test_a_device_without_pools_gets_none(warp, memory, monkeypatch):
-    pools = _emulator.live("pools")
+    pools = emulator.live("pools")
     memory._warp_queues._spare.clear()
     monkeypatch.setattr(warp.get_cuda_device(0), "is_mempool_supported", False)
     with sk.new_stream(nonblocking=True):
         assert memory._in_own_pools(lambda: 1)() == 1
-    assert _emulator.live("pools") == pools
+    assert emulator.live("pools") == pools
 
 
 def test_where_warps_arrays_are_not_of_a_pool_its_functions_memory_still_is(warp, memory):
@@ -750,7 +750,7 @@ def test_the_end_of_a_view_frees_the_buffer_of_its_sorts_late_enough(warp, gate)
     stream.to("warp")
     unregister = core.wp_cuda_stream_unregister
     gate.hold(stream.handle)
-    _emulator.fail("cuEventRecord", 1)
+    emulator.fail("cuEventRecord", 1)
     unregister(0, 0)  # a destructor calls it: nothing is raised
     assert idle(LEGACY)
     unregister(0, 0)
@@ -766,7 +766,7 @@ def test_a_free_that_cannot_wait_is_done_with_the_next_one(memory):
     stream = sk.new_stream(nonblocking=True)
     stream.to("warp")
     for function in ("cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent"):
-        _emulator.fail(function, 1)
+        emulator.fail(function, 1)
         free(function)
     assert not freed
     free("now")
@@ -777,7 +777,7 @@ def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monk
     stream, freed = sk.new_stream(nonblocking=True), []
     stream.to("warp")
     free, settle = memory._after_the_queues(freed.append), memory._warp_queues.settle
-    _emulator.fail("cuEventRecord", 1)
+    emulator.fail("cuEventRecord", 1)
     free("put off")
 
     def other_first():
@@ -800,7 +800,7 @@ def test_an_interrupt_loses_at_most_the_free_that_it_interrupts(memory):
     while came:
         nth += 1
         for number in range(5):
-            _emulator.fail("cuEventRecord", 1)
+            emulator.fail("cuEventRecord", 1)
             free((nth, number))
         came = Interrupted(functools.partial(free, (nth, "interrupted")), nth).came
         free((nth, "later"))
@@ -814,7 +814,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
     stream = sk.from_handle(handle)
     with stream:
         gate.hold(handle)
-    _emulator.fail("cuStreamWaitEvent", 1)
+    emulator.fail("cuStreamWaitEvent", 1)
     array()
     assert idle(LEGACY)
     array()
@@ -830,10 +830,10 @@ def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     view = stream.to("warp")  # the companion is there now
     assert len(memory._warp_queues.watched) == 1
     other = sk.new_stream(nonblocking=True)
-    _emulator.reset_calls()
+    emulator.reset_calls()
     third = sk.new_stream(nonblocking=True)
     third.to("warp")
-    _emulator.fail("cuEventCreate", 2, nth=_emulator.calls("cuEventCreate"))  # ours is the last
+    emulator.fail("cuEventCreate", 2, nth=emulator.calls("cuEventCreate"))  # ours is the last
     with pytest.raises(sk.DriverError):
         other.to("warp")
     assert len(memory._warp_queues.watched) == 2
@@ -875,9 +875,9 @@ def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(
     with plan.arrange(libraries) as arms:
         for _ in range(2):
             for run, after in [(arms.ours, arms.between), (arms.theirs, arms.clear)]:
-                _emulator.reset_calls()
+                emulator.reset_calls()
                 run([None] * 5)
-                records.append(_emulator.calls("cuEventRecord"))
+                records.append(emulator.calls("cuEventRecord"))
                 after()
     assert records == [5, 0, 5, 0]
     assert found <= {*memory._warp_queues.watched}

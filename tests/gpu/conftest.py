@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def primary_context():
-    from _raw import check, driver
+    from support.gpu.raw import check, driver
 
     check(driver.cuInit(0))
     context = check(driver.cuDevicePrimaryCtxRetain(0))
@@ -23,7 +19,7 @@ def primary_context():
 
 @pytest.fixture(autouse=True)
 def in_primary_context(primary_context):
-    from _raw import check, driver
+    from support.gpu.raw import check, driver
 
     check(driver.cuCtxSetCurrent(primary_context))
     yield
@@ -32,7 +28,7 @@ def in_primary_context(primary_context):
 
 @pytest.fixture
 def gate():
-    from _raw import Gate
+    from support.gpu.raw import Gate
 
     gate = Gate()
     yield gate
@@ -42,7 +38,7 @@ def gate():
 @pytest.fixture
 def cells(gate):
     """Make device floats that live as long as the test; before a queue is held, for this waits."""
-    from _raw import Cell, check, driver
+    from support.gpu.raw import Cell, check, driver
 
     made = []
 
@@ -66,9 +62,8 @@ def device():
 @pytest.fixture(params=[0, 1])
 def each_device(request, three):
     """The device on which the three play, their kernels loaded; what is current stays device 0."""
-    from _raw import Cell, check, driver, on_device
-
-    from _libraries import cuda_devices
+    from support.gpu.raw import Cell, check, driver, on_device
+    from support.libraries import cuda_devices
 
     if request.param >= cuda_devices():
         pytest.skip("one CUDA device")
@@ -86,7 +81,7 @@ def each_device(request, three):
 @pytest.fixture
 def peek(device, gate):
     """Read cells of the device while queues are held."""
-    from _raw import Peek
+    from support.gpu.raw import Peek
 
     peek = Peek(device)
     yield peek
@@ -97,7 +92,7 @@ def peek(device, gate):
 @pytest.fixture
 def three(players):
     """The players whose libraries have a current stream."""
-    from _players import WITH_CURRENT
+    from support.gpu.library_subjects import WITH_CURRENT
 
     return {name: players(name) for name in WITH_CURRENT}
 
@@ -105,8 +100,8 @@ def three(players):
 @pytest.fixture(scope="session")
 def players(primary_context):
     """Give each library's player, warmed up: compiling inside a test could wait for the device."""
-    from _players import PLAYERS
-    from _raw import Cell, check, driver
+    from support.gpu.library_subjects import PLAYERS
+    from support.gpu.raw import Cell, check, driver
 
     made = {}
 
@@ -126,7 +121,7 @@ def players(primary_context):
 
 @pytest.fixture(scope="session")
 def workload(primary_context):
-    from _workload import Workload
+    from support.gpu.workload import Workload
 
     return Workload()
 
@@ -134,9 +129,8 @@ def workload(primary_context):
 @pytest.fixture
 def libraries_as_before(players):
     """Have every library with a current stream, which stands afterwards where it stood."""
-    from _players import WITH_CURRENT
-
     import streamkit as sk
+    from support.gpu.library_subjects import WITH_CURRENT
 
     for name in WITH_CURRENT:
         players(name)

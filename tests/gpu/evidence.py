@@ -28,8 +28,8 @@ PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "cuda-core", "
 def source_hash() -> str:
     """Hash the names and bytes of every file of the package and of this suite."""
     digest = hashlib.sha256()
-    for folder in (ROOT / "streamkit", ROOT / "tests" / "gpu"):
-        for path in sorted(folder.rglob("*")):
+    for folder in ("streamkit", "tests/gpu", "tests/support/gpu"):
+        for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
                 digest.update(path.read_bytes() + b"\0")

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from _raw import Cell, check, current_context, driver, make_stream, on_device, stream_id
 
 import streamkit as sk
-from _libraries import cuda_devices, need
-from _programs import python
+from support.gpu.raw import Cell, check, current_context, driver, make_stream, on_device, stream_id
+from support.libraries import cuda_devices, need
+from support.programs import python
 
 cupti = pytest.importorskip("cupti")
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from _libraries import need
+from support.libraries import need
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,9 @@ def test_the_rest_is_there(report):
 
 def test_the_libraries_stand_afterwards_where_they_stood():
     need("torch", "cupy", "warp")
-    from _raw import current_context
-
     import streamkit as sk
     from streamkit._tools import bench
+    from support.gpu.raw import current_context
 
     before, context = sk.current_streams(), current_context()
     bench.run(repeats=1, iterations=4)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from _places import standing_on
-from _players import WITH_CURRENT
-from _raw import check, destroy_stream, driver, make_stream, stream_id
 
 import streamkit as sk
+from support.gpu.library_subjects import WITH_CURRENT
+from support.gpu.places import standing_on
+from support.gpu.raw import check, destroy_stream, driver, make_stream, stream_id
 
 MODES = pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread_local", "relaxed"])
 

@@ -6,10 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from test_process import run
 
-from _conformance_cases import CASES, check_library
-from _conformance_mutants import UNCHANGED, run_kit
+from gpu.test_process import run
+from support.conformance_cases import CASES, check_library
+from support.conformance_mutants import UNCHANGED, run_kit
 
 
 @pytest.mark.parametrize("library", [name for name in CASES if name != "toylib"])
@@ -23,11 +23,11 @@ def test_the_toy_plugins_adapter_conforms():
         pytest.skip("the plugin of tests/plugin is not installed")
     done = run(f"""
         import sys
-        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
-        from _raw import check, driver
+        sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
+        from support.gpu.raw import check, driver
         check(driver.cuInit(0))
         check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
-        from _conformance_cases import check_library
+        from support.conformance_cases import check_library
         check_library("toylib")
     """)
     assert done.returncode == 0, done.stdout + done.stderr

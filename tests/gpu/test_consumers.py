@@ -9,9 +9,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from _raw import check, driver, held, sync
 
 import streamkit as sk
+from support.gpu.raw import check, driver, held, sync
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def triton_kernel():
         pytest.skip("Triton needs Python's headers when it runs, and there are none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own modules
-        from _triton_kernel import add_one
+        from support.gpu.triton_kernel import add_one
     return add_one
 
 

@@ -10,10 +10,10 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
-from _raw import check, current_context, destroy_stream, driver, on_device
 
 import streamkit as sk
-from _libraries import cuda_devices, need
+from support.gpu.raw import check, current_context, destroy_stream, driver, on_device
+from support.libraries import cuda_devices, need
 
 pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
 

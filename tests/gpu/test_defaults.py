@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from _raw import stream_id
 
 import streamkit as sk
+from support.gpu.raw import stream_id
 
 # library -> how it spells (legacy, per-thread); None where it cannot take the queue
 SPELLING = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from _libraries import need
+from support.libraries import need
 
 pytest.importorskip("numpy")
 

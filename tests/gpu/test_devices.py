@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from _raw import check, current_context, driver, held, idle, sync
 
 import streamkit as sk
-from _libraries import cuda_devices
+from support.gpu.raw import check, current_context, driver, held, idle, sync
+from support.libraries import cuda_devices
 
 pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
 

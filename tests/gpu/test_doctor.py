@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from _raw import check, current_context, driver, stream_id
-from test_process import run
 
 import streamkit as sk
-from _libraries import need
+from gpu.test_process import run
+from support.gpu.raw import check, current_context, driver, stream_id
+from support.libraries import need
 
 INSTALLED = {"torch-cpu", "cuda-majors", "old-library", "launch-blocking"}  # of this environment
 ACTIVE = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE

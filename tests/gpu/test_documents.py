@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from _documents import PAGES, ROOT, blocks, run
-from _libraries import cuda_devices, need
+from support.documents import PAGES, ROOT, blocks, run
+from support.libraries import cuda_devices, need
 
 need("torch", "cupy", "warp", "numba", "cuda")
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from _documents import ROOT
-from _libraries import cuda_devices, need
-from _programs import run_python
+from support.documents import ROOT
+from support.libraries import cuda_devices, need
+from support.programs import run_python
 
 need("torch", "cupy", "warp")
 

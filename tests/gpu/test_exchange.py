@@ -9,9 +9,9 @@ import warnings
 
 import numpy as np
 import pytest
-from _raw import Cell, Gate, busy, check, driver, sync
 
 import streamkit as sk
+from support.gpu.raw import Cell, Gate, busy, check, driver, sync
 
 SIZE = 256
 

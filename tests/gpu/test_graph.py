@@ -8,12 +8,12 @@ import ctypes
 import gc
 
 import pytest
-from _players import WITH_CURRENT
-from _raw import Gate, check, destroy_stream, driver, held, make_stream, sync
-from _workload import Pressure
 
 import streamkit as sk
-from _libraries import need
+from support.gpu.library_subjects import WITH_CURRENT
+from support.gpu.raw import Gate, check, destroy_stream, driver, held, make_stream, sync
+from support.gpu.workload import Pressure
+from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 

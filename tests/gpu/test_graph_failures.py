@@ -8,11 +8,11 @@ import threading
 import warnings
 
 import pytest
-from _players import WITH_CURRENT
-from _raw import busy, check, driver
-from _workload import COUNT
 
 import streamkit as sk
+from support.gpu.library_subjects import WITH_CURRENT
+from support.gpu.raw import busy, check, driver
+from support.gpu.workload import COUNT
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 

@@ -8,12 +8,12 @@ import weakref
 from pathlib import Path
 
 import pytest
-from _raw import check, driver
-from _workload import COUNT, Pressure
 
 import streamkit as sk
-from _programs import run_python
 from streamkit._queues import registry
+from support.gpu.raw import check, driver
+from support.gpu.workload import COUNT, Pressure
+from support.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 
@@ -39,8 +39,8 @@ def test_memory_that_a_graph_does_not_own_is_given_to_others(workload, monkeypat
 
 def test_a_graph_of_cupy_and_warp_alone_is_right_a_thousand_times():
     """In a process without torch the driver begins it."""
-    here = Path(__file__).parent
-    done = run_python(here / "_without_torch.py", path=[here.parent])
+    tests = Path(__file__).parents[1]
+    done = run_python(tests / "support/gpu/without_torch.py", path=[tests])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "1000 launches: [] wrong, [] overwritten"
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from _raw import check, driver, make_stream, stream_id
 
 import streamkit as sk
+from support.gpu.raw import check, driver, make_stream, stream_id
 
 CYCLES = int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000"))
 

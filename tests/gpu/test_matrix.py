@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from _libraries import LIBRARIES, need
+from support.libraries import LIBRARIES, need
 
 
 @pytest.fixture(scope="module")

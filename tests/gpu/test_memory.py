@@ -14,10 +14,10 @@ import warnings
 
 import numpy as np
 import pytest
-from _raw import check, destroy_stream, driver, make_stream, sync
 
 import streamkit as sk
-from _libraries import need
+from support.gpu.raw import check, destroy_stream, driver, make_stream, sync
+from support.libraries import need
 
 ROUNDS = 200
 LONG = 90_000_000  # cycles: some 45 ms, for many allocations
@@ -31,11 +31,11 @@ def warp():
     warp = need("warp")
     warp.config.quiet = True
     warp.init()
-    import _pressure
+    from support.gpu import pressure
 
     spare = warp.zeros(SIZE, dtype=warp.int32, device="cuda:0")
-    warp.launch(_pressure.fill, SIZE, [spare, 0], device="cuda:0")
-    warp.launch(_pressure.copy, SIZE, [spare, spare], device="cuda:0")
+    warp.launch(pressure.fill, SIZE, [spare, 0], device="cuda:0")
+    warp.launch(pressure.copy, SIZE, [spare, spare], device="cuda:0")
     warp.synchronize()
     return warp
 
@@ -78,9 +78,9 @@ class ByWarp:
     """Warp's arrays, and another stream of Warp's that wants memory."""
 
     def __init__(self, warp, stream):
-        import _pressure
+        from support.gpu import pressure
 
-        self.warp, self.kernels, self.scope = warp, _pressure, stream
+        self.warp, self.kernels, self.scope = warp, pressure, stream
         self.other = warp.Stream("cuda:0")
         self.result = warp.zeros(SIZE, dtype=warp.int32, device="cuda:0")
         warp.synchronize()

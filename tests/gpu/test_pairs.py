@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from _players import PLAYERS
-from _raw import busy, held, idle, stream_id, sync
 
 import streamkit as sk
+from support.gpu.library_subjects import PLAYERS
+from support.gpu.raw import busy, held, idle, stream_id, sync
 
 PAIRS = list(itertools.permutations(PLAYERS, 2))
 pairs = pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from _libraries import need
-from _programs import run_python
+from support.libraries import need
+from support.programs import run_python
 
 
 def run(program):

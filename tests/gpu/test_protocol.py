@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _raw import held, make_stream, stream_id
 
 import streamkit as sk
+from support.gpu.raw import held, make_stream, stream_id
 
 
 def protocol(answer):

@@ -7,7 +7,10 @@ import functools
 import itertools
 
 import pytest
-from _places import (
+
+import streamkit as sk
+from support.gpu.library_subjects import WITH_CURRENT
+from support.gpu.places import (
     current,
     place,
     playing_on,
@@ -16,11 +19,8 @@ from _places import (
     standing_apart,
     standing_on,
 )
-from _players import WITH_CURRENT
-from _raw import held, idle, make_stream, on_device, sync
-
-import streamkit as sk
-from _libraries import cuda_devices
+from support.gpu.raw import held, idle, make_stream, on_device, sync
+from support.libraries import cuda_devices
 
 DEVICES = [
     0,

@@ -10,10 +10,10 @@ import contextlib
 from collections import Counter
 
 import pytest
-from _places import playing_on, standing_apart
-from _raw import check, driver, make_stream, on_device
 
 import streamkit as sk
+from support.gpu.places import playing_on, standing_apart
+from support.gpu.raw import check, driver, make_stream, on_device
 
 pytest.importorskip("cupti")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from _endings import State, states, wrong
-from _libraries import need
+from support.exit_states import State, states, wrong
+from support.libraries import need
 
 LIBRARIES = """
 import cupy, torch, warp

@@ -7,7 +7,9 @@ import threading
 import time
 
 import pytest
-from _raw import (
+
+import streamkit as sk
+from support.gpu.raw import (
     check,
     current_context,
     destroy_stream,
@@ -18,9 +20,7 @@ from _raw import (
     stream_id,
     sync,
 )
-
-import streamkit as sk
-from _libraries import cuda_devices
+from support.libraries import cuda_devices
 
 
 def test_a_new_stream_is_what_the_driver_says():

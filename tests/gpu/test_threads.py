@@ -10,11 +10,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from _places import stand
-from _raw import on_device
 
 import streamkit as sk
-from _libraries import cuda_devices
+from support.gpu.places import stand
+from support.gpu.raw import on_device
+from support.libraries import cuda_devices
 
 SECONDS = float(os.environ.get("STREAMKIT_STRESS_SECONDS", "30"))
 

@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from _raw import busy, check, destroy_stream, driver, make_stream
-from test_process import run
 
 import streamkit as sk
-from _contention import contended, logged
-from _documents import ROOT, blocks
-from _programs import run_python
-from _queues import LONG, eventually, together
+from gpu.test_process import run
 from streamkit._cuda import events
+from support.contention import contended, logged
+from support.documents import ROOT, blocks
+from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from support.programs import run_python
+from support.queues import LONG, eventually, together
 
 ACTIVE = 1
 
@@ -120,8 +120,8 @@ def test_lanes_that_wait_hold_up_no_other_queue():
     done = run(
         TORCH
         + f"""
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
-from _raw import Gate, busy, make_stream
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+from support.gpu.raw import Gate, busy, make_stream
 from streamkit._waiting import dispatcher
 
 raw = [make_stream() for _ in range(64)]
@@ -285,9 +285,9 @@ def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
 
 RAW = f"""
 import asyncio, os, signal, sys, threading, time
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 import streamkit as sk
-from _raw import Gate, check, driver
+from support.gpu.raw import Gate, check, driver
 check(driver.cuInit(0))
 check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
 gate, stream = Gate(), sk.new_stream(nonblocking=True)
@@ -376,7 +376,7 @@ def test_lanes_are_made_beside_somebodys_capture_and_leave_it_whole():
     the driver refuses it then, and would not after the capture.
     """
     done = run(RAW + """
-from _raw import make_stream
+from support.gpu.raw import make_stream
 from streamkit._waiting import dispatcher; from streamkit._waiting import side_streams
 
 second, other, raw = Gate(), sk.new_stream(nonblocking=True), make_stream()
@@ -443,9 +443,9 @@ def test_a_spawned_worker_makes_and_uses_a_stream_of_its_own(tmp_path):
     """Beside a parent that has CUDA initialised, and a stream which it cannot send."""
     done = program(tmp_path / "service.py", f"""
 import asyncio, multiprocessing, sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 import streamkit as sk
-from _raw import Cell, busy, check, driver
+from support.gpu.raw import Cell, busy, check, driver
 
 def begin():
     global stream

@@ -188,10 +188,13 @@ def compile_once(tree: Path) -> None:
     """Put a compiler into the copy that hands out the emulated driver, which nobody mutates."""
     built, compiler = tree / DRIVER, tree / COMPILER
     built.mkdir()
-    program = "import pathlib, sys, _build; print(_build.build(pathlib.Path(sys.argv[1])))"
+    program = (
+        "import pathlib, sys; from emulator import build; "
+        "print(build.build(pathlib.Path(sys.argv[1])))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(built)],
-        env={**os.environ, "PYTHONPATH": str(tree / "tests/emulated")},
+        env={**os.environ, "PYTHONPATH": str(tree / "tests")},
         capture_output=True,
         text=True,
         check=False,

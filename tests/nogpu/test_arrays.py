@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from _libraries import need
 from streamkit._queues import registry
 from streamkit.protocols import Arrays, Queue
+from support.libraries import need
 
 ADDRESS = 4096
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from _conformance_cases import CASES
-from _libraries import LIBRARIES, need
-from _programs import python
 from streamkit import testing
+from support.conformance_cases import CASES
+from support.libraries import LIBRARIES, need
+from support.programs import python
 
 ADAPTERS = [name for name in CASES if name != "toylib"]
 

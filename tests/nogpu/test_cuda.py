@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from _libraries import need
 from streamkit._queues import registry
 from streamkit.protocols import Events, Queue
+from support.libraries import need
 
 core = need("cuda")
 

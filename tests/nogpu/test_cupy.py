@@ -9,10 +9,10 @@ import weakref
 import pytest
 
 import streamkit as sk
-from _libraries import need
-from _programs import python
 from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
+from support.libraries import need
+from support.programs import python
 
 cupy = need("cupy")
 

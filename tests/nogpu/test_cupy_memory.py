@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from _libraries import need
 from streamkit.protocols import Queue
+from support.libraries import need
 
 
 @pytest.fixture

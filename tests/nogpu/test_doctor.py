@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from _libraries import LIBRARIES, installed, need
-from _programs import python
+from support.libraries import LIBRARIES, installed, need
+from support.programs import python
 
 MODULES = {
     "torch": {"torch"},

@@ -8,9 +8,9 @@ import weakref
 import pytest
 
 import streamkit as sk
-from _libraries import need
 from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
+from support.libraries import need
 
 need("numba")
 

@@ -7,8 +7,8 @@ import inspect
 import textwrap
 from pathlib import Path
 
-from _libraries import need
-from _site import extension
+from support.libraries import need
+from support.site import extension
 
 parity = extension("parity")
 

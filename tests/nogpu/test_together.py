@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from _libraries import LIBRARIES, installed, need
-from _programs import python
 from streamkit._queues import registry
+from support.libraries import LIBRARIES, installed, need
+from support.programs import python
 
 IMPORTS = {
     "cuda": "import cuda.core, cuda.bindings.driver",

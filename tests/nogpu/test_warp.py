@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from _libraries import need
 from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Queue
+from support.libraries import need
 
 warp = need("warp")
 warp.config.quiet = True

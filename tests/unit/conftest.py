@@ -9,7 +9,7 @@ import time
 import pytest
 
 import streamkit as sk
-from _queues import Gate
+from support.queues import Gate
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 import streamkit as sk
-from _queues import Gate
 from streamkit._audit.report import Report
 from streamkit._base import trace
 from streamkit.testing import adversarial
+from support.queues import Gate
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from _recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 from streamkit._audit import kernel_names
 from streamkit._audit.records import Queues, Records
 from streamkit._audit.report import AuditedQueue
 from streamkit._audit.waits import Point, Timeline
+from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 
 
 def names(operations):

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from _programs import BLOCKER, streamkit_
 from streamkit._tools.bench import BenchReport
 from streamkit._tools.bench.measurements import Count, Import, WakeUp
 from streamkit._tools.bench.timing import Row
+from support.programs import BLOCKER, streamkit_
 
 for needed in ("numpy", "rich", "typer"):
     pytest.importorskip(needed)

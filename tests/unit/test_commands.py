@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from _documents import PAGES, ROOT, blocks
-from _programs import streamkit_
+from support.documents import PAGES, ROOT, blocks
+from support.programs import streamkit_
 
 np = pytest.importorskip("numpy")
 

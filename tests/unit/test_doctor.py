@@ -10,7 +10,6 @@ import sys
 import pytest
 
 import streamkit as sk
-from _programs import python
 from streamkit._base import messages
 from streamkit._cuda import driver as driver_module
 from streamkit._cuda import loader
@@ -20,6 +19,7 @@ from streamkit._doctor.installed import VARIABLES, Installed, replacement
 from streamkit._doctor.report import Driver, Library, Report, Standing
 from streamkit._queues import registry
 from streamkit.protocols import Finding
+from support.programs import python
 
 A_GPU = ["a GPU [x]"]
 DRIVER = Driver("13.0", "580.159.04", A_GPU)

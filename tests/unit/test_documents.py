@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import _documents
 import streamkit
-from _documents import PAGES, ROOT, blocks
-from _programs import python
+from support import documents
+from support.documents import PAGES, ROOT, blocks
+from support.programs import python
 
 pytest.importorskip("numpy")
 
@@ -32,10 +32,10 @@ WITH_CODE = [name for name in NAMES if any(block.language == "python" for block 
 )
 def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
     ran = python(
-        f"import pathlib, _documents\n"
+        f"import pathlib\nfrom support import documents\n"
         f"path = pathlib.Path({str(ROOT / name)!r})\n"
-        f"print(_documents.run(path, pathlib.Path({str(tmp_path)!r}), 0))",
-        path=[Path(_documents.__file__).parent],
+        f"print(documents.run(path, pathlib.Path({str(tmp_path)!r}), 0))",
+        path=[Path(documents.__file__).parents[1]],
         blocked=LIBRARIES,
         options=["-W", "error"],
     )
@@ -51,7 +51,7 @@ def test_the_files_that_a_page_names_are_there(name):
 
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_the_code_of_a_page_for_a_gpu_compiles(name):
-    compile(_documents.source_of([b for b in BLOCKS[name] if b.runs(99)]), name, "exec")
+    compile(documents.source_of([b for b in BLOCKS[name] if b.runs(99)]), name, "exec")
 
 
 def test_there_are_pages_of_both_kinds():
@@ -85,7 +85,7 @@ def test_toml_is_toml():
 def run(text, tmp_path, devices=0):
     page = tmp_path / "page.md"
     page.write_text(text)
-    return _documents.run(page, tmp_path, devices)
+    return documents.run(page, tmp_path, devices)
 
 
 def test_a_block_that_raises_fails_and_is_named(tmp_path):

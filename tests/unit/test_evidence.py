@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from _documents import ROOT
+from support.documents import ROOT
 
 RECORD = ROOT / "docs" / "evidence" / "audit.json"
 PICTURE = ROOT / "docs" / "pictures" / "before-and-after.svg"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from _programs import BLOCKER, run_python
+from support.programs import BLOCKER, run_python
 
 pytest.importorskip("numpy")
 

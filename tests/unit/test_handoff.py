@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from _kept import stays_until
-from _queues import within
+from support.keepalive import stays_until
+from support.queues import within
 
 
 class OnDevice:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from _kept import Thing, array, capsule, thing
-from _queues import eventually, together, within
 from streamkit._queues import keepalive
+from support.keepalive import Thing, array, capsule, thing
+from support.queues import eventually, together, within
 
 # -- how long ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import streamkit as sk
-from _queues import LONG, eventually, together, within
+from support.queues import LONG, eventually, together, within
 
 
 def test_work_runs_in_the_order_of_submission(stream, hold):

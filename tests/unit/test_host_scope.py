@@ -10,7 +10,7 @@ import time
 import pytest
 
 import streamkit as sk
-from _queues import LONG, eventually, within
+from support.queues import LONG, eventually, within
 
 
 def test_the_body_runs_after_what_was_queued_before(stream, hold):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import streamkit as sk
-from _queues import within
+from support.queues import within
 
 
 class Cuda:

@@ -14,10 +14,10 @@ from concurrent.futures import CancelledError
 import pytest
 
 import streamkit as sk
-from _contention import contended, logged
-from _programs import python
-from _queues import LONG, Gate, eventually, together, within
 from streamkit.testing import adversarial, for_seeds
+from support.contention import contended, logged
+from support.programs import python
+from support.queues import LONG, Gate, eventually, together, within
 
 
 @pytest.fixture

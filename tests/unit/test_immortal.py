@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from _programs import python
 from streamkit._base import garbage
+from support.programs import python
 
 ENDS = """
 import os

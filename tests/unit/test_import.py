@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from _programs import python
+from support.programs import python
 
 PUBLIC = {
     "BackendNotInstalledError",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from _documents import ROOT as CHECKOUT
-from _site import extension
 from streamkit import protocols
 from streamkit._base import queue
+from support.documents import ROOT as CHECKOUT
+from support.site import extension
 
 ROOT = Path(streamkit.__file__).parent
 

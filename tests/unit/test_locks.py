@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from _programs import python
+from support.programs import python
 
 HELD = """
 import os, threading

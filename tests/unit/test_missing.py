@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from _programs import python
 from streamkit._queues import registry
+from support.programs import python
 
 BLOCKED = {
     "torch": ["torch"],

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import streamkit as sk
-from _model import flat_programs, is_caught, play, programs, search, search_finds
-from _model_host import Adversarial, Threads
+from support.model import flat_programs, is_caught, play, programs, search, search_finds
+from support.model_host import Adversarial, Threads
 
 
 @settings(search, max_examples=200)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 LISTED = run.read()
 
 # The tools, whose output is looked at; the contract, which does nothing; and the conformance kit,
-# whose checks have mutants of their own (tests/_conformance_mutants.py).
+# whose checks have mutants of their own (tests/support/conformance_mutants.py).
 WITHOUT = (
     "__init__.py",
     "errors.py",

@@ -8,8 +8,8 @@ import re
 import pytest
 
 import streamkit as sk
-from _documents import ROOT
-from _site import extension
+from support.documents import ROOT
+from support.site import extension
 
 parity = extension("parity")
 evidence = extension("evidence")

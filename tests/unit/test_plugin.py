@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from _programs import python
+from support.programs import python
 
 PROJECT = Path(__file__).parents[1] / "plugin"
 

@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 
-from _programs import python
 from streamkit._cuda import driver
 from streamkit._tools import pytest_plugin
+from support.programs import python
 
 pytest_plugins = ["pytester"]
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import streamkit as sk
-from _documents import ROOT, blocks
-from _programs import run_python
-from _queues import LONG
+from support.documents import ROOT, blocks
+from support.programs import run_python
+from support.queues import LONG
 
 
 def run_on(stream, fn, *args):

@@ -10,8 +10,8 @@ import runpy
 import pytest
 
 import streamkit as sk
-from _documents import ROOT
-from _site import extension
+from support.documents import ROOT
+from support.site import extension
 
 REFERENCE = ROOT / "docs" / "reference"
 HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 import streamkit as sk
-from _model import Book
-from _queues import LONG, eventually, within
 from streamkit.testing import adversarial, for_seeds
+from support.model import Book
+from support.queues import LONG, eventually, within
 
 
 def fails(seed, program):

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from _documents import ROOT
-from _site import extension
+from support.documents import ROOT
+from support.site import extension
 
 check_site = extension("check_site", "docs")
 

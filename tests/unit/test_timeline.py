@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkit as sk
-from _programs import python
-from _recorded import LEGACY, TORCH, WARP, report
 from streamkit._audit import chrome_trace
 from streamkit._audit.report import AuditedQueue, Operation, Report
 from streamkit._audit.timeline import COLOURS
 from streamkit.errors import OneQueueError
+from support.programs import python
+from support.recorded import LEGACY, TORCH, WARP, report
 
 
 def small(*operations):

@@ -10,11 +10,11 @@ import subprocess
 
 import pytest
 
-from _libraries import lane
-from _recorded import LEGACY, TORCH, WARP, report
 from streamkit._audit.page import page_data
 from streamkit._audit.report import AuditedQueue, Operation, Report
 from streamkit._audit.timeline import COLOURS, LABELS
+from support.libraries import lane
+from support.recorded import LEGACY, TORCH, WARP, report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (

@@ -1,0 +1,76 @@
+"""What a test asks of the emulated driver itself: faults, counted calls, what is still alive."""
+
+from __future__ import annotations
+
+import ctypes
+
+from emulator.build import SONAME
+
+
+def load(path):
+    """Bring the driver into this process, where everybody who looks for libcuda then finds it."""
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _library():
+    library = ctypes.CDLL(SONAME)
+    for name in ("emulated_calls", "emulated_all_calls", "emulated_list_calls"):
+        getattr(library, name).restype = ctypes.c_uint64
+    return library
+
+
+def fail(function, code, *, nth=1):
+    """Let the n-th call of a function from now fail with a code, and do nothing."""
+    _library().emulated_fail(function.encode(), nth, int(code))
+
+
+def break_down(code):
+    """Let everything fail with a code from now on, as after a kernel's fault, until it is 0."""
+    _library().emulated_break(int(code))
+
+
+def clear_faults():
+    """Take every fault back; return how many had not come."""
+    return _library().emulated_clear_faults()
+
+
+def calls(function):
+    """How often a function was called since ``reset_calls``."""
+    return _library().emulated_calls(function.encode())
+
+
+def all_calls():
+    """Every function called since ``reset_calls``, with how often."""
+    library = _library()
+    size = library.emulated_list_calls(None, ctypes.c_size_t(0)) + 1
+    text = ctypes.create_string_buffer(size)
+    library.emulated_list_calls(text, ctypes.c_size_t(size))
+    pairs = (line.split() for line in text.value.decode().splitlines())
+    return {name: int(count) for name, count in pairs}
+
+
+def reset_calls():
+    _library().emulated_reset_calls()
+
+
+def live(kind):
+    """How many are alive: "streams", "events", "contexts", "graphs", "executables", "pools"."""
+    count = _library().emulated_live(kind.encode())
+    if count < 0:
+        raise ValueError(f"the emulated driver has no {kind!r}")
+    return count
+
+
+def recycle(on):
+    """Whether handles are given again at once, as by default; ids never are."""
+    _library().emulated_recycle(int(on))
+
+
+def dead_handles_used():
+    """How many calls were given a handle that is not alive, since this was last asked."""
+    return _library().emulated_dead_handles_used()
+
+
+def end_captures():
+    """End every capture that goes on; return how many there were."""
+    return _library().emulated_end_captures()

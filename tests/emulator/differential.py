@@ -1,0 +1,105 @@
+"""What the driver at hand does, as a record: run on the emulated driver and on hardware.
+
+python tests/emulator/differential.py --out FILE [SECTION ...]
+
+Each observation is a code, a count or a comparison, so that two drivers can be compared. Nothing
+waits for long: gates open by themselves, and after three minutes the script ends with a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a held queue holds no other
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cuda.bindings import driver
+
+from emulator.observations import captures, graphs, queues, work
+from emulator.observations.probe import code, device_count, ok, primary
+
+SECTIONS = {
+    function.__name__: function
+    for function in (
+        queues.contexts,
+        queues.created_streams,
+        queues.default_streams,
+        queues.another_context_current,
+        queues.two_devices,
+        work.event_codes,
+        work.event_holds,
+        work.implicit_order,
+        work.value_gates,
+        work.host_functions,
+        work.memory,
+        captures.calls_beside_a_capture,
+        captures.captured_events,
+        graphs.forks_and_joins,
+        graphs.ends,
+        graphs.graphs,
+        queues.forked_child,
+    )
+}
+
+
+def observe(function):
+    """A section's observations; one that breaks off says how."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - the record shows it, and the next section runs
+        return {"broke off": f"{type(error).__name__}: {error}"}
+
+
+def record(names):
+    seen = {"before_cuinit": observe(queues.before_cuinit)}
+    if found := driver.cuInit(0)[0]:
+        raise SystemExit(f"cuInit: {code((found,))}")
+    seen["without_a_context"] = observe(queues.without_a_context)
+    seen["devices"] = observe(queues.devices)
+    context = primary()
+    for name in names or SECTIONS:
+        ok(driver.cuCtxSetCurrent(context))
+        seen[name] = observe(SECTIONS[name])
+    ok(driver.cuCtxSetCurrent(context))
+    ok(driver.cuCtxSynchronize())
+    ok(driver.cuDevicePrimaryCtxRelease(0))
+    return seen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="where to write the record; else printed")
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="else all of them")
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(180, exit=True)
+    observations = record(arguments.sections)
+    version = int(ok(driver.cuDriverGetVersion()))
+    text = json.dumps(
+        {
+            "devices": [
+                ok(driver.cuDeviceGetName(128, device)).partition(b"\0")[0].decode()
+                for device in range(device_count())
+            ],
+            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
+            "python": platform.python_version(),
+            "observations": observations,
+        },
+        indent=1,
+    )
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+        counts = ", ".join(f"{name} {len(seen)}" for name, seen in observations.items())
+        print(f"{arguments.out}: {counts}")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What a driver does: each function of a section observes it on raw handles."""

@@ -1,0 +1,1 @@
+"""What several tiers share; ``gpu`` and ``emulated`` are for those tiers."""

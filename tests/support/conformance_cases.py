@@ -1,0 +1,182 @@
+"""The libraries as the conformance kit wants them, for every tier that has a driver.
+
+A case says how its library makes a stream and an event and names a handle: its own public way.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamkit import testing
+from support.libraries import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CURRENT = {
+    "current_is_its_own",
+    "enter_moves_and_leave_restores",
+    "enter_takes_borrowed_streams",
+    "scope_restores_after_an_error",
+    "threads_keep_their_stream",
+    "enter_adds_no_wait",
+}
+BOUND = {
+    "bound_is_current_agrees",
+    "bound_set_current_remembers_nothing",
+    "bound_keeps_device",
+}
+BORROWED_EVENT = {"borrowed_event_keeps_owner", "borrowed_event_lets_go"}
+EVENTS = {"event_handle_is_live", "event_handle_refuses_strangers", "event_orders", *BORROWED_EVENT}
+
+
+@dataclass
+class Case:
+    """One library, and exactly the checks that do not apply to it."""
+
+    make_stream: Callable[[], Any]
+    handle_of: Callable[[Any], int] | None = None
+    make_event: Callable[[Any], Any] | None = None
+    not_applicable: set[str] = field(default_factory=set)
+    waive: dict[str, str] = field(default_factory=dict)
+
+
+class RawStream:
+    """A driver stream, destroyed with this object."""
+
+    def __init__(self) -> None:
+        from cuda.bindings import driver
+
+        code, self.stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        assert not code, code
+        weakref.finalize(self, driver.cuStreamDestroy, self.stream).atexit = False
+
+
+def torch():
+    torch = need("torch")
+
+    def make_event(stream):
+        event = torch.cuda.Event()
+        event.record(stream)
+        return event
+
+    return Case(
+        torch.cuda.Stream,
+        lambda stream: stream.cuda_stream,
+        make_event,
+        not_applicable=BORROWED_EVENT,
+    )
+
+
+def cupy():
+    cupy = need("cupy")
+    return Case(
+        lambda: cupy.cuda.Stream(non_blocking=True),
+        lambda stream: stream.ptr,
+        lambda stream: stream.record(),
+    )
+
+
+def warp():
+    warp = need("warp")
+    warp.config.quiet = True
+    warp.init()
+    return Case(
+        lambda: warp.Stream("cuda:0"),
+        lambda stream: stream.cuda_stream or 0,
+        lambda stream: stream.record_event(),
+    )
+
+
+def numba():
+    cuda = need("numba")
+
+    def make_event(stream):
+        event = cuda.event()
+        event.record(stream)
+        return event
+
+    return Case(
+        cuda.stream,
+        lambda stream: int(stream.handle),
+        make_event,
+        not_applicable=CURRENT | BOUND,
+    )
+
+
+def cuda_core():
+    core = need("cuda")
+
+    def make_stream():
+        device = core.Device(0)
+        device.set_current()
+        return device.create_stream()
+
+    return Case(
+        make_stream,
+        make_event=lambda stream: stream.record(),
+        not_applicable=CURRENT | BOUND | BORROWED_EVENT,
+    )
+
+
+def cuda_bindings():
+    need("cuda")
+    from cuda.bindings import driver
+
+    owners = []  # of these streams, which own nothing themselves
+
+    def make_stream():
+        owners.append(RawStream())
+        return owners[-1].stream
+
+    def make_event(stream):
+        code, event = driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        assert not code, code
+        (code,) = driver.cuEventRecord(event, stream)
+        assert not code, code
+        return event
+
+    bare = "a bare handle can hold nothing: keep the StreamKit object beside it"
+    waive = {"borrow_keeps_owner": bare, "borrowed_event_keeps_owner": bare}
+    return Case(make_stream, int, make_event, CURRENT | BOUND | set(waive), waive)
+
+
+def toylib():
+    need("cuda")
+    toylib = pytest.importorskip("toylib")
+
+    def make_stream():
+        raw = RawStream()
+        return toylib.Stream(int(raw.stream), keeps=raw)
+
+    return Case(make_stream, lambda stream: stream.number, not_applicable=BOUND | EVENTS)
+
+
+CASES = {
+    "torch": torch,
+    "cupy": cupy,
+    "warp": warp,
+    "numba": numba,
+    "cuda.core": cuda_core,
+    "cuda.bindings": cuda_bindings,
+    "toylib": toylib,
+}
+ON_AN_EMULATED_DRIVER = ("warp", "numba", "cuda.core", "cuda.bindings", "toylib")
+
+
+def check_library(library: str) -> None:
+    """Run the kit on one library: every check is kept, but for those the case names."""
+    case = CASES[library]()
+    report = testing.check_adapter(
+        library,
+        case.make_stream,
+        make_event=case.make_event,
+        handle_of=case.handle_of,
+        waive=case.waive,
+    )
+    assert set(report.not_applicable) == case.not_applicable, report.not_applicable
+    assert len(report.kept) >= 11, report.kept

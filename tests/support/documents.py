@@ -1,0 +1,127 @@
+"""The code blocks of README.md and docs, and how each of them is run.
+
+A page is one program: its blocks run one after the other in one module. What a block needs, or why
+it is not run, stands in an HTML comment right above it, which readers do not see:
+
+    <!-- gpu -->                    needs a CUDA device and the libraries
+    <!-- gpus: 2 -->                needs two
+    <!-- raises: ScopeError -->     ends with that error; also <!-- gpu, raises: ... -->
+    <!-- not run: reason -->
+    <!-- ci: demo -->               a command, of the shell, that .ci/run reads here and runs
+    <!-- hidden                     code of its own, for what a reader would have already;
+    import numpy as np              `hidden gpu` for a machine with a GPU
+    -->
+
+A block of no language, or ``text``, right below is what the one above it prints, after what a
+library may say when it loads a kernel; ``...`` stands for anything. A block of the shell that says
+neither ``ci`` nor ``not run`` is run by the unit tier, where it calls ``streamkit`` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@dataclass
+class Block:
+    """One code block of a page."""
+
+    line: int  # of its first line of code, from 0
+    language: str
+    code: str
+    marks: dict[str, str]
+    prints: str | None = None
+
+    def runs(self, devices: int) -> bool:
+        needed = int(self.marks.get("gpus", "gpu" in self.marks))
+        return self.language == "python" and "not run" not in self.marks and needed <= devices
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a page, the hidden ones too, in their order."""
+    found: list[Block] = []
+    marks: dict[str, str] = {}
+    before = None
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.type == "html_block":
+            comment = token.content.strip()
+            head, _, code = comment.removeprefix("<!--").removesuffix("-->").partition("\n")
+            if head.split()[:1] == ["hidden"]:
+                wants = dict.fromkeys(head.split()[1:], "")
+                found.append(Block(token.map[0] + 1, "python", code, wants))
+            elif comment.startswith("<!--"):
+                marks = dict(_mark(part) for part in head.split(", "))
+            continue
+        if token.type == "fence" and not token.info.startswith("{"):  # that is a directive
+            language = token.info.strip()
+            if language in ("", "text") and before is not None and before.language == "python":
+                before.prints = token.content
+            else:
+                before = Block(token.map[0] + 1, language, token.content, marks)
+                found.append(before)
+        elif token.level == 0:
+            before = None
+        marks = {}
+    return found
+
+
+def _mark(part: str) -> tuple[str, str]:
+    name, _, value = part.strip().partition(":")
+    return name, value.strip()
+
+
+def source_of(chosen: list[Block]) -> str:
+    """One Python file of them, each line where it is in the page."""
+    lines: list[str] = []
+    for block in chosen:
+        lines += [""] * (block.line - len(lines)) + block.code.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def run(path: Path, folder: Path, devices: int) -> int:
+    """Run a page's blocks with so many CUDA devices, and return how many blocks that were.
+
+    The page becomes a file in ``folder``, for libraries that read the source of a function.
+    """
+    chosen = [block for block in blocks(path.read_text(encoding="utf-8")) if block.runs(devices)]
+    program = folder / f"page_{path.stem.replace('-', '_')}.py"
+    program.write_text(source_of(chosen), encoding="utf-8")
+    module = sys.modules[program.stem] = types.ModuleType(program.stem)
+    module.__file__ = str(program)
+    try:
+        for block in chosen:
+            _run(block, path, program, module.__dict__)
+    finally:
+        del sys.modules[program.stem]
+    return len(chosen)
+
+
+def _run(block: Block, path: Path, program: Path, names: dict[str, object]) -> None:
+    out, expected = io.StringIO(), block.marks.get("raises")
+    where = f"{path.name}:{block.line + 1}"
+    code = compile("\n" * block.line + block.code, str(program), "exec", dont_inherit=True)
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(code, names)  # noqa: S102 - it is the documentation
+    except Exception as error:
+        if expected not in {kind.__name__ for kind in type(error).__mro__}:
+            error.add_note(f"in the code block at {where}")
+            raise
+    else:
+        assert expected is None, f"{where} raises no {expected}"
+    if block.prints is not None:
+        printed = out.getvalue().splitlines(keepends=True)
+        last = "".join(printed[-len(block.prints.splitlines()) :])
+        same = doctest.OutputChecker().check_output(block.prints, last, doctest.ELLIPSIS)
+        assert same, f"{where} prints\n{out.getvalue()}\nand the page says\n{block.prints}"

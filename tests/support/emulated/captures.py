@@ -1,0 +1,37 @@
+"""What the tests of captures share.
+
+Warp stands on the streams that capture but does not join: its own part calls the CUDA runtime,
+which does not run on the emulated driver.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from streamkit._queues import active_captures
+from streamkit.backends.warp import adapter as warp_adapter
+from support.emulated.state_snapshot import Standing
+from support.gpu.raw import check, driver
+
+
+@pytest.fixture
+def nothing_left(warp, monkeypatch):
+    """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
+    monkeypatch.delattr(warp_adapter, "joins_capture")
+    before, collects = Standing(), gc.isenabled()
+    yield
+    assert before.differences() == {}
+    assert gc.isenabled() is collects
+    assert not active_captures.any_goes_on()
+
+
+def fill(cell, value, handle):
+    """A node, or work of a queue: write the bits of a number into the cell."""
+    bits = {1: 0x3F800000, 2: 0x40000000, 3: 0x40400000}[value]
+    check(driver.cuMemsetD32Async(cell.pointer, bits, 1, handle))
+
+
+def capturing(handle):
+    return int(check(driver.cuStreamIsCapturing(handle)))

@@ -1,0 +1,92 @@
+"""Where this thread and the libraries stand, by the driver's answers and Warp's own."""
+
+from __future__ import annotations
+
+import sys
+
+import emulator
+from streamkit._queues import keepalive
+from support.gpu.raw import check, driver
+
+LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")
+RELAXED = driver.CUstreamCaptureMode(2)
+
+
+def alive():
+    """How many of each kind, once all work is done; a stream that captures holds a graph."""
+    for device in range(2):
+        check(driver.cuCtxPushCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
+        check(driver.cuCtxSynchronize())  # else a stream is still busy, and not given again
+        check(driver.cuCtxPopCurrent())
+        check(driver.cuDevicePrimaryCtxRelease(device))
+    keepalive.drain()
+    keepalive._spare.clear()  # events that wait to be used again
+    return {kind: emulator.live(kind) for kind in LIVE}
+
+
+class Standing:
+    """This thread's contexts and capture mode, and Warp's streams and default device."""
+
+    def __init__(self):
+        self.contexts = contexts()
+        self.mode = check(driver.cuThreadExchangeStreamCaptureMode(RELAXED))
+        check(driver.cuThreadExchangeStreamCaptureMode(self.mode))
+        self.warp = _Warp() if "warp" in sys.modules else None
+
+    def differences(self):
+        """What is otherwise now, each with its text."""
+        now = Standing()
+        pairs = {
+            "the contexts": (self.contexts, now.contexts),
+            "the capture mode": (self.mode.name, now.mode.name),
+            "Warp": (str(self.warp), str(now.warp)),
+        }
+        return {
+            what: f"{what}: {before} became {after}"
+            for what, (before, after) in pairs.items()
+            if before != after
+        }
+
+    def restore(self):
+        check(driver.cuThreadExchangeStreamCaptureMode(self.mode))
+        if self.warp is not None:
+            self.warp.restore()
+        _set_contexts(self.contexts)
+
+
+def contexts():
+    """Every context on this thread's stack, the current one first."""
+    found = []
+    while context := int(check(driver.cuCtxGetCurrent())):
+        found.append(context)
+        check(driver.cuCtxPopCurrent())
+    _set_contexts(found)
+    return found
+
+
+def _set_contexts(contexts):
+    while int(check(driver.cuCtxGetCurrent())):
+        check(driver.cuCtxPopCurrent())
+    for context in reversed(contexts):
+        check(driver.cuCtxPushCurrent(context))
+
+
+class _Warp:
+    def __init__(self):
+        import warp
+
+        self._set_device = warp.set_device
+        self._default = warp.get_device()
+        self._devices = [warp.get_cuda_device(index) for index in range(2)]
+        self._streams = [device.stream for device in self._devices]
+        native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+        self._native = [native(device.context) for device in self._devices]
+
+    def __str__(self):
+        streams = [stream.cuda_stream for stream in self._streams]
+        return f"{streams} in Python, {self._native} natively, {self._default}"
+
+    def restore(self):
+        for device, stream in zip(self._devices, self._streams, strict=True):
+            device.set_stream(stream, sync=False)
+        self._set_device(self._default)

@@ -1,0 +1,70 @@
+"""Programs with toy libraries that have a current stream, each with an adapter of its own.
+
+Each has a process of its own, for a library is moved for as long as its process lives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.programs import python
+
+SOURCE = Path(__file__).parents[2] / "plugin/src"
+
+START = """
+import sys
+from cuda.bindings import driver
+import streamkit as sk
+
+def stands(*libraries):
+    return [library.current_stream().number for library in libraries]
+"""
+
+REFUSES = """
+
+def enter(stream):
+    raise UnsupportedStreamError("toylib has had enough")
+"""
+
+FORGETS = """
+
+def leave(token):
+    raise ValueError("toylib forgot where it was")
+"""
+
+INTERRUPTED = """
+
+def leave(token):
+    toylib.set_current_stream(token)
+    raise KeyboardInterrupt
+"""
+
+WITHOUT_CUDA = """
+
+def current(device):
+    from streamkit import NoDeviceError
+    raise NoDeviceError("this build of toylib has no CUDA")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Run a program that has some toy libraries installed, each with an adapter of its own."""
+
+    def run(code, **additions):
+        library = (SOURCE / "toylib.py").read_text()
+        adapter = (SOURCE / "streamkit_toylib.py").read_text()
+        for name, addition in additions.items():
+            (tmp_path / f"{name}.py").write_text(library)
+            changed = (adapter + addition).replace("toylib", name)
+            (tmp_path / f"streamkit_{name}.py").write_text(changed)
+        about = tmp_path / "toys-1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
+        entries = "\n".join(f"{name} = streamkit_{name}" for name in additions)
+        (about / "entry_points.txt").write_text(f"[streamkit.backends]\n{entries}\n")
+        return python(START + code, path=[tmp_path])
+
+    return run

@@ -1,0 +1,86 @@
+"""Where the libraries stand, and how a test has them stand elsewhere: by their own calls."""
+
+from __future__ import annotations
+
+import contextlib
+
+from support.gpu.raw import current_context, on_device
+from support.libraries import cuda_devices
+
+
+def stand(three):
+    """Where each library stands, by its own API; Warp's native current stream as well."""
+    torch, cupy, warp = three["torch"].torch, three["cupy"].cupy, three["warp"].warp
+    native = warp._src.context.runtime.core.wp_cuda_context_get_stream
+    devices = range(cuda_devices())
+    return {
+        "torch": [torch.cuda.current_stream(index) for index in devices],
+        "cupy": [cupy.cuda.get_current_stream(index) for index in devices],
+        "warp": [warp.get_stream(f"cuda:{index}") for index in devices],
+        "warp native": [native(warp.get_cuda_device(index).context) for index in devices],
+        "warp device": str(warp.get_device()),
+        "context": current_context(),
+    }
+
+
+def pushed_last(three, device):
+    """To what CuPy goes back after a ``with``: what was pushed last, whatever was set since."""
+    player = three["cupy"]
+    with on_device(device):
+        now = player.current()
+        with player.new_stream():
+            pass
+        found = player.current()
+        player.make_current(now)
+    return found
+
+
+def current(three):
+    """The current stream of each library where it plays."""
+    return {name: player.current() for name, player in three.items()}
+
+
+def place(three, streams, device):
+    """Make each library's stream current where it plays."""
+    with on_device(device):  # CuPy takes no stream of another
+        for name, player in three.items():
+            player.make_current(streams[name])
+
+
+@contextlib.contextmanager
+def standing_apart(three, device):
+    """Each library on a new stream of its own, which waits for none of the others."""
+    with on_device(device):
+        first = current(three)
+    try:
+        with on_device(device):
+            own = {name: player.new_stream() for name, player in three.items()}
+        place(three, own, device)
+        yield own
+    finally:
+        place(three, first, device)
+
+
+@contextlib.contextmanager
+def standing_on(three, library, device, stream=None):
+    """A stream of the library, else a new one, made current there; then the one before."""
+    with on_device(device):
+        first, previous = current(three), stream or three[library].new_stream()
+        three[library].make_current(previous)
+    try:
+        yield previous
+    finally:
+        place(three, first, device)
+
+
+@contextlib.contextmanager
+def playing_on(three, device):
+    """The device current for the driver and for Warp, which has a default device of its own."""
+    warp = three["warp"].warp
+    before = warp.get_device()
+    with on_device(device):
+        warp.set_device(f"cuda:{device}")
+        try:
+            yield
+        finally:
+            warp.set_device(before)

@@ -1,0 +1,52 @@
+"""What CUPTI delivered on an H200 (``recorded/cupti.json``), as if it came again."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+from streamkit._audit import cupti as cupti_module
+from streamkit._audit import records as records_module
+from streamkit._audit.records import Queues, Records
+from streamkit._audit.report import AuditedQueue, Report
+
+DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
+LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
+TORCH = AuditedQueue("cuda:0", "torch stream id=44", 44, key=(2, 21))
+WARP = AuditedQueue("cuda:0", "Warp stream id=43", 43, key=(2, 20))
+
+
+@functools.cache
+def readers():
+    cupti = ModuleType("cupti.cupti")
+    cupti.ActivityKind = enum.IntEnum("ActivityKind", DATA["kinds"])
+    cupti.driver_api_trace_cbid = enum.IntEnum("driver", DATA["driver"])
+    cupti.runtime_api_trace_cbid = enum.IntEnum("runtime", DATA["runtime"])
+    return cupti_module._readers(cupti)
+
+
+def records(part):
+    found = Records()
+    for record in DATA["parts"][part]["records"]:
+        readers()[record["kind"]](found, SimpleNamespace(**record))
+    return found
+
+
+def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
+    queues = Queues({queue.key: queue for queue in known}, {2: 0})
+    recorded = DATA["parts"][part]
+    return records_module.operations(
+        records(part),
+        queues,
+        (0, recorded["ended"]) if window is None else window,
+        [tuple(recorded["own"])] if own is None else own,
+    )
+
+
+def report(part, **options):
+    made = Report()
+    made.complete(operations(part, **options))
+    return made
