@@ -101,18 +101,6 @@ def bad_handle(handle: object) -> UnsupportedStreamError | ValueError:
     return ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
 
 
-def host_device() -> ValueError:
-    """Word the host named as the device of a CUDA stream."""
-    return ValueError("device='cpu' has no CUDA stream: use None, 'cuda', 'cuda:N' or an ordinal.")
-
-
-def bad_device(device: object) -> ValueError:
-    """Word a device StreamKit cannot read."""
-    return ValueError(
-        f"{describe(device)} is no device: use None, 'cpu', 'cuda', 'cuda:N' or an int ordinal."
-    )
-
-
 def unknown_library(name: object, known: Iterable[str]) -> UnsupportedStreamError:
     """Word a library name that no row and no entry point carries."""
     return UnsupportedStreamError(
@@ -156,23 +144,6 @@ def no_device(what: str) -> NoDeviceError:
     )
 
 
-def old_driver(version: int) -> DriverError:
-    """Word a driver from before CUDA 12."""
-    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
-    return DriverError(
-        "cuDriverGetVersion",
-        "cudaErrorInsufficientDriver",
-        35,
-        f"This driver serves {cuda}, and StreamKit needs one of CUDA 12 or newer: update the "
-        "NVIDIA driver. streamkit.new_stream(device='cpu') works without one.",
-    )
-
-
-def no_such_device(ordinal: int, count: int) -> NoDeviceError:
-    """Word an ordinal beyond the devices there are."""
-    return NoDeviceError(f"there is no cuda:{ordinal}: this process sees {count} CUDA device(s).")
-
-
 def forked() -> ForkedProcessError:
     """Word CUDA used in a forked child."""
     return ForkedProcessError(
@@ -202,15 +173,6 @@ def kept_in_capture(stream: object) -> CaptureError:
     return CaptureError(
         f"{describe(stream)} captures: what its work uses must live as long as the graph, for that "
         "work runs with each launch. Keep the objects beside the graph."
-    )
-
-
-def legacy_unknown_in_capture() -> CaptureError:
-    """Word the legacy stream first met while a blocking stream captures."""
-    return CaptureError(
-        "the legacy default stream cannot be looked at while a blocking stream captures, and work "
-        "on it would invalidate that capture. Call streamkit.default_stream() once before it, or "
-        "capture on a nonblocking stream."
     )
 
 
@@ -246,21 +208,6 @@ def process_wide(library: str, here: str, there: str, thread: str, ways: str) ->
         f"{there}; thread {threading.current_thread().name} asks for {here}. "
         f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and {ways}."
     )
-
-
-def left_out_of_order(what: str, lost: Iterable[str] = ()) -> ScopeError:
-    """Word a scope that was not left in last-in, first-out order by the thread that entered it."""
-    text = (
-        f"{what}. Scopes end in reverse order, in the thread and task that entered them; do not "
-        "hold one across an await or a yield."
-    )
-    missing = list(lost)
-    return ScopeError(text + (f" Not restored: {'; '.join(missing)}." if missing else ""))
-
-
-def not_restored(lost: Iterable[str]) -> ScopeError:
-    """Word libraries whose previous stream could not be set again."""
-    return ScopeError(f"the scope was left, but not everything is restored: {'; '.join(lost)}.")
 
 
 def _standing(where: Mapping[str, object]) -> str:
@@ -531,15 +478,6 @@ def _of_blocking(*, blocking: bool) -> str:
     return (
         " This stream is a blocking one: work on the legacy default stream, of any thread, is "
         "illegal while it captures. A nonblocking one allows it."
-    )
-
-
-def future_of_the_parent() -> ForkedProcessError:
-    """Word the outcome, in a forked child, of a function that the parent calls."""
-    return ForkedProcessError(
-        "this future was pending when the process was forked: its function is called in the "
-        "parent, and its outcome is known there only. Ask for it before the fork, or start workers "
-        "with multiprocessing's 'spawn' or 'forkserver' method."
     )
 
 

@@ -1,4 +1,7 @@
-"""Reading a ``device`` argument: None, "cpu", "cuda", "cuda:N", an ordinal, a library's device."""
+"""What a ``device`` argument names.
+
+It is None, "cpu", "cuda", "cuda:N", an ordinal or a library's device.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def parse(device: object) -> int | str | None:
     if text == "cpu":
         return "cpu"
     if match is None:
-        raise messages.bad_device(device)
+        raise ValueError(
+            f"{messages.describe(device)} is no device: use None, 'cpu', 'cuda', 'cuda:N' or an "
+            "int ordinal."
+        )
     return int(match[1]) if match[1] else None
 
 
@@ -32,7 +38,7 @@ def _names_device(device: object) -> bool:
 
 
 def on_host(device: object) -> bool:
-    """Whether a new or default stream belongs to the host: asked for, or nothing else there."""
+    """Whether a new or default stream is the host's: named so, or there is no CUDA device."""
     parsed = parse(device)
     if parsed == "cpu":
         return True
@@ -43,5 +49,7 @@ def ordinal_of(device: object) -> int | None:
     """Return the CUDA ordinal, None for the current device; ValueError for the host."""
     parsed = parse(device)
     if parsed == "cpu":
-        raise messages.host_device()
+        raise ValueError(
+            "device='cpu' has no CUDA stream: use None, 'cuda', 'cuda:N' or an ordinal."
+        )
     return parsed if isinstance(parsed, int) else None

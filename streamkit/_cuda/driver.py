@@ -13,7 +13,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import loader
@@ -143,7 +142,9 @@ def primary_context(device: int) -> int:
     if context is None:
         count = device_count()
         if not 0 <= device < count:
-            raise messages.no_such_device(device, count)
+            raise errors.NoDeviceError(
+                f"there is no cuda:{device}: this process sees {count} CUDA device(s)."
+            )
         with _lock:
             if device not in _primary:
                 context = int(ask("cuDevicePrimaryCtxRetain", device))
@@ -243,7 +244,11 @@ def legacy_id() -> int:
     Refused while any blocking stream captures, for asking would invalidate that capture.
     """
     if capture_id(LEGACY) is not None:
-        raise messages.legacy_unknown_in_capture()
+        raise errors.CaptureError(
+            "the legacy default stream cannot be looked at while a blocking stream captures, and "
+            "work on it would invalidate that capture. Call streamkit.default_stream() once before "
+            "it, or capture on a nonblocking stream."
+        )
     return stream_id(LEGACY)
 
 

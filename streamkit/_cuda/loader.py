@@ -85,7 +85,14 @@ def _failed(bindings: Any, call: str, code: int) -> errors.DriverError:
 def _check_version(version: int, cause: Exception | None = None) -> None:
     """Refuse an old driver before a function that it lacks is looked for; 0 is unknown."""
     if 0 < version < _OLDEST:
-        raise messages.old_driver(version) from cause
+        cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        raise errors.DriverError(
+            "cuDriverGetVersion",
+            "cudaErrorInsufficientDriver",
+            35,
+            f"This driver serves {cuda}, and StreamKit needs one of CUDA 12 or newer: update the "
+            "NVIDIA driver. streamkit.new_stream(device='cpu') works without one.",
+        ) from cause
 
 
 @functools.cache

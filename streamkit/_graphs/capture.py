@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from contextlib import AbstractContextManager
 
-    from streamkit._scopes.loaded_libraries import Mover
+    from streamkit._scopes.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturePart, StreamLike
 
@@ -74,8 +74,8 @@ def capture(
 @contextlib.contextmanager
 def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     disposal.sweep()
-    movers = loaded_libraries.movers()
-    adapters = [registry.adapter(mover.name) for mover in movers]
+    libraries = loaded_libraries.libraries()
+    adapters = [registry.adapter(library.name) for library in libraries]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
     graph = CudaGraph(stream)
     held: list[Any] = []
@@ -93,7 +93,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
                     work.begin()
                     graph._begin()  # noqa: SLF001 - next door
                     yield graph
-                    work.check(movers)
+                    work.check(libraries)
                     graph._complete(work.end(held))  # noqa: SLF001 - next door
                 except BaseException as error:
                     graph._fail()  # noqa: SLF001 - next door
@@ -133,11 +133,11 @@ class _Work:
         for part in self._joined:
             part.begin()
 
-    def check(self, movers: Iterable[Mover]) -> None:
+    def check(self, libraries: Iterable[LoadedLibrary]) -> None:
         """Raise CaptureError if it is not whole, or one of these libraries stands outside it."""
         self._return()
         checks.check_complete(self._stream)
-        checks.check_nobody_left(self._stream, movers)
+        checks.check_nobody_left(self._stream, libraries)
 
     def end(self, held: list[Any]) -> Parts:
         """End it well: it is whole."""

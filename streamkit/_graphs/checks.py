@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import Queue
     from streamkit._cuda.graphs import Captured
-    from streamkit._scopes.loaded_libraries import Mover
+    from streamkit._scopes.loaded_libraries import LoadedLibrary
 
 
 def refuse_inside_another(stream: CudaStream[Any]) -> None:
@@ -25,7 +25,7 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
     if stream.is_capturing:
         raise messages.already_capturing(stream)
     with driver.in_context(stream.context):
-        found = _capturing(loaded_libraries.movers(), stream.device_id)
+        found = _capturing(loaded_libraries.libraries(), stream.device_id)
     if found is not None:
         raise messages.already_capturing(CudaStream(identity.identify(found), None))
 
@@ -38,10 +38,10 @@ def a_library_captures_here() -> bool:
     return _capturing(loaded_libraries.found_so_far(), driver.current_device()) is not None
 
 
-def _capturing(movers: Iterable[Mover], device: int) -> Queue | None:
+def _capturing(libraries: Iterable[LoadedLibrary], device: int) -> Queue | None:
     """Return the first current stream that captures, with the context of the device current."""
-    for mover in movers:
-        found, _ = registry.extract(mover.current(device))
+    for library in libraries:
+        found, _ = registry.extract(library.current(device))
         if found.handle > LEGACY and graphs.captured(found.handle) is not None:
             return found
     return None
@@ -78,18 +78,18 @@ def check_complete(stream: CudaStream[Any]) -> None:
         raise messages.unjoined(stream, forks)
 
 
-def check_nobody_left(stream: CudaStream[Any], movers: Iterable[Mover]) -> None:
+def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary]) -> None:
     """Raise CaptureError if one of these libraries stands on a stream outside the capture.
 
     The block has moved it there, and its work with it, for good: whoever comes back is not found.
     """
     own = stream._live()  # noqa: SLF001 - next door
     number = driver.capture_id(own.handle)
-    for mover in movers:
-        found, _ = registry.extract(mover.current(stream.device_id))
+    for library in libraries:
+        found, _ = registry.extract(library.current(stream.device_id))
         is_default = found.handle <= LEGACY  # which cannot take part
         if is_default or driver.capture_id(found.handle) != number:
-            raise messages.left_for_elsewhere(stream, mover.name, found.handle)
+            raise messages.left_for_elsewhere(stream, library.name, found.handle)
 
 
 def busy_elsewhere(stream: CudaStream[Any]) -> list[CudaStream[Any]]:

@@ -129,7 +129,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Launch after what the libraries were given before, and before what they get next."""
         queue = self._stream._live()  # noqa: SLF001 - next door
         with driver.ensure_context(self._context):
-            others = loaded_libraries.others(queue, loaded_libraries.movers())
+            others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *others):
                 if ordering.capture_of(asked) is not None:
                     raise messages.launch_in_capture(self, CudaStream(asked, None))

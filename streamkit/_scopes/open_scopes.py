@@ -1,15 +1,19 @@
-"""The open scopes of a thread, innermost last; nothing is kept on the stream.
+"""The open scopes of each thread, innermost last.
 
-So one stream can be entered in many places at once.
+Nothing is kept on the stream, so it can be entered in many places at once.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from streamkit._base import messages
+from streamkit.errors import ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class OpenScope(Protocol):
@@ -18,7 +22,7 @@ class OpenScope(Protocol):
     stream: Any
     key: object  # under which it is left
     plan: Any  # what it calls, if it is a CUDA stream's
-    again: int  # how often it was entered again, directly inside, where everything stood already
+    again: int  # how often it was entered again directly inside, where all was current already
 
     @abstractmethod
     def leave(self) -> list[str]:
@@ -31,7 +35,7 @@ class _Stack(threading.local):
 
 
 stack = _Stack()
-"""The calling thread's: ``stack.scopes``, the innermost last."""
+"""``stack.scopes`` are the calling thread's, the innermost last."""
 
 
 def innermost() -> Any:
@@ -61,9 +65,9 @@ def leave(key: Any, kind: object = None, error: object = None, trace: object = N
         _leave_out_of_order(scopes, key)
     if scope.again:
         scope.again -= 1
-        lost = None if scope.plan.is_there() else scope.plan.stay()
+        lost = None if scope.plan.is_current() else scope.plan.set_current()
     else:
-        try:  # ``_end_innermost``, for a call would cost as much as all of it
+        try:  # as ``_end_innermost``, whose call would cost as much as the rest
             lost = scope.leave()
         except BaseException:
             scope.leave()
@@ -71,7 +75,7 @@ def leave(key: Any, kind: object = None, error: object = None, trace: object = N
         finally:
             scopes.pop()
     if lost:
-        raise messages.not_restored(lost)
+        raise ScopeError(f"the scope was left, but not everything is restored: {'; '.join(lost)}.")
 
 
 def _end_innermost(scopes: list[Any]) -> list[str]:
@@ -91,7 +95,7 @@ def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
     index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if index is None:
-        raise messages.left_out_of_order(
+        raise _left_out_of_order(
             f"the scope of {messages.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
@@ -102,11 +106,19 @@ def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
     scope = scopes[-1]
     if scope.again:
         scope.again -= 1
-        lost += scope.plan.stay()
+        lost += scope.plan.set_current()
     else:
         lost += _end_innermost(scopes)
-    raise messages.left_out_of_order(
+    raise _left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",
         lost,
     )
+
+
+def _left_out_of_order(what: str, lost: Sequence[str] = ()) -> ScopeError:
+    text = (
+        f"{what}. Scopes end in reverse order, in the thread and task that entered them; do not "
+        "hold one across an await or a yield."
+    )
+    return ScopeError(text + (f" Not restored: {'; '.join(lost)}." if lost else ""))

@@ -1,7 +1,8 @@
 """The scope: one stream current in every loaded library, exactly restored.
 
-It adds no wait unless it is ordered. It is entered in inner loops, so what it calls is prepared
-once for a stream, and calls are saved where that keeps it readable.
+It adds no wait unless it is ordered. It is entered in inner loops. So what it calls is prepared
+once for a stream, and the calls for three libraries are written out beside a loop over any number:
+the loop would cost as much as a call.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._cuda import driver, loader
-from streamkit._queues import ordering as ordering_module
+from streamkit._queues import ordering
 from streamkit._scopes import loaded_libraries
 from streamkit._scopes.open_scopes import leave, stack
 
@@ -26,56 +27,58 @@ Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
 
 class Plan:
-    """The ways of one stream in and out of the chosen libraries."""
+    """What a scope of one stream calls in the chosen libraries."""
 
     def __init__(self, view: Callable[[str], Any], context: int, libraries: Libraries) -> None:
         """``view`` gives a library's own object on the stream, whose context is ``context``."""
         self.context = context
-        self.known = loaded_libraries.movers()
-        self.movers = [m for m in self.known if libraries is None or m.name in libraries]
-        ways = [mover.bind(view(mover.name)) for mover in self.movers]
-        self.enters = [way.enter for way in ways]
-        self.leaves = [way.leave for way in reversed(ways)]
-        self.count = len(ways)
-        self.keeps_device = all(way.keeps_device for way in ways)
+        self.loaded = loaded_libraries.libraries()
+        self.moved = [one for one in self.loaded if libraries is None or one.name in libraries]
+        bindings = [library.bind(view(library.name)) for library in self.moved]
+        self.enters = [binding.enter for binding in bindings]
+        self.leaves = [binding.leave for binding in reversed(bindings)]
+        self.count = len(bindings)
+        self.keeps_device = all(binding.keeps_device for binding in bindings)
         # the cheapest question for the current context, and its answer while it is this one
-        told = [mover.context for mover in self.known if mover.context is not None]
-        self.where: Callable[[], object] = told[0] if told else loader.cu.cuCtxGetCurrent
-        self.here: object = context if told else driver.context_answer(context)
-        self.is_there = _all([way.is_current for way in ways], self.where, self.here)
+        told = [library.context for library in self.loaded if library.context is not None]
+        self.ask_context: Callable[[], object] = told[0] if told else loader.cu.cuCtxGetCurrent
+        self.answer: object = context if told else driver.context_answer(context)
+        self.is_current = _all(
+            [binding.is_current for binding in bindings], self.ask_context, self.answer
+        )
         """Whether every library, and the context, is where a scope puts it."""
-        self._back = [way.set_current for way in ways]
+        self._setters = [binding.set_current for binding in bindings]
 
-    def stay(self) -> list[str]:
-        """Put every library, and the context, back there; name what could not."""
+    def set_current(self) -> list[str]:
+        """Put every library, and the context, back there; name what could not be."""
         lost: list[str] = []
         try:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for mover, set_current in zip(self.movers, self._back, strict=True):
+        for library, set_current in zip(self.moved, self._setters, strict=True):
             try:
                 set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
-                lost.append(f"{mover.name} ({type(error).__name__}: {error})")
+                lost.append(f"{library.name} ({type(error).__name__}: {error})")
         return lost
 
 
 def _all(
-    looks: Sequence[Callable[[], bool]], where: Callable[[], object], here: object
+    questions: Sequence[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
-    """Return what asks all of them; three are written out, for a loop costs as much as they do."""
-    one, two, three, *others = (*looks, _yes, _yes, _yes)
-    if len(looks) > 3:  # noqa: PLR2004 - those written out
+    """Return what asks all of them, and for the context."""
+    one, two, three, *others = (*questions, _yes, _yes, _yes)
+    if len(questions) > 3:  # noqa: PLR2004 - those written out
         three = _all(others[:-3], three, True)  # noqa: FBT003 - what ``three`` answers
 
-    def are_there() -> bool:
+    def all_are_current() -> bool:
         try:
-            return not loader.is_forked and one() and two() and three() and where() == here
+            return not loader.is_forked and one() and two() and three() and ask_context() == answer
         except Exception:  # noqa: BLE001 - a library's own: it cannot tell
             return False
 
-    return are_there
+    return all_are_current
 
 
 def _yes() -> bool:
@@ -87,7 +90,7 @@ class Scoped:
 
     _queue: Queue | None
     _views: dict[str, Any]  # the libraries' objects that the stream holds
-    _plans: dict[Libraries, Plan]  # replaced, never changed, as those
+    _plans: dict[Libraries, Plan]  # replaced, never changed; so are the views
 
     @abstractmethod
     def _live(self) -> Queue:
@@ -100,9 +103,9 @@ class Scoped:
     def _new_plan(self, libraries: Libraries) -> Plan:
         queue = self._live()
         plan = Plan(self.to, queue.context, libraries)
-        # a view that the stream may not hold is made anew for each scope, and so is the plan; one
-        # of a per-thread stream, whose thread is checked here
-        if queue.thread is None and all(mover.name in self._views for mover in plan.movers):
+        # not kept if a view is made anew for each scope, nor for a per-thread stream, whose thread
+        # is checked by the line above
+        if queue.thread is None and all(library.name in self._views for library in plan.moved):
             self._plans = {**self._plans, libraries: plan}
         return plan
 
@@ -117,8 +120,8 @@ class Scoped:
             if (
                 outer.key is self
                 and self._queue is not None
-                and outer.plan.known is (loaded_libraries.settled or loaded_libraries.movers())
-                and outer.plan.is_there()
+                and outer.plan.loaded is (loaded_libraries.final or loaded_libraries.libraries())
+                and outer.plan.is_current()
             ):
                 outer.again += 1
                 return self
@@ -136,21 +139,20 @@ class Scoped:
         if loader.is_forked:
             raise messages.forked()
         plan = self._plans.get(libraries)  # none while the stream is closed
-        if plan is None or plan.known is not (
-            loaded_libraries.settled or loaded_libraries.movers()
+        if plan is None or plan.loaded is not (
+            loaded_libraries.final or loaded_libraries.libraries()
         ):
             plan = self._new_plan(libraries)
-        if scopes and scopes[-1].plan is plan and plan.is_there():
+        if scopes and scopes[-1].plan is plan and plan.is_current():
             scopes.append(NestedScope(self, key, plan))
             return
-        ordering = OrderedScope(self._live()) if ordered else None
-        scope = ordering or CudaScope()
+        scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
         scope.stream = self
         scope.key = key
         scope.plan = plan
         scope.again = 0
         try:
-            is_here = plan.where() == plan.here
+            is_here = plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - a library's own: then the driver is asked
             is_here = False
         scope.previous = plan.context if is_here else driver.current_context()
@@ -158,9 +160,9 @@ class Scoped:
         try:
             if not is_here:
                 driver.set_context(plan.context)
-            if ordering is not None:
-                ordering.order()
-            if plan.count == 3:  # noqa: PLR2004 - written out, for a loop costs as much as a call
+            if ordered:
+                scope.order()
+            if plan.count == 3:  # noqa: PLR2004 - written out: see the top
                 one, two, three = plan.enters
                 tokens.append(one())
                 tokens.append(two())
@@ -180,7 +182,7 @@ def _undo(scope: CudaScope, error: BaseException) -> None:
     """Put back what a scope that could not be entered has moved so far."""
     if scope in stack.scopes:
         stack.scopes.remove(scope)
-    for lost in scope.leave() or ():
+    for lost in scope.leave():
         error.add_note(f"and what could not be restored after that: {lost}")
 
 
@@ -203,57 +205,39 @@ class CudaScope:
         lost: list[str] = []
         interrupt: BaseException | None = None
         try:
-            is_there = not loader.is_forked and plan.where() == plan.here
+            is_here = not loader.is_forked and plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - a library's own: it cannot tell
-            is_there = False
-        if not is_there:  # the body may have changed the device
-            self._return_to_context(lost)
-        if len(tokens) == plan.count:
+            is_here = False
+        if not is_here:  # the body may have changed the device
+            self._set_context(plan.context, "of", lost)
+        if len(tokens) == plan.count == 3:  # noqa: PLR2004 - written out: see the top
+            three, two, one = plan.leaves
             try:
-                if plan.count == 3:  # noqa: PLR2004 - written out, as on the way in
-                    three, two, one = plan.leaves
-                    three(tokens.pop())
-                    two(tokens.pop())
-                    one(tokens.pop())
-                else:
-                    for leave in plan.leaves:
-                        leave(tokens.pop())
+                three(tokens.pop())
+                two(tokens.pop())
+                one(tokens.pop())
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost)
-        if tokens:  # one of them failed, or the scope was entered in part
-            interrupt = self._leave_rest(lost) or interrupt
+        while tokens:  # any other number, or one of them failed
+            try:
+                plan.leaves[-len(tokens)](tokens.pop())
+            except BaseException as error:  # noqa: BLE001 - the others are restored all the same
+                interrupt = self._note(error, lost) or interrupt
         if self.previous is not plan.context or not plan.keeps_device:
-            self._restore_context(lost)
+            self._set_context(self.previous, "before", lost)
         if interrupt is not None:
             raise interrupt
         return lost
 
-    def _leave_rest(self, lost: list[str]) -> BaseException | None:
-        """Restore those that are left; return what interrupted that."""
-        interrupt: BaseException | None = None
-        while self.tokens:
-            leave = self.plan.leaves[-len(self.tokens)]
-            try:
-                leave(self.tokens.pop())
-            except BaseException as error:  # noqa: BLE001 - the others are restored all the same
-                interrupt = self._note(error, lost) or interrupt
-        return interrupt
-
-    def _return_to_context(self, lost: list[str]) -> None:
+    def _set_context(self, context: int, place: str, lost: list[str]) -> None:
         try:
-            driver.set_context(self.plan.context)
+            driver.set_context(context or driver.default_context())
         except errors.StreamKitError as error:
-            lost.append(f"the device of {self.stream!r} ({error})")
-
-    def _restore_context(self, lost: list[str]) -> None:
-        try:
-            driver.set_context(self.previous or driver.default_context())
-        except errors.StreamKitError as error:
-            lost.append(f"the device before {self.stream!r} ({error})")
+            lost.append(f"the device {place} {self.stream!r} ({error})")
 
     def _note(self, error: BaseException, lost: list[str]) -> BaseException | None:
-        """Name the library that failed, the next in order; return the error if it interrupts."""
-        name = self.plan.movers[len(self.tokens)].name
+        """Name the library whose token was taken last; return the error if it interrupts."""
+        name = self.plan.moved[len(self.tokens)].name
         lost.append(f"{name} ({type(error).__name__}: {error})")
         return None if isinstance(error, Exception) else error
 
@@ -268,27 +252,50 @@ class OrderedScope(CudaScope):
         self._before: list[Queue] = []  # those it waits for, and that wait for it at the end
 
     def order(self) -> None:
-        """Let the queue wait for each library's previous stream, as far as a capture allows."""
+        """Let the queue wait for each library's previous stream, as far as a capture allows.
+
+        A wait over the border of a capture would break it. So inside one, the queue's own or that
+        of the first library that captures, it waits only for those that take part: a queue outside
+        forks from it. CaptureError if it is illegal to ask.
+        """
         queue = self._queue
-        found = loaded_libraries.others(queue, self.plan.movers)
-        for previous in loaded_libraries.to_wait_for(queue, found):
-            ordering_module.wait_queue(queue, previous)
-            self._before.append(previous)
+        others = loaded_libraries.other_queues(queue, self.plan.moved)
+        own = ordering.capture_of(queue)
+        captures = [(other, ordering.capture_of(other)) for other in others]
+        inside = own or next((capture for _, capture in captures if capture), None)
+        for asked, capture in ((queue, own), *(() if inside else captures)):
+            if capture == 0:
+                raise _illegal(asked)
+        for other, capture in captures:
+            if capture == inside:
+                ordering.wait_queue(queue, other)
+                self._before.append(other)
 
     def leave(self) -> list[str]:
         """Let those streams wait for the queue, and put everything back."""
         lost: list[str] = []
         for other in self._before:
             try:
-                if loaded_libraries.is_to_wait(other, self._queue):
-                    ordering_module.wait_queue(other, self._queue)
+                if self._may_wait(other):
+                    ordering.wait_queue(other, self._queue)
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
         return lost + super().leave()
 
+    def _may_wait(self, other: Queue) -> bool:
+        """Whether the other can wait for the queue now, and be no fork that nobody joins."""
+        captures = ordering.capture_of(other), ordering.capture_of(self._queue)
+        if captures == (0, None):
+            raise _illegal(other)
+        return captures[0] == captures[1]
+
+
+def _illegal(queue: Queue) -> Exception:
+    return messages.illegal_in_capture("an ordered scope", queue, "end the capture first.")
+
 
 class NestedScope:
-    """A scope inside one of the same stream: everything stands there already."""
+    """A scope inside one of the same stream, where everything is current already."""
 
     __slots__ = ("again", "key", "plan", "stream")
 
@@ -300,4 +307,4 @@ class NestedScope:
 
     def leave(self) -> list[str]:
         """Put back what the body moved: to this very stream, where the outer scope has it."""
-        return [] if self.plan.is_there() else self.plan.stay()
+        return [] if self.plan.is_current() else self.plan.set_current()

@@ -64,8 +64,8 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
         return {}
     ordinal = _device_or_current(device)
     streams = {}
-    for mover in loaded_libraries.movers():
-        streams[mover.name] = _current(mover.current, ordinal)
+    for found in loaded_libraries.libraries():
+        streams[found.name] = _current(found.current, ordinal)
     return streams
 
 

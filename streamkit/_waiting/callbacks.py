@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
+from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,13 @@ class Call:
         future._done_callbacks.clear()  # noqa: SLF001 - see above
         future._waiters.clear()  # noqa: SLF001 - the same
         with contextlib.suppress(InvalidStateError):  # cancelled
-            future.set_exception(messages.future_of_the_parent())
+            future.set_exception(
+                ForkedProcessError(
+                    "this future was pending when the process was forked: its function is called "
+                    "in the parent, and its outcome is known there only. Ask for it before the "
+                    "fork, or start workers with multiprocessing's 'spawn' or 'forkserver' method."
+                )
+            )
 
     def run(self, failed: BaseException | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""

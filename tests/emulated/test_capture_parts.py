@@ -251,10 +251,9 @@ assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
 def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
-    monkeypatch.setattr(
-        loaded_libraries, "_found", ()
-    )  # what a scope then leaves is for its own tests
-    monkeypatch.setattr(loaded_libraries, "_waiting", ())
+    # what a scope then leaves is for its own tests
+    monkeypatch.setattr(loaded_libraries, "_found", ())
+    monkeypatch.setattr(loaded_libraries, "_missing", {})
     stream, event = sk.new_stream(nonblocking=True), sk.new_event()
     gc.collect()
 

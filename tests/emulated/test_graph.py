@@ -532,7 +532,7 @@ def test_two_threads_capture_at_once(cells):
     here, there, made = cells(1), cells(1), []
     hidden = pytest.MonkeyPatch()
     hidden.setattr(loaded_libraries, "_found", ())
-    hidden.setattr(loaded_libraries, "_waiting", ())
+    hidden.setattr(loaded_libraries, "_missing", {})
 
     def second():
         with sk.capture() as g:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 def no_libraries(monkeypatch):
     """No library that would hold a stream, or stand on it."""
     monkeypatch.setattr(loaded_libraries, "_found", ())
-    monkeypatch.setattr(loaded_libraries, "_waiting", ())
+    monkeypatch.setattr(loaded_libraries, "_missing", {})
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ for name, extra in {extras!r}.items():
 for name in {others!r}:
     assert registry.adapter(name).name == name
 try:
-    loaded_libraries.movers()
+    loaded_libraries.libraries()
 except sk.NoDeviceError:
     pass  # it asks the driver whether the loaded ones can use CUDA
 s, seen = sk.new_stream("cpu"), []
@@ -161,7 +161,7 @@ class Look:
             wrong.append((name, repr(error)))
         try:
             assert registry.extract(speaks)[0].handle == 64
-            loaded_libraries.movers()
+            loaded_libraries.libraries()
         except sk.NoDeviceError:
             pass
         except BaseException as error:

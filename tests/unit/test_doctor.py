@@ -295,6 +295,7 @@ def test_control_a_driver_with_devices_is_no_finding(driver):
 
 
 NO_DEVICE = messages.no_device("why")
+OLD_DRIVER = sk.DriverError("cuDriverGetVersion", "cudaErrorInsufficientDriver", 35)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ NO_DEVICE = messages.no_device("why")
             ("no-device", "CUDA_VISIBLE_DEVICES='-1'"),
         ),
         (0, 13000, {}, ("no-device", "nvidia-smi")),
-        (messages.old_driver(11080), 11080, {}, ("old-driver", "Update")),
+        (OLD_DRIVER, 11080, {}, ("old-driver", "Update")),
         (
             sk.BackendNotInstalledError("no"),
             12040,

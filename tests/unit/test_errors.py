@@ -11,6 +11,8 @@ import pytest
 import streamkit as sk
 from streamkit import errors
 from streamkit._base import messages
+from streamkit._cuda import devices, loader
+from streamkit._scopes import open_scopes
 
 TREE = {
     sk.UnsupportedStreamError: TypeError,
@@ -33,6 +35,13 @@ class Foreign:
         raise AssertionError("the repr of a foreign object can wait for the device")
 
 
+def raised(call, *arguments):
+    """Return the error that a call raises."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - of any kind
+        call(*arguments)
+    return raised.value.with_traceback(None)
+
+
 HOST = sk.new_stream("cpu", name="worker")
 STRANGER = Foreign()  # one, whose address is in the messages: else their number is chance
 
@@ -52,19 +61,17 @@ WORDED = [
     (messages.bad_handle("x"), "'x'"),
     (messages.bad_handle(-1), "-1"),
     (messages.bad_handle(-1), "2**64"),
-    (messages.bad_device("gpu"), "'gpu'"),
-    (messages.bad_device("gpu"), "cuda:N"),
+    (raised(devices.parse, "gpu"), "'gpu'"),
+    (raised(devices.parse, "gpu"), "cuda:N"),
     (messages.unknown_library("jax", ["b", "a"]), "Known: a, b"),
     (messages.unknown_library("jax", []), "streamkit.backends"),
     (messages.no_current_stream("lib"), "s.to('lib')"),
     (messages.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
     (messages.no_device("why"), "new_stream(device='cpu')"),
-    (messages.no_such_device(7, 2), "cuda:7"),
-    (messages.no_such_device(7, 2), "2 CUDA"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
-    (messages.old_driver(11080), "CUDA 11.8"),
-    (messages.old_driver(11080), "update the NVIDIA driver"),
+    (raised(loader._check_version, 11080), "CUDA 11.8"),
+    (raised(loader._check_version, 11080), "update the NVIDIA driver"),
     (messages.forked(), "spawn"),
     (messages.closed(HOST), "worker"),
     (messages.closed(HOST), "new one"),
@@ -73,9 +80,9 @@ WORDED = [
     (messages.wrong_thread(HOST, 11, 22), "11"),
     (messages.wrong_thread(HOST, 11, 22), "22"),
     (messages.wrong_thread(HOST, 11, 22), "per_thread_stream"),
-    (messages.left_out_of_order("it was left"), "reverse order"),
-    (messages.left_out_of_order("it was left", ["this", "that"]), "this; that"),
-    (messages.not_restored(["this"]), "this"),
+    (raised(open_scopes.leave, HOST), "reverse order"),
+    (raised(open_scopes.leave, HOST), "worker"),
+    (open_scopes._left_out_of_order("it was left", ["this", "that"]), "this; that"),
     (messages.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
     (messages.no_single_current({"lib": HOST}), "use(stream)"),
     (messages.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),

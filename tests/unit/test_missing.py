@@ -82,7 +82,7 @@ except sk.UnsupportedStreamError:
     pass
 else:
     raise AssertionError("no error")
-assert loaded_libraries.movers() == ()
+assert loaded_libraries.libraries() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
     )

@@ -112,7 +112,7 @@ for obj in (Nothing(), None, 5):
         sk.wrap(obj)
     except sk.UnsupportedStreamError as error:
         pass
-assert loaded_libraries.movers() == ()
+assert loaded_libraries.libraries() == ()
 assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
 """)
 
