@@ -183,12 +183,12 @@ def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_
 
 
 def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
-    from streamkit._tools import cli
+    from streamkit._tools import commands
 
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         monkeypatch.setenv("FORCE_COLOR", "1")
-        with cli._progress() as progress:
+        with commands._progress() as progress:
             progress("a row", 1, 3)
         output, complaints = capsys.readouterr()
         assert output == ""

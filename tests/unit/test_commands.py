@@ -15,9 +15,7 @@ np = pytest.importorskip("numpy")
 
 LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
 COMMANDS = set(
-    re.findall(
-        r"@app\.command\(\)\n    def (\w+)", (ROOT / "streamkit" / "_tools/cli.py").read_text()
-    )
+    re.findall(r'@app\.command\("(\w+)"\)', (ROOT / "streamkit" / "_tools/commands.py").read_text())
 )
 CI = (ROOT / ".ci" / "run").read_text()
 BLOCKS = [
