@@ -48,6 +48,14 @@ def within(fn, *, seconds=LONG):
     return value
 
 
+def pending(stream):
+    """How many items of a host stream have not ended, which ``done`` tells only of all of them.
+
+    And ``done`` raises errors, lets kept objects go and runs what the scheduler holds back.
+    """
+    return len(stream._work._pending)
+
+
 def eventually(condition, *, seconds=LONG):
     """Whether the condition comes true within the time."""
     deadline = time.monotonic() + seconds

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._queues import keepalive
 from support.keepalive import Thing, array, capsule, thing
-from support.queues import eventually, together, within
+from support.queues import eventually, pending, together, within
 
 # -- how long ---------------------------------------------------------------------------------
 
@@ -137,20 +136,26 @@ def test_any_of_these_lets_it_go(stream, hold, look):
     look(stream)
     assert seen() is not None
     gate.open()
-    assert eventually(lambda: stream._work.idle)
+    assert eventually(lambda: pending(stream) == 0)
     look(stream)
     assert seen() is None
 
 
-def test_young_collections_ask_nothing(stream, hold, monkeypatch):
-    hold(stream)
-    stream.keep(Thing())
-    asked = []
-    monkeypatch.setattr(keepalive, "drain", lambda: asked.append(1))
-    gc.collect(0)
-    assert not asked
-    gc.collect(1)
-    assert asked
+def test_young_collections_let_nothing_go(stream, hold):
+    gate = hold(stream)
+    kept, seen = thing()
+    stream.keep(kept)
+    del kept
+    gc.disable()
+    try:
+        gate.open()
+        assert eventually(lambda: pending(stream) == 0)
+        gc.collect(0)
+        assert seen() is not None
+        gc.collect(1)
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_let_go_may_use_the_stream(stream, hold):
@@ -244,7 +249,7 @@ def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
         done.submit(before.wait)
         done.keep(Ends("passed"))
         before.set()
-        while not done._work.idle:
+        while not done._work.idle:  # done.done would let the object go
             pass
     """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "passed", "")

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import streamkit as sk
-from support.queues import LONG, eventually, together, within
+from support.queues import LONG, eventually, pending, together, within
 
 
 def test_work_runs_in_the_order_of_submission(stream, hold):
@@ -78,7 +78,7 @@ def test_of_two_workers_that_are_started_at_once_one_works(stream):
     second, together = threading.Event(), []
 
     def submit():
-        with stream._work._lock:  # until it is left no worker can begin
+        with stream._work._lock:  # private: until it is left no worker can begin
             stream.submit(lambda: together.append(second.wait(0.3)))
             stream.submit(second.set)
 
@@ -402,9 +402,7 @@ def test_sync_waits_for_work_submitted_before_it_only(stream, hold):
     gate = hold(stream)
     syncing = threading.Thread(target=stream.sync, daemon=True)
     syncing.start()
-    assert eventually(
-        lambda: len(stream._work._pending) == 2
-    )  # what holds it, and what sync waits for
+    assert eventually(lambda: pending(stream) == 2)  # what holds it, and what sync waits for
     late = hold(stream)
     stream.submit(second.append, 1)
     gate.open()

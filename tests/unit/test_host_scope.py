@@ -10,7 +10,7 @@ import time
 import pytest
 
 import streamkit as sk
-from support.queues import LONG, eventually, within
+from support.queues import LONG, eventually, pending, within
 
 
 def test_the_body_runs_after_what_was_queued_before(stream, hold):
@@ -412,7 +412,7 @@ def test_an_interrupt_while_waiting_for_the_turn_does_not_hold_the_queue(stream,
         raise InterruptError
 
     def send(thread):
-        assert eventually(lambda: len(stream._work._pending) == 2)  # what holds it, and the turn
+        assert eventually(lambda: pending(stream) == 2)  # what holds it, and the turn
         signal.pthread_kill(thread, signal.SIGALRM)
 
     sender = threading.Thread(target=send, args=(threading.get_ident(),))

@@ -17,7 +17,7 @@ import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from support.contention import contended, logged
 from support.programs import python
-from support.queues import LONG, Gate, eventually, together, within
+from support.queues import LONG, Gate, eventually, pending, together, within
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
     python("""
 import threading
 import streamkit as sk
-from streamkit._waiting import callbacks
+from streamkit._waiting import callbacks  # no public name tells which calls are listed
 
 def refuse(self):
     raise RuntimeError("can't start new thread")
@@ -490,7 +490,7 @@ def test_an_error_reaches_every_waiter(stream, hold):
 
     # what holds it, what fails, two events, and a mark of each other one that waits
     def then_open():
-        assert eventually(lambda: len(stream._work._pending) == 2 + 2 + 4 + 50 + 50)
+        assert eventually(lambda: pending(stream) == 2 + 2 + 4 + 50 + 50)
         gate.open()
 
     assert told_of(stream, then_open) == ["first"] * 150
@@ -507,7 +507,7 @@ def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
     waiting = threading.Thread(target=lambda: outcome.append(stream.sync(LONG)))
     outcome = []
     waiting.start()
-    assert eventually(lambda: len(stream._work._pending) == 4)
+    assert eventually(lambda: pending(stream) == 4)
     stream.submit(fail, "later")
     before.open()
     waiting.join(LONG)
@@ -523,7 +523,7 @@ def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
 def test_an_events_wait_tells_the_error_and_leaves_it_for_the_stream(stream, wait):
     stream.submit(fail, "first")
     event = stream.record()
-    assert eventually(lambda: stream._work.idle)
+    assert eventually(lambda: pending(stream) == 0)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="first"):
             wait(event)
@@ -564,11 +564,11 @@ def test_an_old_error_hides_no_later_one(stream, hold):
             assert waiting.send(None) is not None  # it waits
         stream.submit(fail, "second")
         gate.open()
-        assert await asyncio.to_thread(eventually, lambda: stream._work.idle)
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
         with pytest.raises(RuntimeError, match="first"):
             stream.sync()
         stream.submit(fail, "third")
-        assert await asyncio.to_thread(eventually, lambda: stream._work.idle)
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
         await asyncio.sleep(0)  # the loop settles what the two wait for
         for waiting in awaits:
             with pytest.raises(RuntimeError, match="first"):

@@ -10,7 +10,7 @@ import pytest
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
-from support.queues import LONG, eventually, within
+from support.queues import LONG, eventually, pending, within
 
 
 def fails(seed, program):
@@ -580,9 +580,7 @@ def test_a_turn_that_another_thread_began_is_waited_for():
 
             def start(stream=stream, thread=thread):
                 thread.start()
-                assert eventually(
-                    lambda: len(stream._work._pending) == 3
-                )  # this, the mark, its turn
+                assert eventually(lambda: pending(stream) == 3)  # this, the mark, its turn
 
             stream.submit(start)
             stream.sync()

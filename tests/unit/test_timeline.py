@@ -18,6 +18,7 @@ from streamkit._audit.report import AuditedQueue, Operation, Report
 from streamkit._audit.timeline import COLOURS
 from streamkit.errors import OneQueueError
 from support.programs import python
+from support.queues import pending
 from support.recorded import LEGACY, TORCH, WARP, report
 
 
@@ -250,7 +251,7 @@ def test_threads_that_wait_at_once_are_on_tracks_beside_each_other():
         for stream, event, thread in zip(streams, held, threads, strict=True):
             stream.submit(event.wait)
             thread.start()
-            while len(stream._work._pending) == 1:  # until it waits
+            while pending(stream) == 1:  # until it waits
                 time.sleep(0.001)
         for event, thread in zip(held, threads, strict=True):  # the first one's end is the first
             event.set()
