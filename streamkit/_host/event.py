@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
-    """Word the question of a host object for something of CUDA."""
+    """Word that a host object has nothing of CUDA."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
         "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
@@ -39,7 +39,7 @@ class HostEvent(Event, metaclass=Concrete):
         return self._mark
 
     def _record(self, queue: WorkQueue, source: Callable[[], object]) -> Mark:
-        """Have a new point, for the queue to reach."""
+        """Return a new point, for the queue to reach; the event is this one from now on."""
         self._live()
         self._source = source
         self._mark = mark = Mark(queue)

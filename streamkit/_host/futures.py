@@ -20,7 +20,7 @@ class After:
 
     def __init__(self, name: str) -> None:
         self._line = callbacks.Line()
-        self._queue = WorkQueue(f"{name}-then")  # their own, for an engine
+        self._queue = WorkQueue(f"{name}-then")  # an engine treats it as a stream
 
     def add(
         self,

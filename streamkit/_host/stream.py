@@ -63,8 +63,6 @@ class HostStream(Stream, metaclass=Concrete):
         self._work = WorkQueue(f"streamkit-{self._id}")
         self._ledger = keepalive.Ledger()
 
-    # -- what CUDA has and the host has not -----------------------------------------------------
-
     @property
     def handle(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
@@ -88,8 +86,6 @@ class HostStream(Stream, metaclass=Concrete):
             raise errors.UnsupportedStreamError(
                 f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
             )
-
-    # -- what it is -----------------------------------------------------------------------------
 
     @property
     def native(self) -> None:
@@ -148,15 +144,13 @@ class HostStream(Stream, metaclass=Concrete):
         """False: host work is not captured."""
         return False
 
-    # -- giving it work -------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if self._closed:
             raise messages.closed(self)
         if (
             self._thread is not None
             and _per_thread.stream is not self
-            and not open_scopes.holds(self)  # the worker runs this thread's functions
+            and not open_scopes.holds(self)  # a function of this queue, which its worker runs
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
 
@@ -184,10 +178,10 @@ class HostStream(Stream, metaclass=Concrete):
                         fn(*args, **kwargs)
                 finally:
                     open_scopes.leave(key)
-            except BaseException as error:  # raised where the user waits
+            except BaseException as error:  # whoever waits raises it
                 here = threading.current_thread()
                 if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
-                    raise  # a Ctrl-C, which comes there only
+                    raise  # a Ctrl-C, which only the main thread gets
                 self._work.first.set(error)
 
         self._put(call)
@@ -211,7 +205,7 @@ class HostStream(Stream, metaclass=Concrete):
             if not open_scopes.holds(self):
                 scope.begin(self._work)
             open_scopes.push(scope)
-        except BaseException:  # an interrupt must not leave the queue held for ever
+        except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
             raise
 
@@ -223,8 +217,6 @@ class HostStream(Stream, metaclass=Concrete):
     def __exit__(self, *_: object) -> None:
         """End the item; what other threads submitted meanwhile follows."""
         open_scopes.leave(self)
-
-    # -- order ----------------------------------------------------------------------------------
 
     def record(
         self, event: object = None, *, timing: bool = False, external: bool = False
@@ -261,8 +253,6 @@ class HostStream(Stream, metaclass=Concrete):
         if mark is not None:
             trace.note(self, "wait", "wait", mark)
             self._put(Wait(mark))
-
-    # -- waiting for it -------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -325,8 +315,6 @@ class HostStream(Stream, metaclass=Concrete):
         future: Future[T] = after.add(self._put, Mark(self._work), fn, args, kwargs)
         return future
 
-    # -- the object -----------------------------------------------------------------------------
-
     def close(self) -> None:
         """Give up the stream; returns at once, and what was submitted still runs."""
         if self._owned:
@@ -347,7 +335,7 @@ class _HostScope:
 
     plan = None
     again = 0
-    _turn: Turn | None = None  # of the class, because an interrupt can leave it half made
+    _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
 
     def __init__(self, stream: HostStream, key: object) -> None:
@@ -373,7 +361,7 @@ class _HostScope:
         return []
 
     def __del__(self) -> None:
-        self.leave()  # the thread ended inside it
+        self.leave()  # its thread ended inside the scope
 
 
 class _KeptOnHost(keepalive.Kept):

@@ -34,7 +34,7 @@ class Engine(Protocol):
 
     @abstractmethod
     def ended(self, queue: WorkQueue) -> None:
-        """Know that the queue's running item has ended."""
+        """Note that the queue's running item has ended."""
 
     @abstractmethod
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
     @abstractmethod
     def polled(self) -> None:
-        """Know that somebody asks, without waiting, whether something is done."""
+        """Note that a caller asks, without waiting, whether something is done."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -52,7 +52,7 @@ class Engine(Protocol):
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with a worker thread
 _queues: WeakSet[WorkQueue] = WeakSet()
-_forks = 0  # how many there were on the way to this process
+_forks = 0  # between the process that imported this and the present one
 
 
 def exchange(engine: Engine | None) -> Engine | None:
@@ -63,7 +63,7 @@ def exchange(engine: Engine | None) -> Engine | None:
 
 
 def has_engine() -> bool:
-    """Whether an engine runs the items, and only while somebody waits."""
+    """Whether an engine runs the items, which it does only while a caller waits."""
     return _engine is not None
 
 
@@ -77,7 +77,7 @@ def drain() -> None:
         mark.wait()
 
 
-_LONGEST = threading.TIMEOUT_MAX / 2  # seconds that a lock can wait, and some to spare
+_LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
 
 
 def _wait(event: threading.Event, timeout: float | None = None) -> bool:
@@ -129,10 +129,9 @@ class Mark:
         self._tell()
 
     def tell(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Have something called by the thread that reaches the mark; return what cancels that.
+        """Have ``call`` called by the thread that reaches the mark; return what cancels that.
 
-        At once if it is reached already. It must not block. An engine gets here only while somebody
-        waits.
+        It is called at once if the mark is reached already, and must not block.
         """
         self._tells.append(call)
         if self.is_reached:
@@ -238,9 +237,9 @@ class WorkQueue:
         _queues.add(self)
 
     def begin(self) -> None:
-        """Be empty, as at first."""
+        """Have no items and no worker, as a new queue and one of a forked child."""
         self._items: deque[Item] = deque()
-        self._lock = threading.RLock()  # a destructor may run inside it, and submit
+        self._lock = threading.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
         self._pending: set[Item] = set()  # items that have not ended
 
@@ -268,7 +267,7 @@ class WorkQueue:
                 self._items.append(item)
                 self._pending.add(item)
             self._have_worker(item)
-        except BaseException:  # an interrupt: what is queued runs all the same
+        except BaseException:  # after an interrupt, what is queued has to run
             if self._items:
                 self._have_worker(item)
             raise
@@ -279,7 +278,7 @@ class WorkQueue:
             return
         try:
             threading.Thread(target=self._work, name=self.name, daemon=True).start()
-        except RuntimeError:  # take the item back, or it would never run
+        except RuntimeError:  # the item would never run: take it back
             with self._lock:
                 if self._working or item not in self._items:  # another thread has started one
                     return
@@ -295,16 +294,16 @@ class WorkQueue:
             if self._working:
                 return
             self._working = True
-        while forks == _forks:  # an item may fork, and this be its child
+        while forks == _forks:  # the item may have forked, and this be the child
             with self._lock:
                 if not self._items:
                     self._working = False
                     _working.discard(self)
                     return
                 item = self._items.popleft()
-            if isinstance(item, Turn):  # it ends its item itself, before its thread goes on
+            if isinstance(item, Turn):  # it ends itself, before its thread goes on
                 item()
-            elif isinstance(item, Mark):  # before anybody can see that it is reached
+            elif isinstance(item, Mark):  # before another thread can see that it is reached
                 self.end_item(item, forks)
                 item()
             else:
@@ -331,8 +330,8 @@ class WorkQueue:
 
 
 def _begin_anew() -> None:
-    global _forks  # noqa: PLW0603 - the process's
-    if _engine is None:  # it has its own threads to answer for
+    global _forks  # noqa: PLW0603 - one count for the process
+    if _engine is None:  # an engine runs items in the thread that waits, which the child has
         _forks += 1
         _working.clear()
         for queue in list(_queues):

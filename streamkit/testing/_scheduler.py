@@ -73,7 +73,7 @@ def adversarial(seed: int) -> Generator[None]:
         try:
             yield
         except BaseException:
-            with suppress(errors.ScopeError):  # what raised is the reason why it cannot end
+            with suppress(errors.ScopeError):  # the error of the block is why it cannot end
                 scheduler.finish()
             raise
         scheduler.finish()
@@ -101,7 +101,7 @@ class _QueueState:
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
         self.running: Item | None = None
-        self.thread = 0  # that runs it
+        self.thread = 0  # the one that runs it
 
 
 class _Scheduler(Engine):
@@ -185,21 +185,21 @@ class _Scheduler(Engine):
     def _pass_points(self) -> None:
         """Pass every mark whose turn it is, and the waits for such marks."""
         passed = True
-        while passed:  # each can set others free
+        while passed:  # each can let others pass
             passed = False
             for queue, state in list(self._busy.items()):
                 while state.running is None and state.items and _is_point(state.items[0]):
                     passed = True
                     item = state.items.popleft()
-                    if isinstance(item, Turn):  # its thread gave it up, and has ended it
+                    if isinstance(item, Turn):  # its thread gave it up and has ended it
                         self.ended(queue)
                         continue
-                    queue.end_item(item)  # before anybody can see that the mark is reached
+                    queue.end_item(item)  # before another thread can see that the mark is reached
                     if isinstance(item, Mark):
                         item()
 
     def _begin(self) -> tuple[WorkQueue, Item] | None:
-        """Choose among the items that may run, and let the chosen one begin; None without any."""
+        """Choose among the items that may run, and let the chosen one begin; None if none may."""
         ready = [
             queue
             for queue, state in self._busy.items()
