@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from streamkit._audit.report import Report
-from streamkit._audit.timeline import COLOURS, LABELS, lanes_of, library_of, span_ns
+from streamkit._audit.timeline import STYLES, library_of, rows_of, span_ns
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -34,16 +34,20 @@ def draw(data: dict[str, Any]) -> Figure:
             "Record it again: python examples/09_see_the_queues.py docs/evidence/audit.json"
         )
     reports = {name: Report.from_data(data[name]) for name in TITLES}
-    heights = [len(lanes_of(report)) for report in reports.values()]
+    heights = [len(rows_of(report)) for report in reports.values()]
     figure = Figure(figsize=(9, 1.6 + 0.55 * sum(heights)), layout="constrained")
-    rows = figure.subplots(len(reports), height_ratios=heights)
+    charts = figure.subplots(len(reports), height_ratios=heights)
     longest = max(span_ns(report)[1] - begin_ns(report) for report in reports.values())
-    for axes, (name, report) in zip(rows, reports.items(), strict=True):
-        lanes(axes, report, longest / MICROSECOND)
+    for axes, (name, report) in zip(charts, reports.items(), strict=True):
+        draw_rows(axes, report, longest / MICROSECOND)
         axes.set_title(TITLES[name].format(data["x"][name]), loc="left", fontsize=10)
-    rows[-1].set_xlabel("microseconds")
+    charts[-1].set_xlabel("microseconds")
     seen = {library_of(one) for report in reports.values() for one in report.work}
-    handles = [Patch(color=COLOURS[name], label=LABELS[name]) for name in LABELS if name in seen]
+    handles = [
+        Patch(color=style.colour, label=style.label)
+        for name, style in STYLES.items()
+        if name in seen
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
@@ -59,22 +63,22 @@ def begin_ns(report: Report) -> int:
     return begin
 
 
-def lanes(axes: Any, report: Report, width: float) -> None:
+def draw_rows(axes: Any, report: Report, width: float) -> None:
     """Draw the queues of one report."""
-    shown = lanes_of(report)
+    shown = rows_of(report)
     start = begin_ns(report)
-    for row, lane in enumerate(shown):
+    for number, row in enumerate(shown):
         end = 0.0
-        for one in lane.operations:
+        for one in row.operations:
             if one.start_ns < start:
                 continue
             # behind the one before, for a short one is drawn longer than it was
             left = max((one.start_ns - start) / MICROSECOND, end)
             length = max((one.end_ns - one.start_ns) / MICROSECOND, width * LEAST)
             end = left + length
-            axes.barh(row, length, left=left, height=0.6, color=COLOURS[library_of(one)],
+            axes.barh(number, length, left=left, height=0.6, color=STYLES[library_of(one)].colour,
                       edgecolor="white", linewidth=0.5)  # fmt: skip
-    axes.set_yticks(range(len(shown)), [lane.label for lane in shown], fontsize=8)
+    axes.set_yticks(range(len(shown)), [row.label for row in shown], fontsize=8)
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(-width * LEAST, width * 1.03)
     axes.tick_params(axis="y", length=0)

@@ -39,7 +39,7 @@ def audit() -> Generator[Report]:
         completing.callback(_complete, report, host, cuda)  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
-            recorder.settle()
+            recorder.sync()
 
 
 def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:

@@ -7,22 +7,22 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import LABELS, lanes_of, library_of
+from streamkit._audit.timeline import STYLES, library_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
-    from streamkit._audit.report import Operation, Report
+    from streamkit._audit.operations import Operation, Operations
 
 
-def write(report: Report, path: str | PathLike[str]) -> None:
+def write(report: Operations, path: str | PathLike[str]) -> None:
     """Write the file."""
     trace = {"traceEvents": list(events(report)), "displayTimeUnit": "ns"}
     Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
-def events(report: Report) -> Iterator[dict[str, Any]]:
+def events(report: Operations) -> Iterator[dict[str, Any]]:
     """Yield the trace's events: a process for each device, a thread or more for each queue.
 
     Times are microseconds. A wait is a flow between two slices without length, because a flow can
@@ -31,21 +31,21 @@ def events(report: Report) -> Iterator[dict[str, Any]]:
     devices: dict[str, int] = {}
     threads: dict[Any, dict[str, int]] = {}
     numbers = itertools.count(1)
-    for lane in lanes_of(report):
-        device = "host" if lane.queue is None else lane.queue.device
+    for row in rows_of(report):
+        device = "host" if row.queue is None else row.queue.device
         process = devices.setdefault(device, len(devices) + 1)
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": device}}
-        for track in _tracks(lane.operations):
+        for track in _tracks(row.operations):
             number = next(numbers)
             thread = {"pid": process, "tid": number}
-            threads.setdefault(lane.queue, thread)
-            yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": lane.label}}
+            threads.setdefault(row.queue, thread)
+            yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": row.label}}
             yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number}}
             for one in track:
                 yield {
                     "ph": "X",
                     "name": one.name,
-                    "cat": LABELS[library_of(one)],
+                    "cat": STYLES[library_of(one)].label,
                     "ts": one.start_ns / 1000,
                     "dur": (one.end_ns - one.start_ns) / 1000,
                     "args": {"kind": one.kind, "library": one.library, "graph": one.graph},
@@ -63,7 +63,7 @@ def events(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _tracks(operations: list[Operation]) -> list[list[Operation]]:
-    """Return a lane's operations on as many tracks as it takes, at least one.
+    """Return a row's operations on as many tracks as it takes, at least one.
 
     On one track they follow or enclose each other. Perfetto drops what else overlaps there: the
     branches of a graph, or the waits of several threads.

@@ -1,23 +1,22 @@
-"""An audit's record of the GPU: from what CUPTI delivers to queues with names."""
+"""The recorder of the GPU: it has CUPTI record, and knows which queues CUPTI's are."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import records as records_module
-from streamkit._audit.cupti import collector
-from streamkit._audit.records import CONTEXT_SYNCHRONIZE, Queues, Records
-from streamkit._audit.report import AuditedQueue
-from streamkit._audit.timeline import LABELS
+from streamkit._audit.cuda_operations import Queues, operations
+from streamkit._audit.cupti import CONTEXT_SYNCHRONIZE, Records, collector
+from streamkit._audit.operations import AuditedQueue
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver, loader
-from streamkit._queues import identity, ordering
-from streamkit._streams import current as current_module
+from streamkit._queues import identity, ordering, registry
+from streamkit._streams.current import current_streams
+from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from streamkit._audit.report import Operation
+    from streamkit._audit.operations import Operation
 
 
 class CudaRecorder:
@@ -29,7 +28,7 @@ class CudaRecorder:
         self._records, self._own = Records(), list[tuple[int, int]]()
         self._queues: Queues | None = None
         self._met: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
-        self._settled = False
+        self._synced = False
 
     def start(self) -> None:
         """Begin.
@@ -44,7 +43,7 @@ class CudaRecorder:
             self._meet(queue)
         self._began = self._cupti.get_timestamp()
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Wait until what was given has run. CaptureError while a stream captures."""
         if loader.is_forked:
             raise messages.forked()
@@ -54,7 +53,7 @@ class CudaRecorder:
             begun = self._cupti.get_timestamp()
             driver.sync_context(context)
             self._own.append((begun, self._cupti.get_timestamp()))
-        self._settled = bool(contexts)
+        self._synced = bool(contexts)
 
     def stop(self) -> None:
         """End. Everything that has run is recorded when it returns."""
@@ -80,33 +79,37 @@ class CudaRecorder:
         if loader.is_forked:
             return []
         records = self._records
-        if self._settled and not any(
+        if self._synced and not any(
             sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
         ):
-            raise messages.audit_disturbed()
-        queues = self._known()
+            message = (
+                "another tool took CUPTI inside the audit, so its records are lost: PyTorch's "
+                "profiler is one. Run them one after the other."
+            )
+            raise ScopeError(message)
+        queues = self._known_queues()
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in driver.private_streams}
-        found = records_module.operations(records, queues, window, self._own)
+        found = operations(records, queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
-        return self._key(stream._live())  # noqa: SLF001 - next door
+        return self._key(stream._live())  # noqa: SLF001 - ``handle`` would note that it is known
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, closed ones included.
 
         Or of the stream with this id.
         """
-        queues = self._known()
+        queues = self._known_queues()
         if isinstance(stream, int):
             return queues.with_id(stream)
         with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
             return queues[self.key_of(stream)]
         return self._met.get(stream.id)
 
-    def _known(self) -> Queues:
+    def _known_queues(self) -> Queues:
         if self._queues is None:
             self._queues = Queues({named.key: named for named in self._met.values()}, {})
         return self._queues
@@ -137,7 +140,7 @@ class CudaRecorder:
         streams = _current_streams(set(contexts.values()))
         _refuse_in_capture(streams)
         self._queues = self._name_queues(contexts)
-        del streams  # held till their queues had names
+        del streams  # held until their queues had names
         return contexts
 
     def _name_queues(self, contexts: dict[int, int]) -> Queues:
@@ -178,7 +181,7 @@ def _contexts() -> dict[int, int]:
 
 def _refuse_in_capture(streams: list[Any]) -> None:
     # one first met while it captures is not among the known
-    current = [stream._queue for stream in streams]  # noqa: SLF001 - next door
+    current = [stream._queue for stream in streams]  # noqa: SLF001 - ``handle`` would refuse another thread's
     for queue in [*current, *filter(identity.is_alive, identity.living())]:
         if ordering.capture_of(queue) is not None:
             name = _name(queue)
@@ -186,12 +189,12 @@ def _refuse_in_capture(streams: list[Any]) -> None:
 
 
 def _current_streams(devices: set[int]) -> list[Any]:
-    """Return where the libraries stand, so that queues nobody wrapped have names."""
+    """Return the libraries' current streams, so that queues nobody wrapped have names."""
     found: list[Any] = []
     for device in devices:
-        # a library that cannot say where it stands must not cost the report
+        # a library that cannot tell its current stream must not cost the report
         with contextlib.suppress(Exception):
-            found.extend(current_module.current_streams(device=device).values())
+            found.extend(current_streams(device=device).values())
     return found
 
 
@@ -199,4 +202,5 @@ def _name(queue: Queue) -> str:
     if queue.name:
         return queue.name
     maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
-    return f"{LABELS.get(maker, maker)} stream id={queue.id}".strip()
+    row = registry.BY_NAME.get(maker)
+    return f"{maker if row is None else row.label} stream id={queue.id}".strip()

@@ -11,14 +11,18 @@ import functools
 import importlib
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._audit.records import Activity, Call, Recorded, Records, Sync
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
+from streamkit._queues import registry
+from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from streamkit._audit.operations import Kind
 
 _BUFFER = 8 << 20  # bytes; NVIDIA advises 1 to 10 MB
 _ASYNC = 1  # the flag of a copy for which the caller does not wait
@@ -30,6 +34,64 @@ _COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "
 # and each of their records would cost as much as a kernel's.
 _CALLS = re.compile(r"Launch|Memcpy|Memset|Synchronize|Query|WaitEvent|EventRecord|Prefetch")
 _NO_CALLS = ("INVALID", "SIZE", "FORCE_INT")
+
+
+EVENT_SYNCHRONIZE, STREAM_WAIT, CONTEXT_SYNCHRONIZE = 1, 2, 4
+
+Key = tuple[int, int]
+"""CUPTI's ids of a context and of a stream in it."""
+
+
+class Activity(NamedTuple):
+    """A kernel, copy or fill that ran. Its correlation is the number of the call that gave it."""
+
+    kind: Kind
+    name: str
+    key: Key
+    correlation: int
+    start: int
+    end: int
+    graph: int = 0
+    node: int = 0
+    blocks_host: bool = False
+
+
+class Call(NamedTuple):
+    """A call of CUDA's driver or runtime; correlations are given in the order of calls."""
+
+    correlation: int
+    name: str
+    start: int
+    end: int
+
+
+class Recorded(NamedTuple):
+    """An event that was recorded: where, and under which number waits refer to it."""
+
+    correlation: int
+    key: Key
+    event: int
+
+
+class Sync(NamedTuple):
+    """A wait: of the host, or of a stream for an event."""
+
+    correlation: int
+    kind: int
+    key: Key
+    event: int
+    start: int
+    end: int
+
+
+@dataclass
+class Records:
+    """All that CUPTI delivered since recording began."""
+
+    activities: list[Activity] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
+    syncs: list[Sync] = field(default_factory=list)
 
 
 def load() -> Any:
@@ -55,8 +117,13 @@ class Collector:
         with self._lock:
             if not self._open:
                 self._cupti = load()
-                if _torch_profiles():
-                    raise messages.audit_in_profiler()
+                profiling = running_profiler()
+                if profiling is not None:
+                    message = (
+                        f"The profiler of {profiling} is running, and CUPTI serves one tool at a "
+                        "time: both would lose their records. Run the audit before or after it."
+                    )
+                    raise ScopeError(message)
                 self.records, self.own = Records(), []
                 try:
                     self._enable()
@@ -85,7 +152,12 @@ class Collector:
             for disable, number in _other_calls(cupti):
                 disable(number, 0)
         except Exception as error:
-            raise messages.no_cupti(error) from error
+            message = (
+                f"CUPTI cannot record here ({error}). It serves one tool at a time, and needs CUDA "
+                "13: end Nsight or another profiler, or look at what 'nvidia-smi' says of the "
+                "driver."
+            )
+            raise ScopeError(message) from error
 
     def _disable(self) -> None:
         with contextlib.ExitStack() as ending:  # one that fails does not leave the others on
@@ -131,10 +203,16 @@ def _other_calls(cupti: Any) -> list[tuple[Callable[[int, int], object], int]]:
     ]
 
 
-def _torch_profiles() -> bool:
-    torch: Any = sys.modules.get("torch")
-    profiler = getattr(getattr(torch, "autograd", None), "profiler", None)
-    return bool(getattr(profiler, "_is_profiler_enabled", False))
+def running_profiler() -> str | None:
+    """Return the library whose profiler has CUPTI now, if one has."""
+    for row in registry.LIBRARIES:
+        if row.profiling is not None:
+            found: Any = sys.modules.get(row.module)
+            for name in row.profiling.split("."):
+                found = getattr(found, name, None)
+            if found:
+                return row.label
+    return None
 
 
 # -- one record -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""An audit's record of the host streams, from what they tell themselves."""
+"""The recorder of host streams, which tell each step themselves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.kernel_names import library_of_module
-from streamkit._audit.report import AuditedQueue, Operation
-from streamkit._audit.waits import Point, Timeline
+from streamkit._audit.operations import AuditedQueue, Operation
+from streamkit._audit.wait_times import Point, WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
@@ -36,7 +36,7 @@ class HostRecorder:
         """End; what was given so far may still have to run."""
         trace.forget(self._listener)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Wait until what was given has run.
 
         Not inside a scope of a host stream, whose queue waits for its end.
@@ -64,7 +64,7 @@ class HostRecorder:
             else:
                 queues[stream] = None if queue_of is None else queue_of(stream)
         marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
-        timeline = Timeline(
+        wait_times = WaitTimes(
             Point(queues[step.stream], step.order, step.start_ns, step.end_ns)
             for step in self._steps
             if step.kind in ("function", "scope") and step.end_ns
@@ -79,7 +79,7 @@ class HostRecorder:
             if step.kind == "wait":
                 source = marked.get(id(mark))
                 after = None if source is None else queues[source.stream]
-                end = timeline.went_on(queue, step.order, end)
+                end = wait_times.went_on(queue, step.order, end)
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue

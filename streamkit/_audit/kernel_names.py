@@ -11,14 +11,10 @@ import functools
 import re
 from typing import Any
 
-_KERNELS = {
-    "torch": re.compile(r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_"),
-    "cupy": re.compile(r"^cupy_"),
-    "warp": re.compile(r"_cuda_kernel_(forward|backward)$"),
-    # of older ones the namespace; else the version and, in base64, the options of the compilation
-    "numba": re.compile(r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$"),
-}
-_MODULES = ("torch", "cupy", "warp", "numba", "numpy")
+from streamkit._queues import registry
+
+_KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
+_MODULES = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 
 
 def library_of_kernel(name: str) -> str | None:

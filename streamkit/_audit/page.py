@@ -1,4 +1,4 @@
-"""A report as a page to zoom into: one file, without the network. ``data/timeline.js`` draws it."""
+"""A report as a page to zoom into: one file, without the network. ``timeline.js`` draws it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import COLOURS, LABELS, lanes_of, library_of, short, times, title
+from streamkit._audit.timeline import STYLES, library_of, rows_of, short, times, title
 from streamkit._base import messages
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from streamkit._audit.report import Report
+    from streamkit._audit.operations import Operations
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -44,7 +44,7 @@ p {{ margin: 2px 12px 6px; color: #555; }}
 """
 
 
-def write(report: Report, path: str | PathLike[str]) -> None:
+def write(report: Operations, path: str | PathLike[str]) -> None:
     """Write the page; BackendNotInstalledError without plotly."""
     try:
         from plotly.offline import get_plotlyjs
@@ -67,31 +67,31 @@ def write(report: Report, path: str | PathLike[str]) -> None:
     Path(path).write_text(page, encoding="utf-8")
 
 
-def page_data(report: Report) -> dict[str, Any]:
+def page_data(report: Operations) -> dict[str, Any]:
     """Return what the script draws, described there."""
-    lanes = lanes_of(report)
-    row = {lane.queue: number for number, lane in enumerate(lanes)}
-    found = {library_of(one) for lane in lanes for one in lane.operations}
-    libraries = [library for library in LABELS if library in found]
+    rows = rows_of(report)
+    number = {row.queue: place for place, row in enumerate(rows)}
+    found = {library_of(one) for row in rows for one in row.operations}
+    libraries = [library for library in STYLES if library in found]
     names: dict[str, int] = {}
     work = [
         [
-            row[lane.queue],
+            number[row.queue],
             libraries.index(library_of(one)),
             names.setdefault(short(one.name), len(names)),
             one.start_ns / 1e6,
             (one.end_ns - one.start_ns) / 1e6,
         ]
-        for lane in lanes
-        for one in lane.operations
+        for row in rows
+        for one in row.operations
     ]
     return {
-        "lanes": [lane.label for lane in lanes],
-        "libraries": [[LABELS[library], COLOURS[library]] for library in libraries],
+        "rows": [row.label for row in rows],
+        "libraries": [[STYLES[name].label, STYLES[name].colour] for name in libraries],
         "names": list(names),
         "work": work,
         "waits": [
-            [row[wait.after], wait.start_ns / 1e6, row[wait.queue], wait.end_ns / 1e6]
+            [number[wait.after], wait.start_ns / 1e6, number[wait.queue], wait.end_ns / 1e6]
             for wait in report.waits
             if wait.after is not None
         ],

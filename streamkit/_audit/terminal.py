@@ -1,16 +1,14 @@
-"""A report in the terminal: a lane for each queue, a letter and a colour for each library."""
+"""A report in the terminal: a row for each queue, a letter and a colour for each library."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from streamkit._audit.timeline import (
-    COLOURS,
-    LABELS,
-    UNKNOWN,
+    STYLES,
     counted,
-    lanes_of,
     library_of,
+    rows_of,
     short,
     span_ns,
     times,
@@ -22,16 +20,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from streamkit._audit.report import Operation, Report
-    from streamkit._audit.timeline import Lane
+    from streamkit._audit.operations import Operation, Operations
+    from streamkit._audit.timeline import Row
 
-LETTERS = {"torch": "t", "cupy": "c", "warp": "w", "numba": "n", "numpy": "p", UNKNOWN: "#"}
 _HOST = "="
-_NAMES = 6  # kernels named for each lane
+_SECOND = 1_000_000_000  # ns
+_NAMES = 6  # kernels named for each row
 
 
-def show(report: Report, console: Console | None = None) -> None:
-    """Print the lanes, what ran in each, and what to look at."""
+def show(report: Operations, console: Console | None = None) -> None:
+    """Print the rows, what ran in each, and what to look at."""
     try:
         from rich.console import Console as RichConsole
         from rich.text import Text
@@ -41,17 +39,18 @@ def show(report: Report, console: Console | None = None) -> None:
     start, end = span_ns(report)
     console.print(f"{title(report)} in {_time(end - start)}", soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
-    for lane in lanes_of(report):
-        console.print(Text(f"\n{_writable(lane.label, console)}"), soft_wrap=True)
-        console.print(_drawn(lane.operations, start, end, console.width, nothing))
-        for line in _names(lane):
+    for row in rows_of(report):
+        console.print(Text(f"\n{_writable(row.label, console)}"), soft_wrap=True)
+        console.print(_drawn(row.operations, start, end, console.width, nothing))
+        for line in _names(row):
             text = Text(f"  {_writable(line, console)}")
             console.print(text, no_wrap=True, overflow="ellipsis")
     seen = {library_of(one) for one in report.work}
     legend = Text()
-    for library in (library for library in LETTERS if library in seen):
-        legend.append(LETTERS[library], style=f"bold white on {COLOURS[library]}")
-        legend.append(f" {LABELS[library]}  ")
+    for library, style in STYLES.items():
+        if library in seen:
+            legend.append(style.letter, style=f"bold white on {style.colour}")
+            legend.append(f" {style.label}  ")
     console.print()
     if seen:
         console.print(legend)
@@ -88,19 +87,19 @@ def _drawn(operations: list[Operation], start: int, end: int, width: int, nothin
         if found is None:
             line.append(nothing, style="dim")
         elif found.is_work:
-            library = library_of(found)
-            line.append(LETTERS[library], style=f"bold white on {COLOURS[library]}")
+            style = STYLES[library_of(found)]
+            line.append(style.letter, style=f"bold white on {style.colour}")
         else:
             line.append(_HOST, style="bold")
     return line
 
 
-def _names(lane: Lane) -> list[str]:
-    """Return what ran in a lane, equal neighbours together."""
+def _names(row: Row) -> list[str]:
+    """Return what ran in a row, equal neighbours together."""
     lines: list[tuple[str, int]] = []
-    for one in lane.operations:
+    for one in row.operations:
         name = short(one.name)
-        text = f"{name} [{LABELS[one.library]}]" if one.library in LABELS else name
+        text = f"{name} [{STYLES[one.library].label}]" if one.library in STYLES else name
         if lines and lines[-1][0] == text:
             lines[-1] = text, lines[-1][1] + 1
         else:
@@ -110,4 +109,4 @@ def _names(lane: Lane) -> list[str]:
 
 
 def _time(ns: int) -> str:
-    return f"{ns / 1e6:.3f} ms" if ns < 1e9 else f"{ns / 1e9:.3f} s"  # noqa: PLR2004 - a second
+    return f"{ns / 1e6:.3f} ms" if ns < _SECOND else f"{ns / _SECOND:.3f} s"

@@ -1,21 +1,21 @@
-// Draws what _timeline_page.py put into DATA: {title, lanes, libraries, names, work, waits}.
-//   lanes: [label]; libraries: [[label, colour]]; names: [text], each once
-//   work: [[lane, library, name, start, duration]] by lane, then start; times in milliseconds
-//   waits: [[lane, time, other lane, its time]]
+// Draws what page.py put into DATA: {rows, libraries, names, work, waits}.
+//   rows: [label]; libraries: [[label, colour]]; names: [text], each once
+//   work: [[row, library, name, start, duration]] by row, then start; times in milliseconds
+//   waits: [[row, time, other row, its time]]
 // A bar is a thick line: one WebGL trace for each library draws any number of them. Names are drawn
 // for the bars that are wide enough, and arrows where there are not too many, anew after each zoom.
 "use strict";
 
-const BAR = 18, LANE = 58, NAMED = 200, ARROWS = 300;
+const BAR = 18, ROW = 58, NAMED = 200, ARROWS = 300;
 const chart = document.getElementById("chart"), tip = document.getElementById("tip");
-const byLane = DATA.lanes.map((_, lane) => DATA.work.filter((bar) => bar[0] === lane));
+const byRow = DATA.rows.map((_, row) => DATA.work.filter((bar) => bar[0] === row));
 
 function bars(library, [label, colour]) {
   const x = [], y = [];
-  for (const [lane, whose, , start, duration] of DATA.work) {
+  for (const [row, whose, , start, duration] of DATA.work) {
     if (whose !== library) continue;
     x.push(start, start + duration, null);
-    y.push(lane, lane, null);
+    y.push(row, row, null);
   }
   return {
     type: "scattergl", mode: "lines+markers", name: label, x, y, hoverinfo: "skip",
@@ -29,7 +29,7 @@ function arrows(left, right) {
   const seen = DATA.waits.filter(([, start, , end]) => end >= left && start <= right);
   const lines = {x: [], y: []}, heads = {x: [], y: [], symbols: []};
   for (const [from, start, to, end] of seen.length > ARROWS ? [] : seen) {
-    const down = to > from, tip = to + (down ? -1 : 1) * (BAR / 2 + 5) / LANE;
+    const down = to > from, tip = to + (down ? -1 : 1) * (BAR / 2 + 5) / ROW;
     lines.x.push(start, end, null);
     lines.y.push(from, tip, null);
     heads.x.push(end);
@@ -43,16 +43,16 @@ const label = {
   showarrow: false, xanchor: "left", xref: "paper", yref: "y", x: 0, borderpad: 1,
   font: {size: 12, color: "#444"}, bgcolor: "rgba(255,255,255,0.8)",
 };
-const laneLabels = DATA.lanes.map((text, lane) => (
-  {...label, text: escaped(text), y: lane - 0.36}));
+const rowLabels = DATA.rows.map((text, row) => (
+  {...label, text: escaped(text), y: row - 0.36}));
 
 function layout() {
   return {
-    height: 130 + LANE * DATA.lanes.length, dragmode: "zoom", hovermode: false,
+    height: 130 + ROW * DATA.rows.length, dragmode: "zoom", hovermode: false,
     margin: {l: 12, r: 12, t: 34, b: 96}, paper_bgcolor: "#fff", plot_bgcolor: "#fafafa",
-    legend: {orientation: "h", x: 0, y: -34 / (LANE * DATA.lanes.length), yanchor: "top"},
+    legend: {orientation: "h", x: 0, y: -34 / (ROW * DATA.rows.length), yanchor: "top"},
     xaxis: {ticksuffix: " ms", zeroline: false, rangemode: "tozero"},
-    yaxis: {range: [DATA.lanes.length - 0.4, -0.7], fixedrange: true, visible: false},
+    yaxis: {range: [DATA.rows.length - 0.4, -0.7], fixedrange: true, visible: false},
   };
 }
 
@@ -61,16 +61,16 @@ function pixels() {
   return {axis, perMs: axis._length / (axis.range[1] - axis.range[0])};
 }
 
-// For each lane: when the last of the bars so far ends. A long one may reach beyond many after it.
-const reach = new Map(byLane.map((lane) => {
+// For each row: when the last of the bars so far ends. A long one may reach beyond many after it.
+const reach = new Map(byRow.map((row) => {
   let last = -Infinity;
-  return [lane, lane.map(([, , , start, duration]) => (last = Math.max(last, start + duration)))];
+  return [row, row.map(([, , , start, duration]) => (last = Math.max(last, start + duration)))];
 }));
 
-// The first bar of a lane that reaches to a time.
-function firstAt(lane, time) {
-  const ends = reach.get(lane);
-  let low = 0, high = lane.length;
+// The first bar of a row that reaches to a time.
+function firstAt(row, time) {
+  const ends = reach.get(row);
+  let low = 0, high = row.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (ends[middle] < time) low = middle + 1;
@@ -85,9 +85,9 @@ function escaped(text) {  // Plotly reads annotations as HTML
 
 function names({axis, perMs}) {
   const [left, right] = axis.range, found = [];
-  for (const lane of byLane) {
-    for (let i = firstAt(lane, left); i < lane.length && lane[i][3] < right; i++) {
-      const [row, , name, start, duration] = lane[i];
+  for (const bars of byRow) {
+    for (let i = firstAt(bars, left); i < bars.length && bars[i][3] < right; i++) {
+      const [row, , name, start, duration] = bars[i];
       const begin = Math.max(start, left), end = Math.min(start + duration, right);
       const letters = Math.floor((end - begin) * perMs / 7) - 1;
       if (letters < 3 || found.length >= NAMED) continue;
@@ -109,7 +109,7 @@ function redraw() {
     x: [lines.x, heads.x], y: [lines.y, heads.y], "marker.symbol": [null, heads.symbols],
   };
   // not relayout, which would call for another redraw
-  return Plotly.update(chart, data, {annotations: [...laneLabels, ...names(view)]},
+  return Plotly.update(chart, data, {annotations: [...rowLabels, ...names(view)]},
                        [first, first + 1]);
 }
 
@@ -117,14 +117,15 @@ function barAt(clientX, clientY) {
   const box = chart.getBoundingClientRect(), {axis, perMs} = pixels();
   const time = axis.p2d(clientX - box.left - axis._offset);
   const vertical = chart._fullLayout.yaxis;
-  const row = vertical.p2d(clientY - box.top - vertical._offset), lane = byLane[Math.round(row)];
-  if (!lane || Math.abs(row - Math.round(row)) > BAR / LANE) return null;
+  const height = vertical.p2d(clientY - box.top - vertical._offset);
+  const row = byRow[Math.round(height)];
+  if (!row || Math.abs(height - Math.round(height)) > BAR / ROW) return null;
   let best = null, distance = 4;  // a bar narrower than the pointer is found beside it
-  for (let i = firstAt(lane, time - 4 / perMs); i < lane.length; i++) {
-    const [, , , start, duration] = lane[i];
+  for (let i = firstAt(row, time - 4 / perMs); i < row.length; i++) {
+    const [, , , start, duration] = row[i];
     if ((start - time) * perMs > 4) break;
     const off = Math.max(start - time, time - start - duration, 0) * perMs;
-    if (off <= distance) [best, distance] = [lane[i], off];  // the later one lies on the other
+    if (off <= distance) [best, distance] = [row[i], off];  // the later one lies on the other
   }
   return best;
 }
@@ -137,9 +138,9 @@ function point(event) {
   const bar = barAt(event.clientX, event.clientY);
   tip.hidden = !bar;
   if (!bar) return;
-  const [lane, library, name, start, duration] = bar;
+  const [row, library, name, start, duration] = bar;
   tip.textContent = [
-    DATA.names[name], DATA.libraries[library][0], DATA.lanes[lane],
+    DATA.names[name], DATA.libraries[library][0], DATA.rows[row],
     `${told(duration)}, from ${told(start)}`,
   ].join("\n");
   const room = document.documentElement.clientWidth - tip.offsetWidth - 8;

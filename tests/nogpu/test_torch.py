@@ -161,10 +161,10 @@ def test_submitted_work_of_torch_is_ordered():
 def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
     from streamkit._audit import cupti
 
-    assert not cupti._torch_profiles()
+    assert cupti.running_profiler() is None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
-        assert cupti._torch_profiles()
-    assert not cupti._torch_profiles()
+        assert cupti.running_profiler() == "torch"
+    assert cupti.running_profiler() is None
 
 
 def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+from streamkit._audit import cuda_operations
 from streamkit._audit import cupti as cupti_module
-from streamkit._audit import records as records_module
-from streamkit._audit.records import Queues, Records
-from streamkit._audit.report import AuditedQueue, Report
+from streamkit._audit.cuda_operations import Queues
+from streamkit._audit.cupti import Records
+from streamkit._audit.operations import AuditedQueue
+from streamkit._audit.report import Report
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
@@ -38,7 +40,7 @@ def records(part):
 def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
     queues = Queues({queue.key: queue for queue in known}, {2: 0})
     recorded = DATA["parts"][part]
-    return records_module.operations(
+    return cuda_operations.operations(
         records(part),
         queues,
         (0, recorded["ended"]) if window is None else window,

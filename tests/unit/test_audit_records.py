@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from streamkit._audit import kernel_names
-from streamkit._audit.records import Queues, Records
-from streamkit._audit.report import AuditedQueue
-from streamkit._audit.waits import Point, Timeline
+from streamkit._audit.cuda_operations import Queues
+from streamkit._audit.cupti import Records
+from streamkit._audit.operations import AuditedQueue
+from streamkit._audit.wait_times import Point, WaitTimes
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 
 
@@ -199,7 +200,7 @@ def test_without_a_c_plus_plus_runtime_symbols_stay(monkeypatch):
 
 def test_when_a_queue_got_to_a_point_and_when_it_went_on():
     work = [Point(TORCH, 5, 30, 40), Point(TORCH, 1, 0, 50), Point(WARP, 3, 7, 9)]
-    timeline = Timeline(work)
+    timeline = WaitTimes(work)
     assert timeline.got_to(TORCH, 6, 0) == 50  # the first ended last
     assert timeline.got_to(TORCH, 5, 0) == 50
     assert timeline.got_to(TORCH, 1, 12) == 12  # nothing before

@@ -38,8 +38,8 @@ LAYERS = (
 )
 """The folders and the public modules: each imports only from those before it."""
 
-# They compare and show libraries by name.
-TOOLS = ("_audit", "_tools")
+# It compares and shows libraries by name.
+TOOLS = ("_tools",)
 
 FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)

@@ -17,8 +17,8 @@ REFERENCE = ROOT / "docs" / "reference"
 HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")
 RETURNED = {  # what public functions return, and nobody makes
     ("streamkit._audit.report", "Report"),
-    ("streamkit._audit.report", "Operation"),
-    ("streamkit._audit.report", "AuditedQueue"),
+    ("streamkit._audit.operations", "Operation"),
+    ("streamkit._audit.operations", "AuditedQueue"),
     ("streamkit._doctor.report", "Report"),
     ("streamkit._doctor.report", "Driver"),
     ("streamkit._doctor.report", "Library"),

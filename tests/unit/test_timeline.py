@@ -1,4 +1,4 @@
-"""The pictures of a report: the lanes in the terminal, and the trace that Perfetto reads."""
+"""The pictures of a report: the rows in the terminal, and the trace that Perfetto reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import streamkit as sk
 from streamkit._audit import chrome_trace
-from streamkit._audit.report import AuditedQueue, Operation, Report
-from streamkit._audit.timeline import COLOURS
+from streamkit._audit.operations import AuditedQueue, Operation
+from streamkit._audit.report import Report
+from streamkit._audit.timeline import STYLES
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.queues import pending
@@ -39,7 +40,7 @@ def show(made, capsys, columns=60):
 # -- the terminal -----------------------------------------------------------------------------
 
 
-def test_a_lane_shows_whose_work_is_most_of_each_cell(capsys):
+def test_a_row_shows_whose_work_is_most_of_each_cell(capsys):
     output = show(
         small(
             Operation("kernel", "a", TORCH, 0, 400, "torch"),
@@ -56,21 +57,21 @@ def test_a_lane_shows_whose_work_is_most_of_each_cell(capsys):
     assert lines[lines.index("the host waits") + 1] == "········=="
 
 
-def test_each_librarys_letter_is_on_its_colour_in_the_lanes_and_in_the_legend():
+def test_each_librarys_letter_is_on_its_colour_in_the_rows_and_in_the_legend():
     console = pytest.importorskip("rich.console")
     from streamkit._audit import terminal
 
     operations = (
         Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)
-        for n, library in enumerate(COLOURS)
+        for n, library in enumerate(STYLES)
     )
     drawn = console.Console(
-        width=len(COLOURS), color_system="truecolor", force_terminal=True, file=io.StringIO()
+        width=len(STYLES), color_system="truecolor", force_terminal=True, file=io.StringIO()
     )
     terminal.show(small(*operations), drawn)
     seen = re.findall(r"\x1b\[1;37;48;2;(\d+);(\d+);(\d+)m(.)\x1b\[0m", drawn.file.getvalue())
     found = [(letter, "#{:02X}{:02X}{:02X}".format(*map(int, rgb))) for *rgb, letter in seen]
-    expected = [(terminal.LETTERS[library], COLOURS[library]) for library in COLOURS]
+    expected = [(style.letter, style.colour) for style in STYLES.values()]
     assert found == expected * 2
 
 
@@ -92,7 +93,7 @@ def test_a_kernel_is_called_by_its_name_alone(capsys):
     )
 
 
-def test_of_a_long_lane_the_first_names_are_shown_and_the_rest_counted(capsys):
+def test_of_a_long_row_the_first_names_are_shown_and_the_rest_counted(capsys):
     work = [Operation("kernel", f"k{n}", TORCH, n, n + 1, None) for n in range(10)]
     assert "  k5\n  and 4 more\n" in show(small(*work), capsys)
 

@@ -10,9 +10,10 @@ import subprocess
 
 import pytest
 
+from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._audit.page import page_data
-from streamkit._audit.report import AuditedQueue, Operation, Report
-from streamkit._audit.timeline import COLOURS, LABELS
+from streamkit._audit.report import Report
+from streamkit._audit.timeline import STYLES
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
 
@@ -96,12 +97,12 @@ def test_the_page_holds_every_operation_once_and_each_name_once():
     data = page_data(many(300))
     assert len(data["work"]) == 300
     assert len(data["waits"]) == 30
-    assert data["lanes"] == [str(TORCH), str(LEGACY), str(WARP)]
+    assert data["rows"] == [str(TORCH), str(LEGACY), str(WARP)]
     assert [label for label, _ in data["libraries"]] == ["torch", "CuPy", "Warp"]
     assert len(page_data(report("before"))["names"]) == 4
 
 
-def test_it_draws_a_bar_for_each_operation_and_a_lane_for_each_queue(opened):
+def test_it_draws_a_bar_for_each_operation_and_a_row_for_each_queue(opened):
     answer = opened(
         report("before"),
         """return {bars: chart.data.slice(0, DATA.libraries.length).map((one) => [one.name,
@@ -117,14 +118,14 @@ def test_each_librarys_bars_and_ticks_have_its_colour(opened):
     made = Report()
     made.complete(
         Operation("kernel", "k", TORCH, n * 1000, n * 1000 + 900, library)
-        for n, library in enumerate([*COLOURS, None])
+        for n, library in enumerate([*STYLES, None])
     )
     drawn = opened(
         made,
         """const drawn = chart.data.slice(0, DATA.libraries.length);
            return drawn.map((one) => [one.name, one.line.color, one.marker.line.color]);""",
     )
-    assert drawn == [[LABELS[name], COLOURS[name], COLOURS[name]] for name in LABELS]
+    assert drawn == [[style.label, style.colour, style.colour] for style in STYLES.values()]
 
 
 def test_ten_thousand_operations_can_be_zoomed_and_pointed_at(opened):
@@ -134,7 +135,7 @@ def test_ten_thousand_operations_can_be_zoomed_and_pointed_at(opened):
            await Plotly.relayout(chart, {"xaxis.range": [5, 5.01]});
            await new Promise((done) => setTimeout(done, 200));
            const box = chart.getBoundingClientRect(), {xaxis, yaxis} = chart._fullLayout;
-           const bar = byLane[2].find((one) => one[3] >= 5);
+           const bar = byRow[2].find((one) => one[3] >= 5);
            chart.dispatchEvent(new MouseEvent("mousemove", {
              clientX: box.left + xaxis._offset + xaxis.d2p(bar[3] + bar[4] / 2),
              clientY: box.top + yaxis._offset + yaxis.d2p(2)}));

@@ -1,4 +1,4 @@
-"""When a queue got to a point, and when another went on after it: what no record says."""
+"""When a wait began and ended: no record says it, so it is read from the work around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamkit._audit.report import AuditedQueue
+    from streamkit._audit.operations import AuditedQueue
 
 
 class Point(NamedTuple):
@@ -22,7 +22,7 @@ class Point(NamedTuple):
     end_ns: int
 
 
-class Timeline:
+class WaitTimes:
     """The work of each queue, in the order of its submission."""
 
     def __init__(self, points: Iterable[Point]) -> None:

@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from streamkit._audit.cupti import EVENT_SYNCHRONIZE, STREAM_WAIT
 from streamkit._audit.kernel_names import library_of_kernel, readable
-from streamkit._audit.report import AuditedQueue, Operation
-from streamkit._audit.waits import Point, Timeline
+from streamkit._audit.operations import AuditedQueue, Operation
+from streamkit._audit.wait_times import Point, WaitTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamkit._audit.report import Kind
+    from streamkit._audit.cupti import Activity, Key, Recorded, Records, Sync
 
-EVENT_SYNCHRONIZE, STREAM_WAIT, CONTEXT_SYNCHRONIZE = 1, 2, 4
 _NOWHERE = 0xFFFFFFFF  # for CUPTI, no stream
-
-Key = tuple[int, int]
-"""CUPTI's ids of a context and of a stream in it."""
-
-
-class Activity(NamedTuple):
-    """A kernel, copy or fill that ran. Its correlation is the number of the call that gave it."""
-
-    kind: Kind
-    name: str
-    key: Key
-    correlation: int
-    start: int
-    end: int
-    graph: int = 0
-    node: int = 0
-    blocks_host: bool = False
-
-
-class Call(NamedTuple):
-    """A call of CUDA's driver or runtime; correlations are given in the order of calls."""
-
-    correlation: int
-    name: str
-    start: int
-    end: int
-
-
-class Recorded(NamedTuple):
-    """An event that was recorded: where, and under which number waits refer to it."""
-
-    correlation: int
-    key: Key
-    event: int
-
-
-class Sync(NamedTuple):
-    """A wait: of the host, or of a stream for an event."""
-
-    correlation: int
-    kind: int
-    key: Key
-    event: int
-    start: int
-    end: int
-
-
-@dataclass
-class Records:
-    """All that CUPTI delivered since recording began."""
-
-    activities: list[Activity] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    recorded: list[Recorded] = field(default_factory=list)
-    syncs: list[Sync] = field(default_factory=list)
 
 
 class Queues:
-    """The queues behind CUPTI's ids; those that nobody told of are unknown."""
+    """The queues behind CUPTI's ids: those with a name, and unknown ones."""
 
     def __init__(self, known: dict[Key, AuditedQueue], devices: dict[int, int]) -> None:
         self._known = known
@@ -83,11 +27,11 @@ class Queues:
         self._unknown: dict[Key, AuditedQueue] = {}
 
     def knows(self, key: Key) -> bool:
-        """Whether somebody told of this one."""
+        """Whether it has a name."""
         return key in self._known
 
     def with_id(self, number: int) -> AuditedQueue | None:
-        """Return the one that has this public id, if somebody told of it."""
+        """Return the one that has this public id, if it has a name."""
         return next((queue for queue in self._known.values() if queue.id == number), None)
 
     def called_for(self, key: Key) -> AuditedQueue:
@@ -133,7 +77,7 @@ class _Reader:
         self._began, self._ended = window
         self._calls = {call.correlation: call for call in records.calls}
         self._activities = list(_on_launching_queue(records.activities, queues))
-        self._timeline = Timeline(
+        self._times_of_waits = WaitTimes(
             Point(queues[one.key], one.correlation, one.start, one.end) for one in self._activities
         )
         self._points = {mark.event: self._point(mark) for mark in records.recorded}
@@ -143,7 +87,7 @@ class _Reader:
         call = self._calls.get(mark.correlation)
         queue = self._queues.called_for(mark.key)
         given = self._began if call is None else call.start
-        return queue, self._timeline.got_to(queue, mark.correlation, given)
+        return queue, self._times_of_waits.got_to(queue, mark.correlation, given)
 
     def _is_inside(self, correlation: int, start: int) -> bool:
         call = self._calls.get(correlation)
@@ -182,7 +126,7 @@ class _Reader:
                 queue = self._queues.called_for(sync.key)
                 after, start = self._points.get(sync.event, (None, sync.start))
                 free = max(start, sync.start)
-                end = self._timeline.went_on(queue, sync.correlation, free)
+                end = self._times_of_waits.went_on(queue, sync.correlation, free)
                 name = self._name(sync, "wait")
                 yield Operation("wait", name, queue, *self._times(start, end), after=after)
 
@@ -200,7 +144,7 @@ class _Reader:
 def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[Activity]:
     """Put what a graph ran on streams of its own on the queue that launched the graph.
 
-    The record does not name that: it is the stream that somebody knows, or else the first node's.
+    The record does not name that: it is the stream that has a name, or else the first node's.
     """
     launches: defaultdict[int, list[Activity]] = defaultdict(list)
     for one in activities:

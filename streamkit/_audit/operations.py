@@ -1,0 +1,135 @@
+"""What an audit saw: each operation, and the queue on which it really ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from streamkit.errors import ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", "synchronisation"]
+WORK = ("kernel", "copy", "fill", "function", "scope")
+"""What a queue does; the other kinds order it, or hold the host up."""
+_LINE = 100
+
+
+def in_one_line(name: str) -> str:
+    """Return a name, whoever gave it, with what is no printable character written out."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+@dataclass(frozen=True)
+class AuditedQueue:
+    """One queue, as an audit knows it."""
+
+    device: str
+    name: str
+    id: int | None
+    """What ``Stream.id`` says; None for a queue that StreamKit never met."""
+    is_legacy: bool = False
+    key: tuple[int, int] = (0, 0)
+    """Whose queue for the recorder: CUPTI's ids of context and stream."""
+
+    def __str__(self) -> str:
+        return f"{in_one_line(self.name)} ({self.device})"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that was done on a queue, or for which the host waited.
+
+    Times are nanoseconds since the block began. A wait begins when the other queue got to the
+    awaited point, and ends when its own queue went on.
+    """
+
+    kind: Kind
+    name: str
+    queue: AuditedQueue | None
+    """None for what waits for a whole device, or for an event whose queue is not known."""
+    start_ns: int
+    end_ns: int
+    library: str | None = None
+    """Whose kernel it is, where its name tells; else None."""
+    graph: int | None = None
+    """CUPTI's id of the CUDA graph it belongs to."""
+    after: AuditedQueue | None = None
+    """The queue that a wait waited for, if that recorded its event in the block."""
+    blocks_host: bool = False
+    """Whether the calling thread could not go on before it was done."""
+
+    @property
+    def is_work(self) -> bool:
+        """Whether a queue does something, rather than wait."""
+        return self.kind in WORK
+
+    def __str__(self) -> str:
+        name = in_one_line(self.name)
+        name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
+        whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
+        return f"{name}{whose} on {self.queue or 'a whole device'}"
+
+
+class Operations:
+    """All operations of a block, and those of one sort; known when the block has ended."""
+
+    def __init__(self) -> None:
+        self._operations: tuple[Operation, ...] | None = None
+
+    def fill(self, operations: Iterable[Operation]) -> None:
+        """Take the operations of the block, in any order."""
+        found = sorted(operations, key=lambda one: one.start_ns)
+        self._operations = tuple(_with_distinct_queue_names(found))
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Everything, by the time it began. ScopeError inside the block."""
+        if self._operations is None:
+            message = "the report is made when the block ends. Read it after 'with ... as report:'"
+            raise ScopeError(message)
+        return self._operations
+
+    @property
+    def work(self) -> list[Operation]:
+        """Kernels, copies, fills; on host queues functions and the bodies of scopes."""
+        return [one for one in self.operations if one.is_work]
+
+    @property
+    def queues(self) -> list[AuditedQueue]:
+        """The queues that worked, in the order in which they began."""
+        return list(dict.fromkeys(one.queue for one in self.work if one.queue is not None))
+
+    @property
+    def waits(self) -> list[Operation]:
+        """Where a queue was told to wait for another."""
+        return [one for one in self.operations if one.kind == "wait"]
+
+    @property
+    def synchronisations(self) -> list[Operation]:
+        """Where the host waited: for a stream, an event, a device, or a blocking copy."""
+        return [one for one in self.operations if one.blocks_host]
+
+    @property
+    def legacy_work(self) -> list[Operation]:
+        """Work on the legacy default stream, which every blocking stream waits for."""
+        return [one for one in self.work if one.queue is not None and one.queue.is_legacy]
+
+
+def _with_distinct_queue_names(operations: list[Operation]) -> list[Operation]:
+    """Add its id to the name of each queue that has the name of another."""
+    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
+    count = Counter(map(str, queues))
+    names: dict[AuditedQueue | None, AuditedQueue] = {
+        queue: replace(queue, name=f"{queue.name} id={queue.id}")
+        for queue in queues
+        if count[str(queue)] > 1 and queue.id is not None
+    }
+    if not names:
+        return operations
+    return [
+        replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
+        for one in operations
+    ]
