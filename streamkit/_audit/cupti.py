@@ -120,8 +120,8 @@ class Collector:
                 profiling = running_profiler()
                 if profiling is not None:
                     message = (
-                        f"The profiler of {profiling} is running, and CUPTI serves one tool at a "
-                        "time: both would lose their records. Run the audit before or after it."
+                        f"{profiling}'s profiler is running, and CUPTI serves one tool at a time: "
+                        "both would lose their records. Run the audit before or after it."
                     )
                     raise ScopeError(message)
                 self.records, self.own = Records(), []

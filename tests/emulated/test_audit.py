@@ -159,7 +159,7 @@ def test_an_audit_that_begins_at_once_takes_no_records_away(cupti):
     first, second = CudaRecorder(), CudaRecorder()
     first.start()
     cupti.ran("a", current_context(), 1)
-    first.settle()
+    first.sync()
     first.stop()
     second.start()  # in another thread, say
     try:
