@@ -85,7 +85,7 @@ class Queue:
     """The event reused whenever another queue waits for this one."""
     kept: Any = None
     """The ledger of what must outlive its work, made at the first use."""
-    line: Any = None
+    calls: Any = None
     """What ``then`` was given to call on it, in order."""
     latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""

@@ -19,7 +19,7 @@ class After:
     """The functions to call after one stream's work, in their order."""
 
     def __init__(self, name: str) -> None:
-        self._line = callbacks.Line()
+        self._calls = callbacks.SerialCalls()
         self._queue = WorkQueue(f"{name}-then")  # an engine treats it as a stream
 
     def add(
@@ -41,7 +41,7 @@ class After:
         call = callbacks.Call(fn, args, kwargs)
         try:
             callbacks.reserve(call)
-            mark.tell(lambda: self._line.add(call, mark.error))
+            mark.tell(lambda: self._calls.add(call, mark.error))
             put(mark)
         except BaseException:
             call.drop()

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._waiting import awaitable
+from streamkit._waiting import waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -181,10 +181,10 @@ class Mark:
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
         if _engine is not None:
-            yield from awaitable.pass_turn()  # what other tasks submit now takes part
+            yield from waits.pass_turn()  # what other tasks submit now takes part
             self.wait()
         elif not self.is_reached:
-            yield from awaitable.told(lambda tell: self.tell(functools.partial(tell, None)))
+            yield from waits.told(lambda tell: self.tell(functools.partial(tell, None)))
 
 
 class Wait:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamkit._queues.lifetime import OwnedEvent
     from streamkit._queues.registry import EventLibrary
     from streamkit._streams.stream import CudaStream
-    from streamkit._waiting.awaitable import Drop, Tell
+    from streamkit._waiting.waits import Drop, Tell
 
 
 _INVALID_HANDLE = 400

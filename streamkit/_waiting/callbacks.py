@@ -1,6 +1,6 @@
 """What ``then`` calls: functions in the order of their stream, on at most a few threads.
 
-The same for CUDA and host streams, which say when a function's turn has come.
+CUDA and host streams share it: they say when the work before a function has run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions t
 
 _log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
-_unsettled: set[Call] = set()
+_pending: set[Call] = set()
 _threads: list[threading.Thread] = []
-_lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()  # those with a function to call
-_all: WeakSet[Line] = WeakSet()
+_to_run: queue.SimpleQueue[SerialCalls | None] = queue.SimpleQueue()  # those that have a call
+_all: WeakSet[SerialCalls] = WeakSet()
 _is_over = False
 
 
@@ -75,19 +75,19 @@ class Call:
 
     def drop(self) -> None:
         """Be forgotten without being called."""
-        _unsettled.discard(self)
+        _pending.discard(self)
 
     def refuse(self) -> None:
-        """Say in a forked child, to whoever asks the future, that the parent calls the function.
+        """Let the future raise in a forked child, where nobody calls the function.
 
-        Those whom the future would tell on its own are the parent's.
+        Its callbacks and waiters are the parent's, and are told nothing here.
         """
         if self._thread == threading.get_ident():  # it forked, and goes on here too
             return
         future: Any = self.future
-        future._condition._at_fork_reinit()  # noqa: SLF001 - a thread of the parent's may hold it
-        future._done_callbacks.clear()  # noqa: SLF001 - see above
-        future._waiters.clear()  # noqa: SLF001 - the same
+        future._condition._at_fork_reinit()  # noqa: SLF001 - the parent's thread may hold it
+        future._done_callbacks.clear()  # noqa: SLF001 - no public way
+        future._waiters.clear()  # noqa: SLF001 - no public way
         with contextlib.suppress(InvalidStateError):  # cancelled
             future.set_exception(
                 ForkedProcessError(
@@ -101,14 +101,14 @@ class Call:
         """Call the function, unless its future was cancelled, or the work before it failed."""
         self._thread = threading.get_ident()
         try:
-            self._settle(failed)
+            self._call_function(failed)
         except BaseException:  # noqa: BLE001 - of what the future calls when it is done
             _log.exception("exception calling callback for %r", self.future)  # as futures do
         finally:
-            _unsettled.discard(self)  # not before: until then it has a thread for itself
+            _pending.discard(self)  # not before: until then it has a thread for itself
             del self  # an error's frames hold this one
 
-    def _settle(self, failed: BaseException | None) -> None:
+    def _call_function(self, failed: BaseException | None) -> None:
         future, call, surroundings = self.future, self._call, self._surroundings
         if not future.set_running_or_notify_cancel():
             return
@@ -125,8 +125,8 @@ class Call:
             future.set_result(result)
 
 
-class Line:
-    """The functions of one stream whose turn has come: one runs at a time."""
+class SerialCalls:
+    """The calls of one stream whose work before them has run: one runs at a time, in order."""
 
     def __init__(self) -> None:
         self.begin()
@@ -144,26 +144,26 @@ class Line:
             if self._is_busy:
                 return
             self._is_busy = True
-            _lines.put(self)
+            _to_run.put(self)
 
     def run_next(self) -> None:
-        """Run one call; the others wait behind those of other lines."""
+        """Run one call; the others wait behind those of other streams."""
         call, failed = self._ready.popleft()
         call.run(failed)
         del call, failed  # an error's frames hold this one
         with _lock:
             self._is_busy = bool(self._ready)
             if self._is_busy:
-                _lines.put(self)
+                _to_run.put(self)
 
 
 def reserve(call: Call) -> None:
     """Have a thread for the call; RuntimeError if there is none and none can be started."""
     with _lock:
-        _unsettled.add(call)
+        _pending.add(call)
         if _is_over:
             raise messages.cannot_watch()
-        if len(_threads) >= min(_MOST, len(_unsettled)):
+        if len(_threads) >= min(_MOST, len(_pending)):
             return
         name = f"streamkit-then-{len(_threads)}"
         thread = threading.Thread(target=_work, name=name, daemon=True)
@@ -177,9 +177,9 @@ def reserve(call: Call) -> None:
 
 
 def _work() -> None:
-    while (line := _lines.get()) is not None:
-        line.run_next()
-        del line  # not to hold the stream's while there is nothing to do
+    while (calls := _to_run.get()) is not None:
+        calls.run_next()
+        del calls  # not to hold the stream's while there is nothing to do
 
 
 @atexit.register
@@ -187,10 +187,10 @@ def _end() -> None:
     global _is_over  # noqa: PLW0603 - one interpreter
     with _lock:
         _is_over = True
-    for call in list(_unsettled):
+    for call in list(_pending):
         call.future.cancel()  # or whoever asks would wait for ever
     for _ in _threads:
-        _lines.put(None)
+        _to_run.put(None)
     end = time.monotonic() + _PATIENCE
     for thread in _threads:
         thread.join(max(0, end - time.monotonic()))
@@ -198,14 +198,14 @@ def _end() -> None:
 
 def _forget() -> None:
     """Begin anew in a forked child, which has none of the threads."""
-    global _lines  # noqa: PLW0603 - the process's
+    global _to_run  # noqa: PLW0603 - the process's
     _threads.clear()
-    for call in list(_unsettled):
+    for call in list(_pending):
         call.refuse()
-    _unsettled.clear()
-    _lines = queue.SimpleQueue()
-    for line in list(_all):
-        line.begin()
+    _pending.clear()
+    _to_run = queue.SimpleQueue()
+    for calls in list(_all):
+        calls.begin()
 
 
 os.register_at_fork(after_in_child=_forget)

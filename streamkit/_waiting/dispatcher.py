@@ -2,9 +2,9 @@
 
 It blocks in a semaphore that the driver posts when a queue gets to its first awaited point, and
 then asks all such points. It also asks by the clock: seldom, because after an error on a queue the
-driver posts nothing, and more often while there are more queues than lanes. The lanes of a device
-are made while it moves: once its first points have been reached and none is pending, or many were
-reached and none is pending for long.
+driver posts nothing, and more often while there are more queues than side streams. The side streams
+of a device are made while it moves: once its first points have been reached and none is pending, or
+many were reached and none is pending for long.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events
-from streamkit._waiting.semaphore import Semaphore
-from streamkit._waiting.side_streams import FOR_STREAMS, Lanes
+from streamkit._waiting.side_streams import FOR_STREAMS, Semaphore, SideStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _SELDOM = 0.05  # seconds: how late an error may be told
 _OFTEN = 0.001
-_AGES = 8  # a point without a lane is asked for at every eighth of its age
+_AGES = 8  # a point without a side stream is asked for at every eighth of its age
 _MANY = 64
 _LATELY = 0.1  # seconds within which each queue was reached, or first waited for, if all move
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
@@ -53,7 +52,7 @@ class Point:
         """Tell nobody any more."""
         self.tell = None
 
-    def settle(self, error: Exception | None) -> None:
+    def finish(self, error: Exception | None) -> None:
         """Tell that it is reached, or the error."""
         tell, self.tell = self.tell, None
         if tell is not None:
@@ -61,13 +60,13 @@ class Point:
 
 
 class _Track:
-    """The points of one queue, or one of an unknown queue: the first has a lane if there is one."""
+    """The points of one queue, or one of an unknown queue; a side stream may serve the first."""
 
-    __slots__ = ("lane", "limit", "moved", "points")
+    __slots__ = ("limit", "moved", "points", "stream")
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
-        self.lane = 0
+        self.stream = 0  # the side stream that serves the first
         self.moved = 0.0  # when one was reached
         self.limit = _MANY  # of the points, until those are taken out that nobody waits for
 
@@ -76,10 +75,10 @@ class _Dispatcher:
     def __init__(self) -> None:
         self.thread = threading.Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
         self._semaphore = Semaphore()
-        self._lanes = Lanes(self._semaphore)
+        self._side_streams = SideStreams(self._semaphore)
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}
-        self._reached = 0  # points, of devices without lanes; less than none after one given up
+        self._reached = 0  # points on devices without side streams; negative if one was given up
         self._given_up: dict[int, tuple[int, object]] = {}  # of these, events of queues
 
     def add(self, point: Point) -> None:
@@ -112,25 +111,25 @@ class _Dispatcher:
             self._tracks.setdefault(key, _Track()).points.append(point)
 
     def _look(self) -> float | None:
-        """Settle every point that is reached, arm the next ones; return how long to wait then."""
+        """Finish every point that is reached, arm the next ones; return how long to wait then."""
         if not self._tracks:
             return None
         youngest: float | None = None
         with driver.beside_captures():
-            self._lanes.recover()
+            self._side_streams.recover()
             for queue, track in list(self._tracks.items()):
                 self._advance(track)
                 if not track.points:
                     del self._tracks[queue]
                     continue
                 point = track.points[0]
-                if not track.lane:
+                if not track.stream:
                     spare = FOR_STREAMS if point.queue is None else 0
-                    track.lane = self._lanes.arm(point.event, point.device, spare)
-                if not track.lane:
+                    track.stream = self._side_streams.arm(point.event, point.device, spare)
+                if not track.stream:
                     youngest = max(youngest or 0, point.since)
-            if self._lanes.wanted and self._all_move():
-                self._lanes.make()
+            if self._side_streams.wanted and self._all_move():
+                self._side_streams.make()
                 self._reached = 0
             if not self._tracks:
                 return None
@@ -164,7 +163,7 @@ class _Dispatcher:
         points = track.points
         while points:
             point, error = points[0], None
-            if track.lane or point.tell is not None:  # a lane is taken until its event is reached
+            if track.stream or point.tell is not None:  # it serves until its event is reached
                 try:
                     if not events.query(point.event):
                         break
@@ -172,15 +171,16 @@ class _Dispatcher:
                     error = failed.with_traceback(None)  # which would hold this frame
                 else:
                     track.moved = time.monotonic()
-                    self._reached += point.device in self._lanes.wanted
-            elif not self._lanes.has(point.device):
+                    self._reached += point.device in self._side_streams.wanted
+            elif not self._side_streams.has(point.device):
                 self._doubt(point)
             points.popleft()
-            if track.lane:
-                give_back = self._lanes.release if error is None else self._lanes.put_aside
-                give_back(track.lane, point.device)
-                track.lane = 0
-            point.settle(error)
+            if track.stream:
+                streams = self._side_streams
+                give_back = streams.release if error is None else streams.put_aside
+                give_back(track.stream, point.device)
+                track.stream = 0
+            point.finish(error)
         if len(points) > track.limit:  # not to collect what timed out
             first = points.popleft()
             track.points = deque([first, *(point for point in points if point.tell is not None)])
@@ -189,10 +189,10 @@ class _Dispatcher:
     def _fail(self, error: Exception) -> None:
         tracks, self._tracks = self._tracks, {}
         for track in tracks.values():
-            if track.lane:
-                self._lanes.put_aside(track.lane, track.points[0].device)
+            if track.stream:
+                self._side_streams.put_aside(track.stream, track.points[0].device)
             for point in track.points:
-                point.settle(error)
+                point.finish(error)
 
 
 _dispatcher: _Dispatcher | None = None

@@ -1,29 +1,82 @@
-"""Lanes: private side streams on which the driver waits for an event and posts a semaphore.
+"""Private streams on which the driver waits for an event and posts a semaphore.
 
-Nothing but the event stands in the user's queue, so a wake-up holds up no work. A lane serves one
-event at a time, or one queue would wait for another's wake-up. There are few: beside a busy device
-the driver takes some tens of host functions, and then blocks who adds one more. It also blocks who
-makes a stream beside many busy ones, and others' calls with it: lanes are made while queues move.
+The user's queue gets the event only, so a wake-up holds up no work. A side stream serves one event
+at a time, or one queue would wait for another's wake-up. There are few: beside a busy device the
+driver takes some tens of host functions, and then blocks who adds one more. It also blocks who
+makes a stream beside many busy ones, and others' calls too. So they are made while queues move.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import functools
+import time
+from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
-    from streamkit._waiting.semaphore import Semaphore
+    from collections.abc import Callable
 
 PER_DEVICE = 8
 FOR_STREAMS = PER_DEVICE // 2
 """Those that the waits for events leave alone: any number of these can be for one stuck queue."""
 
+_SIZE = 64  # bytes, more than a sem_t has on any platform
 
-class Lanes:
-    """The lanes of all devices. Used by one thread; never shown to a library, never destroyed."""
+
+class Semaphore:
+    """A semaphore of the C library, which the driver can post without Python; it wakes one thread.
+
+    Never freed: the driver may post it when nobody else knows it any more.
+    """
+
+    def __init__(self) -> None:
+        import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
+
+        class Timespec(ctypes.Structure):
+            _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+        library: Any = ctypes.CDLL(None)  # its calls release the GIL
+        library.calloc.restype = ctypes.c_void_p
+        self.address: int = library.calloc(1, _SIZE)
+        semaphore = ctypes.c_void_p(self.address)
+        library.sem_init(semaphore, 0, 0)
+        self.function: int = ctypes.cast(library.sem_post, ctypes.c_void_p).value or 0
+        """The address of the C function that posts, for ``address`` as its argument."""
+        self._until: Callable[[int, int], Any] = lambda *end: ctypes.byref(Timespec(*end))
+        self._post, self._wait, self._take = (
+            functools.partial(call, semaphore)
+            for call in (library.sem_post, library.sem_wait, library.sem_trywait)
+        )
+        self._clock = time.CLOCK_MONOTONIC
+        try:
+            self._wait_until = functools.partial(library.sem_clockwait, semaphore, self._clock)
+        except AttributeError:  # glibc before 2.30 has a clock only that can be set
+            self._clock = time.CLOCK_REALTIME
+            self._wait_until = functools.partial(library.sem_timedwait, semaphore)
+
+    def post(self) -> None:
+        """Wake the thread that waits, or the next one that will."""
+        self._post()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Block, without the GIL, until a post, a signal or the end of the time.
+
+        All posts up to then count as one.
+        """
+        if seconds is None:
+            self._wait()
+        else:
+            end = time.clock_gettime_ns(self._clock) + int(seconds * 1e9)
+            self._wait_until(self._until(*divmod(end, 10**9)))
+        while self._take() == 0:
+            pass
+
+
+class SideStreams:
+    """The side streams of all devices, by their handles. For one thread; none is ever destroyed."""
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
@@ -33,28 +86,28 @@ class Lanes:
         """Devices that have none yet."""
 
     def has(self, device: int) -> bool:
-        """Whether the device's lanes are made."""
+        """Whether the device's side streams are made."""
         return device in self._free
 
     def arm(self, event: int, device: int, spare: int = 0) -> int:
-        """Have the semaphore posted when the event is reached; return the lane, 0 without one.
+        """Have the semaphore posted when the event is reached; return the side stream, or 0.
 
-        There is none while all but ``spare`` are taken, before they are made, nor where the driver
-        refuses: an error that matters is told by a question about the event.
+        It is 0 while all but ``spare`` are taken, before they are made, and where the driver
+        refuses: a question about the event tells an error that matters.
         """
         free = self._free.get(device)
         if free is None:
             self.wanted.add(device)
         if not free or len(free) <= spare:
             return 0
-        lane = free.pop()
+        stream = free.pop()
         try:
-            events.wait(lane, event)
-            events.call_host(lane, self._semaphore.function, self._semaphore.address)
+            events.wait(stream, event)
+            events.call_host(stream, self._semaphore.function, self._semaphore.address)
         except errors.StreamKitError:
-            self.put_aside(lane, device)
+            self.put_aside(stream, device)
             return 0
-        return lane
+        return stream
 
     def make(self) -> None:
         """Make those of the devices that were asked for. Only while the queues waited for move."""
@@ -64,23 +117,25 @@ class Lanes:
             with contextlib.suppress(errors.StreamKitError):  # points are asked for by the clock
                 _, highest = driver.priority_range(device)
                 for _ in range(PER_DEVICE):
-                    lane = driver.create_private_stream(device, nonblocking=True, priority=highest)
-                    free.append(lane)
+                    stream = driver.create_private_stream(
+                        device, nonblocking=True, priority=highest
+                    )
+                    free.append(stream)
             if not free:  # the next point asks for them again
                 del self._free[device]
 
-    def release(self, lane: int, device: int) -> None:
-        """Take a lane back whose event was reached."""
-        self._free[device].append(lane)
+    def release(self, stream: int, device: int) -> None:
+        """Take one back whose event was reached."""
+        self._free[device].append(stream)
 
-    def put_aside(self, lane: int, device: int) -> None:
-        """Take a lane back that may still wait, and would wake the next one it served too late."""
-        self._aside.append((lane, device))
+    def put_aside(self, stream: int, device: int) -> None:
+        """Take one back that may still wait, and would wake the next one it served too late."""
+        self._aside.append((stream, device))
 
     def recover(self) -> None:
         """Let those put aside serve again that have nothing to wait for any more."""
-        for lane, device in self._aside.copy():
+        for stream, device in self._aside.copy():
             with contextlib.suppress(errors.StreamKitError):  # as long as the driver refuses
-                if driver.stream_done(lane):
-                    self._aside.remove((lane, device))
-                    self._free[device].append(lane)
+                if driver.stream_done(stream):
+                    self._aside.remove((stream, device))
+                    self._free[device].append(stream)

@@ -1,7 +1,7 @@
 """Waiting for CUDA queues and events: blocking, in a coroutine, or by a function to call then.
 
 A blocking wait begins with a short look, for most waits are short. A longer one leaves the
-processor to others: the dispatcher's thread is woken by the driver.
+processor to others: the driver wakes the dispatcher's thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from streamkit._queues import identity, keepalive, ordering
 from streamkit._queues.lifetime import PointEvent
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator
     from concurrent.futures import Future
 
     from streamkit._base.queue import Queue
-    from streamkit._waiting.awaitable import Drop, Tell
+
+    Tell = Callable[[Exception | None], object]
+    Drop = Callable[[], object]
 
 LOOK = 500e-6  # seconds of asking before the processor is left to others: about what that costs
 _NAP = 1e-3
@@ -50,7 +53,7 @@ def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | No
 
 
 def _watch(event: int, keeps: object, queue: Queue | None, device: int, tell: Tell) -> Drop | None:
-    from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs come here
+    from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
     point = dispatcher.Point(event, keeps, queue, device, tell)
     return point.drop if dispatcher.watch(point) else None
@@ -136,11 +139,47 @@ def awaited(
     done: Callable[[], bool], watch: Callable[[Tell], Drop | None]
 ) -> Generator[Any, Any, None]:
     """Suspend the task until ``watch`` tells; not at all if ``done()``."""
-    from streamkit._waiting import awaitable  # noqa: PLC0415 - as above
-
     if not done():
-        yield from awaitable.told(watch)
+        yield from told(watch)
     keepalive.drain()
+
+
+def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
+    """Suspend the task until what ``watch`` was given is called, from any thread.
+
+    Raises the error it is called with. ``watch`` returns what makes it forget, as the task may be
+    cancelled, or None if it cannot watch: RuntimeError.
+    """
+    import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Exception | None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks have ended
+            loop.call_soon_threadsafe(_set, future, error)
+
+    drop = watch(tell)
+    if drop is None:
+        raise messages.cannot_watch()
+    try:
+        error = yield from future.__await__()
+    finally:
+        drop()
+    if error is not None:
+        raise error
+
+
+def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> None:
+    if not future.done():  # it is, if its task was cancelled meanwhile
+        future.set_result(error)  # not set_exception, which complains if nobody comes to ask
+
+
+def pass_turn() -> Generator[Any, Any, None]:
+    """Let every other task that is ready run once."""
+    import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+    yield from asyncio.sleep(0).__await__()
 
 
 def then(
@@ -151,16 +190,16 @@ def then(
     kwargs: dict[str, Any],
 ) -> Future[Any]:
     """Have ``fn`` called, after the queue's work so far, with the queue's context current."""
-    from streamkit._waiting import callbacks  # noqa: PLC0415 - as above
+    from streamkit._waiting import callbacks  # noqa: PLC0415 - few programs use ``then``
 
     first = _first(queue)
     with identity.lock:
-        line = first.line = first.line or callbacks.Line()
-    # the call holds the queue, whose line another stream on it has to find
+        calls = first.calls = first.calls or callbacks.SerialCalls()
+    # the call holds the queue, whose calls another stream on it has to find
     call = callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
     try:
         callbacks.reserve(call)
-        drop = watch_queue(queue, check, functools.partial(line.add, call))
+        drop = watch_queue(queue, check, functools.partial(calls.add, call))
     except BaseException:
         call.drop()
         raise

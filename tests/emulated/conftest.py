@@ -151,11 +151,11 @@ def stands(warp):
 
 
 @pytest.fixture
-def lanes():
+def side_streams():
     """The streams that StreamKit makes for itself are there, so that others can be counted."""
-    from support.emulated.waits import have_lanes
+    from support.emulated.waits import have_side_streams
 
-    have_lanes()
+    have_side_streams()
 
 
 @pytest.fixture

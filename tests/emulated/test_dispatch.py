@@ -16,7 +16,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module
 from streamkit._cuda import events
 from streamkit._waiting import callbacks, dispatcher, side_streams, waits
-from streamkit._waiting.semaphore import Semaphore
+from streamkit._waiting.side_streams import Semaphore, SideStreams
 from support.emulated.waits import (
     Later,
     a_stream,
@@ -129,7 +129,7 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
         WAYS[way](stream)
     del caught
     gc.collect()
-    assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
+    assert eventually(lambda: not callbacks._pending)  # those before it have just run
     assert emulator.live("events") == before
     gate.open()
     WAYS[way](stream)
@@ -183,7 +183,7 @@ def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, 
 
     stream = held()
     monkeypatch.setattr(driver_module.loader.cu, call, fail)
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     if call == "cuLaunchHostFunc":
         monkeypatch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
     future = stream.then(int)
@@ -250,7 +250,7 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
         patch.setattr(events, "record", begin_and_record)
         with pytest.raises(sk.CaptureError):
             WAYS[way](stream)
-    assert eventually(lambda: not callbacks._unsettled)  # those before it have just run
+    assert eventually(lambda: not callbacks._pending)  # those before it have just run
     assert int(check(driver.cuStreamIsCapturing(stream.handle))) == ACTIVE
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     gate.open()
@@ -316,37 +316,37 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
 # -- its parts --------------------------------------------------------------------------------
 
 
-def test_failures_lose_no_lane(held, gate, monkeypatch):
+def test_failures_lose_no_side_stream(held, gate, monkeypatch):
     """One that failed may wait for the event already, and serves no other before that."""
     stream = held()
     event, reached = stream.record(), sk.new_stream().record()
-    lanes = side_streams.Lanes(Semaphore())
-    assert lanes.arm(event.handle, 0) == 0
-    lanes.make()
+    pool = SideStreams(Semaphore())
+    assert pool.arm(event.handle, 0) == 0
+    pool.make()
     with monkeypatch.context() as patch:
         patch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
-        assert not any(lanes.arm(event.handle, 0) for _ in range(3 * side_streams.PER_DEVICE))
-    lanes.recover()
-    assert lanes.arm(reached.handle, 0) == 0
+        assert not any(pool.arm(event.handle, 0) for _ in range(3 * side_streams.PER_DEVICE))
+    pool.recover()
+    assert pool.arm(reached.handle, 0) == 0
     gate.open()
     stream.sync(timeout=LONG)
-    assert eventually(lambda: lanes.recover() or not lanes._aside)
-    found = [lanes.arm(reached.handle, 0) for _ in range(side_streams.PER_DEVICE + 1)]
+    assert eventually(lambda: pool.recover() or not pool._aside)
+    found = [pool.arm(reached.handle, 0) for _ in range(side_streams.PER_DEVICE + 1)]
     assert found[-1] == 0
-    assert len({lane for lane in found if lane}) == side_streams.PER_DEVICE
-    for lane in found[:-1]:
-        check(driver.cuStreamSynchronize(lane))
-        check(driver.cuStreamDestroy(lane))
+    assert len({one for one in found if one}) == side_streams.PER_DEVICE
+    for one in found[:-1]:
+        check(driver.cuStreamSynchronize(one))
+        check(driver.cuStreamDestroy(one))
 
 
 @pytest.mark.parametrize(
     "call", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode", "cuLaunchHostFunc"]
 )
-def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
+def test_after_a_failure_no_side_stream_serves_that_still_waits(held, gate, call):
     """It would wake another queue's waiter when the first one moves, and not before."""
     warm_up()
     stream, told = held(), []
-    event, lanes = stream.record(), dispatcher._dispatcher._lanes
+    event, pool = stream.record(), dispatcher._dispatcher._side_streams
     before = emulator.calls(call)
     if call == "cuLaunchHostFunc":
         emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
@@ -355,16 +355,16 @@ def test_after_a_failure_no_lane_serves_that_still_waits(held, gate, call):
         _watch(event, told)
         assert eventually(is_armed)
         emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
-    assert eventually(lambda: emulator.calls(call) > before and lanes._aside)
-    assert lanes._free[0]
-    assert not any(busy(lane) for lane in lanes._free[0])
+    assert eventually(lambda: emulator.calls(call) > before and pool._aside)
+    assert pool._free[0]
+    assert not any(busy(one) for one in pool._free[0])
     gate.open()
     assert eventually(lambda: told)
-    assert eventually(lambda: stream.then(int).result(LONG) == 0 and is_idle() and not lanes._aside)
-    assert len(set(lanes._free[0])) == side_streams.PER_DEVICE
+    assert eventually(lambda: stream.then(int).result(LONG) == 0 and is_idle() and not pool._aside)
+    assert len(set(pool._free[0])) == side_streams.PER_DEVICE
 
 
-def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
+def test_the_events_of_one_stuck_queue_leave_side_streams_to_others(held, gate):
     async def main():
         stuck, quick = held(), sk.new_stream(nonblocking=True)
         tasks = [
@@ -378,7 +378,7 @@ def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
             task = asyncio.create_task(wait_for(quick))
             await asyncio.sleep(0)
             assert eventually(lambda: quick._queue in found._tracks and sleeps(found))
-            assert found._tracks[quick._queue].lane
+            assert found._tracks[quick._queue].stream
             later.open()
             await asyncio.wait_for(task, LONG)
             assert not any(one.done() for one in tasks)
@@ -392,7 +392,7 @@ def test_the_events_of_one_stuck_queue_leave_lanes_to_others(held, gate):
 def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatch):
     """Beside many busy streams the driver would block that, and every other thread's calls."""
     stream, other = held(), sk.new_stream()
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     emulator.reset_calls()
     future = stream.then(int)
     assert eventually(lambda: time.monotonic() - _oldest() > dispatcher._LATELY)
@@ -415,7 +415,7 @@ def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatc
 @pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
 def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypatch, of):
     stuck, other = of(held()), sk.new_stream()
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     emulator.reset_calls()
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -425,7 +425,7 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
     with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
         first.hold(other)
         future = other.then(int)
-        assert eventually(lambda: found._lanes.wanted)
+        assert eventually(lambda: found._side_streams.wanted)
         first.open()
         assert future.result(LONG) == 0
         assert eventually(lambda: sleeps(found) and not found._tracks)
@@ -447,7 +447,7 @@ def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypat
 
 def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
     stream, queues = held(), [object() for _ in range(3 * dispatcher._MANY)]
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     before = emulator.live("events")
     for queue in queues:
         point = dispatcher.Point((event := stream.record()).handle, event, queue, 0, print)
@@ -466,8 +466,8 @@ def _oldest():
     return min((track.points[0].since for track in tracks), default=time.monotonic())
 
 
-def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+def test_side_streams_are_made_although_something_is_always_waited_for(monkeypatch):
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     streams = itertools.cycle([sk.new_stream(nonblocking=True) for _ in range(2)])
     with contextlib.ExitStack() as closing:
 
@@ -481,17 +481,17 @@ def test_lanes_are_made_although_something_is_always_waited_for(monkeypatch):
 
         gate, future = wait_for_another()
         found, end = dispatcher._dispatcher, time.monotonic() + LONG
-        while not found._lanes._free and time.monotonic() < end:
+        while not found._side_streams._free and time.monotonic() < end:
             earlier, (gate, future) = (gate, future), wait_for_another()
             earlier[0].open()
             assert earlier[1].result(LONG) == 0
-        assert found._lanes._free
+        assert found._side_streams._free
         assert not future.done()
         gate.open()
         assert future.result(LONG) == 0
 
 
-def test_lanes_are_made_beside_captures(monkeypatch):
+def test_side_streams_are_made_beside_captures(monkeypatch):
     """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
     create, modes = driver_module.create_private_stream, []
 
@@ -503,7 +503,7 @@ def test_lanes_are_made_beside_captures(monkeypatch):
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     monkeypatch.setattr(driver_module, "create_private_stream", note_and_create)
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without lanes
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
     before = len(driver_module.private_streams)  # which no audit shows
     warm_up()
     assert modes == [relaxed] * side_streams.PER_DEVICE

@@ -415,7 +415,7 @@ def test_what_nothing_is_kept_for_costs_nothing():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("lanes")
+@pytest.mark.usefixtures("side_streams")
 def test_cycles_leave_nothing():
     stream, other = sk.new_stream(nonblocking=True), sk.new_stream()
 

@@ -123,7 +123,7 @@ def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
 
 
 def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
-    warm_up()  # the first has a lane, which holds those behind it
+    warm_up()  # the first has a side stream, which holds those behind it
     stream = held()
     most = emulator.live("events") + 2 * dispatcher._MANY
 

@@ -130,10 +130,10 @@ waiting = [sk.new_stream(nonblocking=True) for _ in range(20)]
 first = torch.cuda.Stream()
 x = torch.zeros(64, device="cuda")
 x.add_(1)
-while not (dispatcher._dispatcher and dispatcher._dispatcher._lanes._free.get(0)):
+while not (dispatcher._dispatcher and dispatcher._dispatcher._side_streams._free.get(0)):
     with torch.cuda.stream(first):
         torch.cuda._sleep(20_000_000)
-    sk.wrap(first).then(int).result(10)  # the lanes are made after a wait or two
+    sk.wrap(first).then(int).result(10)  # the side streams are made after a wait or two
 gate, root = Gate(), sk.new_stream(nonblocking=True)
 gate.hold(root.handle)
 for stream in waiting:
@@ -150,14 +150,14 @@ def held_up():
 
 print("before", held_up())
 futures = [stream.then(int) for stream in waiting]
-while dispatcher._dispatcher._lanes._free[0]:
+while dispatcher._dispatcher._side_streams._free[0]:
     time.sleep(0.001)
-print("with all lanes waiting", held_up(), gate.closed, any(future.done() for future in futures))
+print("with all of them waiting", held_up(), gate.closed, any(future.done() for future in futures))
 gate.open()
 print({{future.result(10) for future in futures}})
 """
     )
-    assert done.stdout == "before 0\nwith all lanes waiting 0 True False\n{0}\n", done.stderr
+    assert done.stdout == "before 0\nwith all of them waiting 0 True False\n{0}\n", done.stderr
 
 
 def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
@@ -198,7 +198,7 @@ def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
 
 def test_no_python_runs_in_the_drivers_thread(held, gate):
     """The host function is called while this thread keeps the GIL; the bindings' own may not be."""
-    from streamkit._waiting.semaphore import Semaphore
+    from streamkit._waiting.side_streams import Semaphore
 
     semaphore, stream = Semaphore(), held()
     library = ctypes.PyDLL(None)
@@ -395,15 +395,15 @@ check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
 future = stream.then(int, 1)
 threading.Timer(0.2, gate.open).start()
 assert future.result(10) == 1
-lanes, end = dispatcher._dispatcher._lanes, time.monotonic() + 10
-while len(lanes._free.get(0, ())) < side_streams.PER_DEVICE and time.monotonic() < end:
+streams, end = dispatcher._dispatcher._side_streams, time.monotonic() + 10
+while len(streams._free.get(0, ())) < side_streams.PER_DEVICE and time.monotonic() < end:
     time.sleep(0.001)
-print(len(lanes._free[0]))
+print(len(streams._free[0]))
 second.hold(other.handle)
 future = other.then(int, 2)
-while len(lanes._free[0]) == side_streams.PER_DEVICE and time.monotonic() < end:
+while len(streams._free[0]) == side_streams.PER_DEVICE and time.monotonic() < end:
     time.sleep(0.001)
-print(len(lanes._free[0]))
+print(len(streams._free[0]))
 second.open()
 assert future.result(10) == 2
 print(int(check(driver.cuStreamIsCapturing(raw))))

@@ -403,7 +403,7 @@ except RuntimeError as error:
     assert "sync()" in str(error), error
 else:
     raise AssertionError
-assert not callbacks._unsettled
+assert not callbacks._pending
 threading.Thread.start = start
 assert stream.then(int).result(10) == 0
 """)

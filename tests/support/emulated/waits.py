@@ -8,7 +8,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._waiting import dispatcher as dispatcher_module
-from streamkit._waiting.semaphore import Semaphore
+from streamkit._waiting.side_streams import Semaphore
 from support.gpu.raw import Gate
 from support.queues import LONG, eventually, within
 
@@ -29,10 +29,10 @@ WAITED = pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "eve
 
 
 def is_armed():
-    """Whether the dispatcher has a lane for each queue that it watches."""
+    """Whether the dispatcher has a side stream for each queue that it watches."""
     found = dispatcher_module._dispatcher
     tracks = list(found._tracks.values()) if found else []
-    return bool(tracks) and all(track.lane for track in tracks)
+    return bool(tracks) and all(track.stream for track in tracks)
 
 
 def sleeps(dispatcher):
@@ -42,38 +42,38 @@ def sleeps(dispatcher):
 
 
 def is_idle():
-    """Whether the dispatcher watches nothing, has made the lanes that it missed, and sleeps.
+    """Whether the dispatcher watches nothing, has made the side streams that it missed, and sleeps.
 
     Until it sleeps it may still call the driver, and take a failure that is meant for later.
     """
     found = dispatcher_module._dispatcher
-    return sleeps(found) and not found._tracks and not found._lanes.wanted
+    return sleeps(found) and not found._tracks and not found._side_streams.wanted
 
 
 def warm_up():
-    """Have a dispatcher with lanes."""
+    """Have a dispatcher with side streams."""
     within(lambda: sk.new_stream().then(int).result(LONG))
-    lanes = dispatcher_module._dispatcher._lanes
-    if 0 not in lanes._free:  # what has run when it looks, as that may have, needs none
-        lanes.wanted.add(0)
+    streams = dispatcher_module._dispatcher._side_streams
+    if 0 not in streams._free:  # what has run when it looks, as that may have, needs none
+        streams.wanted.add(0)
         within(lambda: sk.new_stream().then(int).result(LONG))
     assert eventually(is_idle)
 
 
-def have_lanes():
-    """Have the dispatcher make its lanes, which it does after the first wait that was long.
+def have_side_streams():
+    """Have the dispatcher make its side streams, which it does after the first wait that was long.
 
     From then on it makes no stream of its own, however slow the machine: streams can be counted.
     """
     gate, stream = Gate(), sk.new_stream(nonblocking=True)
     gate.hold(stream.handle)
     future = stream.then(int)
-    lanes = dispatcher_module._dispatcher._lanes
-    assert eventually(lambda: 0 in lanes.wanted or 0 in lanes._free)
+    streams = dispatcher_module._dispatcher._side_streams
+    assert eventually(lambda: 0 in streams.wanted or 0 in streams._free)
     gate.open()
     assert future.result(LONG) == 0
     assert eventually(is_idle)
-    assert lanes._free[0]
+    assert streams._free[0]
     gate.free()
 
 
