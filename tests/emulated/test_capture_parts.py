@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from emulated.test_interrupts import held, interrupt_everywhere, locks
 from streamkit._queues import active_captures
 from streamkit._scopes import loaded_libraries
+from support.emulated.interrupts import held, interrupt_everywhere, locks
 from support.emulated.toys import program  # noqa: F401 - a fixture
 from support.gpu.raw import check, driver
 

@@ -9,7 +9,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_emulator import run
+from support.emulated.processes import run
 from support.emulated.toys import program
 from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
 from support.libraries import need

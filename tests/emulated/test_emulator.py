@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
 import textwrap
@@ -13,24 +12,11 @@ import pytest
 
 import emulator
 from emulator import build
+from support.emulated.processes import run
 from support.gpu.raw import Gate, check, destroy_stream, driver, make_stream, stream_id
 
 INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
 INVALID_HANDLE = driver.CUresult.CUDA_ERROR_INVALID_HANDLE
-
-
-def run(program, **environment):
-    """Run a program in a process of its own, with the driver in another mode; return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
 
 
 def test_two_devices_and_the_version_that_is_asked_for():

@@ -14,8 +14,8 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_interrupts import Interrupted
 from streamkit._queues import keepalive
+from support.emulated.interrupts import Interrupted
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
 from support.keepalive import stays_until
 from support.libraries import need

@@ -10,8 +10,16 @@ import weakref
 import pytest
 
 import streamkit as sk
-from emulated.test_emulator import run
-from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream, stream_id
+from support.emulated.processes import run
+from support.gpu.raw import (
+    another_context,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    stream_id,
+)
 from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -33,17 +41,6 @@ class Owner(Foreign):
     def __init__(self):
         super().__init__(make_stream())
         weakref.finalize(self, destroy_stream, self.handle).atexit = False
-
-
-@contextlib.contextmanager
-def another_context():
-    """Hold a context current that is no device's primary one."""
-    device = check(driver.cuDeviceGet(0))
-    arguments = (None, 0, device) if driver.CUDA_VERSION >= 13000 else (0, device)
-    context = check(driver.cuCtxCreate(*arguments))
-    yield int(context)
-    check(driver.cuCtxPopCurrent())
-    check(driver.cuCtxDestroy(context))
 
 
 # -- which queue ------------------------------------------------------------------------------

@@ -12,13 +12,21 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_emulator import run
-from emulated.test_identity import another_context
-from emulated.test_interrupts import Interrupted
 from streamkit._cuda import driver as driver_module
 from streamkit._queues import keepalive, ordering
 from streamkit._waiting import dispatcher, waits
-from support.gpu.raw import Gate, check, current_context, destroy_stream, driver, make_stream, sync
+from support.emulated.interrupts import Interrupted
+from support.emulated.processes import run
+from support.gpu.raw import (
+    Gate,
+    another_context,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    sync,
+)
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import LONG, eventually, together

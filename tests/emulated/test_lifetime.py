@@ -8,8 +8,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_identity import another_context
-from support.gpu.raw import check, driver, make_stream, sync
+from support.gpu.raw import another_context, check, driver, make_stream, sync
 from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")

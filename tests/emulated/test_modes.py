@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulated.test_emulator import run
+from support.emulated.processes import run
 
 RAISED = """
 def raised(call):

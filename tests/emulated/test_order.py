@@ -9,7 +9,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_emulator import run
+from support.emulated.processes import run
 from support.gpu.raw import (
     busy,
     check,

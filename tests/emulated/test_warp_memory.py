@@ -20,8 +20,8 @@ import pytest
 
 import emulator
 import streamkit as sk
-from emulated.test_interrupts import Interrupted
 from streamkit._cuda import events
+from support.emulated.interrupts import Interrupted
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.libraries import need
 

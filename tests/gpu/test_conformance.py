@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu.test_process import run
 from support.conformance_cases import CASES, check_library
 from support.conformance_mutants import UNCHANGED, run_kit
+from support.programs import run_program
 
 
 @pytest.mark.parametrize("library", [name for name in CASES if name != "toylib"])
@@ -21,7 +21,7 @@ def test_the_toy_plugins_adapter_conforms():
     """In a process of its own: once imported it takes part in every scope of a process."""
     if importlib.util.find_spec("toylib") is None:
         pytest.skip("the plugin of tests/plugin is not installed")
-    done = run(f"""
+    done = run_program(f"""
         import sys
         sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
         from support.gpu.raw import check, driver

@@ -7,9 +7,9 @@ import json
 import pytest
 
 import streamkit as sk
-from gpu.test_process import run
 from support.gpu.raw import check, current_context, driver, stream_id
 from support.libraries import need
+from support.programs import run_program
 
 INSTALLED = {"torch-cpu", "cuda-majors", "old-library", "launch-blocking"}  # of this environment
 ACTIVE = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -108,7 +108,7 @@ def test_an_open_capture_is_found_and_not_broken(libraries, mode):
 
 def test_the_command_imports_all_and_finds_nothing_wrong():
     need("torch", "cupy", "warp")
-    done = run("""
+    done = run_program("""
         import sys
         from streamkit._tools.cli import main
         sys.argv = ["streamkit", "doctor", "--load", "--json"]
@@ -132,7 +132,7 @@ def test_the_command_imports_all_and_finds_nothing_wrong():
 )
 def test_a_variable_that_is_in_the_way(variable, value, code):
     need("cupy")
-    done = run(f"""
+    done = run_program(f"""
         import os
         os.environ[{variable!r}] = {value!r}
         import cupy

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from gpu.test_leaks import resident_bytes
 from support.gpu.raw import busy, check, driver, idle, make_stream, sync
+from support.keepalive import resident_bytes
 from support.libraries import need
 
 SIZE = 4096

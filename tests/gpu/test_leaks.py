@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import pytest
 
 import streamkit as sk
 from support.gpu.raw import check, driver, make_stream, stream_id
+from support.keepalive import resident_bytes
 
 CYCLES = int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000"))
-
-
-def resident_bytes():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def fresh_torch(players):

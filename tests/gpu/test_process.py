@@ -7,15 +7,11 @@ import textwrap
 import pytest
 
 from support.libraries import need
-from support.programs import run_python
-
-
-def run(program):
-    return run_python("-W", "ignore", "-c", textwrap.dedent(program))
+from support.programs import run_program
 
 
 def test_a_forked_child_is_told_and_the_parent_is_unharmed():
-    done = run("""
+    done = run_program("""
         import gc, os
         import streamkit as sk
 
@@ -44,7 +40,7 @@ def test_a_forked_child_is_told_and_the_parent_is_unharmed():
 
 def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_ends_nothing():
     need("cupy")
-    done = run("""
+    done = run_program("""
         import gc, os, weakref
         import cupy
         import streamkit as sk
@@ -75,7 +71,7 @@ def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_ends_nothing():
 )
 def test_nothing_is_said_at_the_end_of_the_interpreter(ending):
     need("torch", "cupy")
-    done = run(f"""
+    done = run_program(f"""
         import cupy, torch
         import streamkit as sk
 
@@ -93,7 +89,7 @@ def test_nothing_is_said_at_the_end_of_the_interpreter(ending):
 
 
 def test_importing_and_wrapping_touches_no_device():
-    done = run("""
+    done = run_program("""
         import streamkit as sk
         import streamkit._cuda.loader as seam
 
@@ -171,7 +167,7 @@ print(numbers_are_random())
 def test_graphs_that_die_in_a_capture_of_torchs_end_nothing():
     """torch (2.11) ends the process if its own object dies while its current stream captures."""
     need("torch")
-    done = run(GRAPHS + DEATHS)
+    done = run_program(GRAPHS + DEATHS)
     ways = ["closed", "dropped", "with the error of its launch", "with the error of its capture"]
     assert done.stdout.splitlines() == [*ways, "True"]
     assert (done.stderr, done.returncode) == ("", 0)
@@ -180,7 +176,7 @@ def test_graphs_that_die_in_a_capture_of_torchs_end_nothing():
 def test_a_beginning_that_torch_refuses_is_told_and_ends_nothing():
     """Somebody begins a capture on the stream after the question whether one goes on."""
     need("torch")
-    done = run(
+    done = run_program(
         GRAPHS
         + textwrap.dedent("""
         from cuda.bindings import driver

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from gpu.test_process import run
 from streamkit._cuda import events
 from support.contention import contended, logged
 from support.documents import ROOT, blocks
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
-from support.programs import run_python
+from support.programs import run_program, run_python
 from support.queues import LONG, eventually, together
 
 ACTIVE = 1
@@ -117,7 +116,7 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
 @pytest.mark.alone
 def test_lanes_that_wait_hold_up_no_other_queue():
     """In one process alone: where many streams share the GPU's hardware queues, any wait can."""
-    done = run(
+    done = run_program(
         TORCH
         + f"""
 sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
@@ -319,7 +318,7 @@ def work(seconds):
 
 def test_an_error_on_the_queue_reaches_every_waiter():
     """The context dies of it, and nothing is posted: only asking tells."""
-    done = run(TORCH + """
+    done = run_program(TORCH + """
 work(0.5)
 with torch.cuda.stream(stream.native):
     x[wrong]
@@ -356,7 +355,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("waits", ["stream.sync()", "stream.sync(60)", "event.sync()"])
 def test_ctrl_c_ends_a_wait_of_any_length(waits):
-    done = run(RAW + f"""
+    done = run_program(RAW + f"""
 event = stream.record()
 try:
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
@@ -375,7 +374,7 @@ def test_lanes_are_made_beside_somebodys_capture_and_leave_it_whole():
     The capture is of the global mode. The control is a query by a thread that does not take care:
     the driver refuses it then, and would not after the capture.
     """
-    done = run(RAW + """
+    done = run_program(RAW + """
 from support.gpu.raw import make_stream
 from streamkit._waiting import dispatcher; from streamkit._waiting import side_streams
 
@@ -420,7 +419,7 @@ careless()
 
 
 def test_the_process_ends_with_work_pending_and_a_function_that_runs():
-    done = run(TORCH + """
+    done = run_program(TORCH + """
 running = sk.new_stream().then(time.sleep, 60)
 while not running.running():
     time.sleep(0.01)
@@ -492,7 +491,7 @@ def test_the_guides_program_with_worker_processes_on_a_gpu(tmp_path):
 
 
 def test_a_forked_child_is_told_and_the_parents_waits_go_on():
-    done = run(RAW + """
+    done = run_program(RAW + """
 event, future = stream.record(), stream.then(print, "called", flush=True)
 child = os.fork()
 if child == 0:

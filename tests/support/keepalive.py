@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
+from pathlib import Path
 
 import numpy as np
 
@@ -34,3 +36,9 @@ def stays_until(gate, sync, gone):
     gate.open()
     sync()
     assert gone()
+
+
+def resident_bytes():
+    """How much memory this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import streamkit
@@ -36,6 +37,11 @@ def run_python(*arguments, path=(), **variables):
         timeout=100,
         check=False,
     )
+
+
+def run_program(program):
+    """Run a program, indented as in a test, that shows no warnings; return how it ended."""
+    return run_python("-W", "ignore", "-c", textwrap.dedent(program))
 
 
 def python(code, *, blocked=(), path=(), options=()):

@@ -161,3 +161,14 @@ class Peek:
         with on_device(self._device):
             destroy_stream(self._stream)
             check(driver.cuMemFreeHost(self._word))
+
+
+@contextlib.contextmanager
+def another_context():
+    """Hold a context current that is no device's primary one."""
+    device = check(driver.cuDeviceGet(0))
+    arguments = (None, 0, device) if driver.CUDA_VERSION >= 13000 else (0, device)
+    context = check(driver.cuCtxCreate(*arguments))
+    yield int(context)
+    check(driver.cuCtxPopCurrent())
+    check(driver.cuCtxDestroy(context))
