@@ -1,7 +1,7 @@
 """The driver's own answers on raw handles, and a gate that holds queues.
 
-This is what the checks believe: nothing here goes through StreamKit or an adapter. The work is
-value writes into pinned memory, which need no kernel, so that an emulated driver can do it too.
+The checks compare with this: nothing here calls StreamKit or an adapter. The work is value writes
+into pinned memory. They need no kernel, so that an emulated driver can do them too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._cuda import driver as streamkits_driver
+from streamkit._cuda import driver as streamkit_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from types import TracebackType
     from typing import Self
 
 LIMIT = 20.0
@@ -53,8 +52,8 @@ def ask(call: str, *arguments: object) -> Any:
 
 @functools.cache
 def _primary_context(device: int) -> int:
-    streamkits_driver.device_count()  # its NoDeviceError says what is missing
-    return int(ask("cuDevicePrimaryCtxRetain", device))  # for good: the libraries live in it
+    streamkit_driver.device_count()  # its NoDeviceError says what is missing
+    return int(ask("cuDevicePrimaryCtxRetain", device))  # never released: libraries use it
 
 
 @contextlib.contextmanager
@@ -66,7 +65,7 @@ def on_device(device: int) -> Generator[None]:
     try:
         yield
     finally:
-        ask("cuCtxSetCurrent", former)  # not a pop: an adapter may have lost what was pushed
+        ask("cuCtxSetCurrent", former)  # no pop: an adapter may have changed the stack
 
 
 def current_context() -> int:
@@ -85,7 +84,7 @@ def raw_stream() -> Generator[int]:
     try:
         yield stream
     finally:
-        if is_alive(stream, number):  # an adapter may have destroyed it, which its check tells
+        if is_alive(stream, number):  # an adapter may have destroyed it: a check says so
             ask("cuStreamDestroy", stream)
 
 
@@ -125,7 +124,7 @@ def raw_event() -> Generator[int]:
     try:
         yield int(event)
     finally:
-        _driver().cuEventDestroy(event)  # an adapter may have done it, which its check tells
+        _driver().cuEventDestroy(event)  # the same, and the driver refuses it
 
 
 def is_pending(event: int) -> bool:
@@ -143,7 +142,7 @@ class Gate:
     """Holds queues of the current context until it is opened or the ``with`` block ends."""
 
     def __init__(self) -> None:
-        # all before anything is held: allocating pinned memory may wait for the device
+        # Before any queue is held: to allocate pinned memory may wait for the device.
         self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
         self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
         ctypes.memset(self._words, 0, 4 * _WORDS)
@@ -157,15 +156,10 @@ class Gate:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.open()
         self._watchdog.cancel()
-        ask("cuCtxSynchronize")  # the queues may be anybody's, and gone
+        ask("cuCtxSynchronize")  # the queues may be gone
         ask("cuStreamDestroy", self._free)
         ask("cuMemFreeHost", self._memory)
 
@@ -201,7 +195,7 @@ class Gate:
         for _ in range(_ROUNDS):
             ask("cuStreamWriteValue32", self._free, self._address + last, 1, 0)
             sync(int(self._free))
-            time.sleep(0.0005)  # an emulated queue is a thread, which wants its turn
+            time.sleep(0.0005)  # an emulated queue is a thread, which needs time
             if reached():
                 return False
         return self.closed
@@ -215,7 +209,7 @@ def runs_beside(held: int, other: int) -> bool:
 
 
 def runs_after(first: int, later: int, order: Callable[[], object]) -> bool:
-    """Whether, after ``order()``, work on ``later`` runs only once ``first`` has run its own.
+    """Whether, after ``order()``, work on ``later`` runs after that on ``first``.
 
     AssertionError if ``order()`` itself waited for ``first``.
     """

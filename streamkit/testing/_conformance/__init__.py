@@ -86,8 +86,8 @@ def checks(  # noqa: PLR0913 - four are optional
 
     ``make_stream()`` makes a new stream of the library on ``device``, each time on a queue of its
     own that nothing else uses. ``make_event(stream)`` records a new event of the library on one of
-    its streams. ``handle_of(stream)`` is the library's own word for the ``cudaStream_t``, taken
-    from ``__cuda_stream__()`` where it is left out. ``waive`` names checks that the library makes
+    its streams. ``handle_of(stream)`` is what the library itself gives as ``cudaStream_t``; without
+    it, ``__cuda_stream__()`` is asked. ``waive`` names checks that the library makes
     impossible, each with the reason: such a check has to fail.
 
     Imports the library. BackendNotInstalledError if that fails, ValueError for a waiver that names

@@ -31,24 +31,19 @@ def event_handle_is_live(subject: Subject) -> None:
         subject.require(
             _gate.is_pending(handle), f"{what} is done while the queue it was recorded on is held"
         )
-        _require_device(subject, event)
+        if isinstance(subject.adapter, LocatesEvents):
+            device = subject.adapter.event_device(event)
+            subject.require(
+                device in (None, subject.device),
+                f"event_device gives {device!r} for an event of device {subject.device}",
+            )
         gate.open()
         _gate.sync(subject.handle(stream))
         subject.require(not _gate.is_pending(handle), f"{what} is not done, and its queue is idle")
 
 
-def _require_device(subject: Subject, event: object) -> None:
-    if not isinstance(subject.adapter, LocatesEvents):
-        return
-    device = subject.adapter.event_device(event)
-    subject.require(
-        device in (None, subject.device),
-        f"event_device gives {device!r} for an event of device {subject.device}",
-    )
-
-
 def event_handle_refuses_strangers(subject: Subject) -> None:
-    """Answer ``event_handle`` of whatever is no event of this library with a TypeError."""
+    """Raise TypeError in ``event_handle`` for what is no event of this library."""
     strangers = (None, 0, 64, True, "x", object(), Owner, subject.make_stream(), sk.new_event())
     for obj in strangers:
         subject.refuses(subject.adapter.event_handle, "event_handle", obj)
@@ -62,7 +57,7 @@ def event_orders(subject: Subject) -> None:
 
 
 def borrowed_event_keeps_owner(subject: Subject) -> None:
-    """Keep alive, by the built event alone, what its handle depends on."""
+    """Build an event that alone keeps alive what its handle depends on."""
     with _gate.raw_event() as raw:
         owner = Owner()
         alive = weakref.ref(owner)
@@ -79,7 +74,7 @@ def borrowed_event_keeps_owner(subject: Subject) -> None:
 
 
 def borrowed_event_lets_go(subject: Subject) -> None:
-    """Let the owner go with the built event, and destroy no borrowed event."""
+    """Release the owner with the built event, and destroy no borrowed event."""
     (stream,) = subject.streams(1)
     with _gate.raw_event() as raw, _gate.Gate() as gate:
         gate.hold(subject.handle(stream))

@@ -20,8 +20,8 @@ _CAPABILITIES = {
 _PER_THREAD = 2
 
 
-class _Speaks:
-    """Somebody's stream with the protocol method, which every adapter must leave to others."""
+class _ProtocolStream:
+    """A stream of no library, with the protocol method: every adapter must refuse it."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -59,20 +59,18 @@ def contract(subject: Subject) -> None:
 
 
 def refuses_strangers(subject: Subject) -> None:
-    """Answer ``extract`` of whatever is no stream of this library with a TypeError."""
+    """Raise TypeError in ``extract`` for what is no stream of this library."""
     own = subject.make_stream()
     for obj in (None, 0, 64, True, "x", 1.5, (0, 64), object(), type(own), Owner):
         subject.refuses(subject.adapter.extract, "extract", obj)
     with _gate.raw_stream() as raw:
-        _require_refusal_of_others(subject, raw)
+        stream = sk.from_handle(raw)
+        others = [name for name in registry.known() if _is_other(name, subject.library)]
+        strangers = [_ProtocolStream(raw), stream, *map(stream.to, others)]
+        while strangers:
+            subject.refuses(subject.adapter.extract, "extract", strangers.pop())
+        del stream
         gc.collect()  # their streams, before the raw one goes
-
-
-def _require_refusal_of_others(subject: Subject, raw: int) -> None:
-    stream = sk.from_handle(raw)
-    others = [name for name in registry.known() if _is_other(name, subject.library)]
-    for obj in (_Speaks(raw), stream, *map(stream.to, others)):
-        subject.refuses(subject.adapter.extract, "extract", obj)
 
 
 def _is_other(name: str, library: str) -> bool:
@@ -81,13 +79,13 @@ def _is_other(name: str, library: str) -> bool:
         return False
     try:
         sk.default_stream().to(name)
-    except Exception:  # noqa: BLE001 - whatever ails the other library is not under test
+    except Exception:  # noqa: BLE001 - the other library is not under test
         return False
     return True
 
 
 def extract_reads_handle(subject: Subject) -> None:
-    """Read the handle that the library itself names, and no wrong device."""
+    """Read the handle that the library itself gives, and no wrong device."""
     for stream in subject.streams(2):
         if subject.handle_of is None and not registry.speaks_protocol(stream):
             raise NotApplicable("no handle_of was given, and its streams lack __cuda_stream__()")
@@ -99,7 +97,7 @@ def extract_reads_handle(subject: Subject) -> None:
         )
         subject.require(
             queue.handle == handle,
-            f"{what}.handle is {queue.handle:#x}, the library's own word is {handle:#x}",
+            f"{what}.handle is {queue.handle:#x}, the library itself says {handle:#x}",
         )
         found = _gate.stream_device(handle)
         subject.require(
@@ -110,7 +108,7 @@ def extract_reads_handle(subject: Subject) -> None:
 
 
 def extract_keeps_alive(subject: Subject) -> None:
-    """Keep the handle valid by what ``extract`` returns, when the stream is dropped."""
+    """Return from ``extract`` what keeps the handle valid when the stream is dropped."""
     stream = subject.make_stream()
     handle = subject.handle(stream)
     number = _gate.stream_id(handle)
@@ -126,7 +124,7 @@ def extract_keeps_alive(subject: Subject) -> None:
 
 
 def extract_lets_go(subject: Subject) -> None:
-    """Remember nothing of a stream once what ``extract`` returned is dropped."""
+    """Keep nothing of a stream once what ``extract`` returned is dropped."""
     stream = subject.make_stream()
     subject.adapter.extract(stream)  # what is made once for a class or a library is no leak
     before = references(stream)
@@ -140,7 +138,7 @@ def extract_lets_go(subject: Subject) -> None:
 
 
 def round_trip(subject: Subject) -> None:
-    """Be the driver's queue once wrapped, go back as itself, and equal itself."""
+    """Wrap as the driver's queue, come back as the same object, and equal itself."""
     own = subject.make_stream()
     handle = subject.handle(own)
     stream = sk.wrap(own)
@@ -194,7 +192,7 @@ def borrow_is_genuine(subject: Subject) -> None:
 
 
 def borrow_keeps_owner(subject: Subject) -> None:
-    """Keep alive, by the built stream alone, what its handle depends on."""
+    """Build a stream that alone keeps alive what its handle depends on."""
     with _gate.raw_stream() as raw:
         owner = Owner()
         alive = weakref.ref(owner)
@@ -213,7 +211,7 @@ def borrow_keeps_owner(subject: Subject) -> None:
 
 
 def borrow_lets_go(subject: Subject) -> None:
-    """Let the owner go with the built stream, and destroy no borrowed stream."""
+    """Release the owner with the built stream, and destroy no borrowed stream."""
     with _gate.raw_stream() as raw:
         number = _gate.stream_id(raw)
         owner = Owner()

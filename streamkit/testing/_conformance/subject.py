@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class NotApplicable(Exception):  # noqa: N818 - it is no error
+class NotApplicable(Exception):  # noqa: N818 - a check that does not apply is no error
     """The check cannot be made of this library; the text says why."""
 
 
@@ -38,12 +38,16 @@ class Subject:
         """Raise AssertionError with the adapter's name before the message unless it holds."""
         _gate.require(holds, f"adapter {self.library!r}: {message}")
 
+    def fail(self, message: str) -> None:
+        """Raise AssertionError with the adapter's name before the message."""
+        self.require(holds=False, message=message)
+
     def handle(self, stream: object) -> int:
-        """Return the library's own word for the handle of its stream, 1 for the legacy stream."""
+        """Return the handle that the library gives for its stream, 1 for the legacy stream."""
         if self.handle_of is not None:
             handle = self.handle_of(stream)
         elif registry.speaks_protocol(stream):
-            handle = stream.__cuda_stream__()[1]  # type: ignore[attr-defined]  # it was just seen
+            handle = stream.__cuda_stream__()[1]  # type: ignore[attr-defined]  # the line above looked
         else:
             handle = self.adapter.extract(stream).handle
         return int(handle) or 1
@@ -86,10 +90,9 @@ class Subject:
                 "raise streamkit.UnsupportedStreamError, or another TypeError, so that the next "
                 "adapter is asked."
             ) from error
-        self.require(
-            holds=False,
-            message=f"{what} was taken. Test for the library's own class, and raise "
-            "streamkit.UnsupportedStreamError for anything else.",
+        self.fail(
+            f"{what} was taken. Test for the library's own class, and raise "
+            "streamkit.UnsupportedStreamError for anything else."
         )
 
     def require_order(self, first: object, later: object, order: Callable[[], object]) -> None:
