@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import warp
 
 from streamkit._base import messages
+from streamkit._base.locks import new_turn_lock, wait_for_turn
 from streamkit._base.queue import here, this_thread
-from streamkit._base.turn_lock import new_line, wait
 from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import ThreadToken
 
 _NAME = "warp"
-_line = new_line()
+_lock = new_turn_lock()
 
 
 # One move of Warp's current stream and default device: the stream, where it was moved, what was
@@ -46,10 +46,10 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
 
     def enter() -> _Level:
         me = here.token
-        try:  # in turn: see _turns
-            _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
-            if _line[0] is not me:
-                wait(_line, me)
+        try:  # as ``new_turn_lock`` says
+            _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
+            if _lock[0] is not me:
+                wait_for_turn(_lock, me)
             if _levels:
                 level = _join(stream, is_current, me)
                 if level is not None:
@@ -71,20 +71,20 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                 raise
             return level
         finally:
-            _line.remove(me)
+            _lock.remove(me)
 
     def leave(level: _Level) -> None:
         me = this_thread() if _shared else level[-1]
-        try:  # in turn, again
-            _line.insert(0, me) if _line and _line[0] is me else _line.append(me)
-            if _line[0] is not me:
-                wait(_line, me)
+        try:  # as above
+            _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
+            if _lock[0] is not me:
+                wait_for_turn(_lock, me)
             if _shared and _others_stay(level, me):
                 set_current()  # they expect Warp here, and the body may have moved it
             else:
                 _end(level, runtime)
         finally:
-            _line.remove(me)
+            _lock.remove(me)
 
     def is_current() -> bool:
         return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - the same

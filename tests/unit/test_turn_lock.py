@@ -1,4 +1,4 @@
-"""A line of threads, of which the first may act."""
+"""The lock for inner loops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 
 import pytest
 
-from streamkit._base.turn_lock import new_line, wait
+from streamkit._base.locks import new_turn_lock, wait_for_turn
 
 
-def take(line, me, act):
-    """What the module says to write where turns are taken."""
+def take(lock, me, act):
+    """What ``new_turn_lock`` says to write."""
     try:
-        line.insert(0, me) if line and line[0] is me else line.append(me)
-        if line[0] is not me:
-            wait(line, me)
+        lock.insert(0, me) if lock and lock[0] is me else lock.append(me)
+        if lock[0] is not me:
+            wait_for_turn(lock, me)
         act()
     finally:
-        line.remove(me)
+        lock.remove(me)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def switching():
 
 def count_up(take):
     """Let threads count together in small steps; return what they come to, and should."""
-    line, seen = new_line(), [0]
+    lock, seen = new_turn_lock(), [0]
 
     def step():
         value = seen[0]
@@ -43,14 +43,14 @@ def count_up(take):
     def work():
         me = object()
         for _ in range(300):
-            take(line, me, step)
+            take(lock, me, step)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not line
+    assert not lock
     return seen[0], 4 * 300
 
 
@@ -60,35 +60,35 @@ def test_one_thread_at_a_time(switching):
 
 
 def test_control_without_turns_counts_are_lost(switching):
-    counted, expected = count_up(lambda line, me, act: act())
+    counted, expected = count_up(lambda lock, me, act: act())
     assert counted < expected
 
 
 def test_a_turn_inside_ones_own_comes_at_once_and_ends_alone():
-    line, me, order = new_line(), object(), []
-    waiting = threading.Thread(target=take, args=(line, object(), lambda: order.append("other")))
+    lock, me, order = new_turn_lock(), object(), []
+    waiting = threading.Thread(target=take, args=(lock, object(), lambda: order.append("other")))
 
     def outer():
         waiting.start()
-        while len(line) < 2:
+        while len(lock) < 2:
             time.sleep(0)
-        take(line, me, lambda: order.append("inner"))  # as a destructor would
+        take(lock, me, lambda: order.append("inner"))  # as a destructor would
         waiting.join(0.1)
         order.append("outer")
 
-    take(line, me, outer)
+    take(lock, me, outer)
     waiting.join(10)
     assert order == ["inner", "outer", "other"]
-    assert not line
+    assert not lock
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_finds_the_line_empty():
-    line = new_line()
-    line.append(object())
+def test_a_forked_child_finds_it_free():
+    lock = new_turn_lock()
+    lock.append(object())
     child = os.fork()
     if child == 0:
-        os._exit(len(line))
+        os._exit(len(lock))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert line
+    assert lock
