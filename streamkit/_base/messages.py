@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from streamkit.errors import (
@@ -194,18 +193,6 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
         f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
         "another one. Call streamkit.per_thread_stream() in the thread that uses it, or share a "
         "streamkit.new_stream()."
-    )
-
-
-def process_wide(library: str, here: str, there: str, thread: str, ways: str) -> ScopeError:
-    """Word a process-wide current stream that another thread's scope has moved elsewhere.
-
-    ``ways`` says how to do without it.
-    """
-    return ScopeError(
-        f"{library} has one current stream for the whole process, and thread {thread} holds it on "
-        f"{there}; thread {threading.current_thread().name} asks for {here}. "
-        f"Leave {library} out of one scope with streamkit.use(stream, libraries=[...]) and {ways}."
     )
 
 

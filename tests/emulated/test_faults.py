@@ -42,9 +42,9 @@ def quick_collections(primary_context):
     have_side_streams()
     if installed("warp"):
         libraries.warp()
-        from streamkit.backends.warp import lent_queues
+        from streamkit.backends.warp import memory
 
-        lent_queues.watched.clear()  # of the tests before: Warp's frees would call for them too
+        memory.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):
         libraries.numba()
     gc.collect()

@@ -352,7 +352,7 @@ def public(monkeypatch):
     from streamkit.backends.warp import current_stream
 
     monkeypatch.setattr(current_stream, "_native", lambda: None)
-    monkeypatch.setattr(current_stream, "_runtime", None)  # which nothing needs then
+    monkeypatch.setattr(current_stream, "warp_runtime", None)  # which nothing needs then
 
 
 @pytest.mark.usefixtures("public")

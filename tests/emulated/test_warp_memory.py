@@ -37,7 +37,7 @@ def memory(warp):
     from streamkit.backends.warp import memory as memory_module
 
     gc.collect()
-    memory_module._warp_queues.watched.clear()
+    memory_module.watched.clear()
     yield memory_module
     gc.collect()
     assert not memory_module._unfreed
@@ -163,7 +163,7 @@ def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, 
     """In another thread, whose mark is there before the scope has ended."""
     handle = make_stream()
     stream = sk.from_handle(handle)
-    stands = memory._warp_queues.Lent.stands
+    stands = memory.Lent.has_scope
 
     def ended_meanwhile(self):
         monkeypatch.undo()
@@ -172,7 +172,7 @@ def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, 
 
     stream.__enter__()
     gate.hold(handle)
-    monkeypatch.setattr(memory._warp_queues.Lent, "stands", ended_meanwhile)
+    monkeypatch.setattr(memory.Lent, "has_scope", ended_meanwhile)
     array()
     assert held(LEGACY)
     gate.open()
@@ -271,7 +271,7 @@ def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(mem
     with streams[0], sk.use(streams[1], libraries=[]):
         assert waited_for() == MOST + 1
         assert waited_for() == MOST
-    watched = memory._warp_queues.watched
+    watched = memory.watched
     assert [stream.to("warp")._streamkit_lent in watched for stream in streams] == [
         True, False, False, *[True] * (MOST - 1)
     ]  # fmt: skip
@@ -284,7 +284,7 @@ def test_a_queue_with_an_open_scope_is_not_left_however_many_there_are(memory, a
             stream.to("warp")
         for _ in range(2):
             array()
-            assert stands.to("warp")._streamkit_lent in memory._warp_queues.watched
+            assert stands.to("warp")._streamkit_lent in memory.watched
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -361,9 +361,9 @@ def test_a_capture_that_another_thread_begins_meanwhile_takes_no_stream_of_ours(
     with stream:
         monkeypatch.setattr(events, "record", begun_first)
         free("first")
-        assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
+        assert not int(check(driver.cuStreamIsCapturing(memory.companions[0])))
         free("second")
-        assert not int(check(driver.cuStreamIsCapturing(memory._warp_queues.companions[0])))
+        assert not int(check(driver.cuStreamIsCapturing(memory.companions[0])))
         assert not freed
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     free("third")
@@ -384,7 +384,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
     def other_first(companion, event):
         monkeypatch.undo()
         monkeypatch.setattr(events, "record", begun_first)
-        thread = threading.Thread(target=memory._warp_queues.settle)
+        thread = threading.Thread(target=memory.wait_for_queues)
         thread.start()
         thread.join()
         monkeypatch.undo()
@@ -398,7 +398,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
 
 def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, array, gate):
     """And its pool is another's then."""
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     stream = sk.new_stream(nonblocking=True)
     handle = stream.handle
     call = memory._in_own_pools(current_pool)
@@ -408,7 +408,7 @@ def test_a_stream_that_is_gone_while_it_captures_is_waited_for_later(memory, arr
     check(driver.cuStreamBeginCapture(handle, RELAXED))
     del stream
     gc.collect()
-    assert not memory._warp_queues._spare
+    assert not memory._spare
     array()
     assert idle(LEGACY), "it is not freed"
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
@@ -453,7 +453,7 @@ def told(warp, memory, stream, external):
         if not external:
             check(driver.cuStreamBeginCapture(handle, RELAXED))
 
-    memory._told(begin)(view.device.context, handle, int(external), 1)
+    memory._before_capture(begin)(view.device.context, handle, int(external), 1)
     number = int(check(driver.cuStreamGetCaptureInfo(handle))[1])
     graph = context.Graph(view.device, capture_id=number)
     context._register_capture(view.device, view, graph, number)
@@ -483,11 +483,11 @@ def test_of_a_capture_told_when_it_had_begun_what_earlier_work_may_use_is_not_fr
     view = stream.to("warp")
     gate.hold(stream.handle)
     if prepared:
-        memory._warp_queues.settle()
+        memory.wait_for_queues()
     check(driver.cuStreamBeginCapture(stream.handle, RELAXED))
     end = told(warp, memory, stream, external=True)
     if prepared:
-        memory._warp_queues.prepared(view)
+        memory.prepared(view)
     free("inside")
     assert freed == ([("inside", True)] if prepared else [])
     end()
@@ -544,7 +544,7 @@ def test_another_thread_lends_the_first_queue_of_another_device_meanwhile(
     warp, memory, monkeypatch
 ):
     get = warp.get_cuda_device
-    companions = memory._warp_queues.companions
+    companions = memory.companions
 
     def lent_first(device):
         companions.setdefault("meanwhile", None)
@@ -577,7 +577,7 @@ def test_the_pool_comes_back_after_an_error(memory):
 )
 def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     found, pools = current_pool(), emulator.live("pools")
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     with sk.new_stream(nonblocking=True):
         emulator.fail(function, 1)
         with pytest.raises(sk.DriverError):
@@ -600,7 +600,7 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
         gc.collect()
         return pool
 
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     first = pool_of_a_new_queue(held=True)
     second = pool_of_a_new_queue()
     assert first != second
@@ -612,14 +612,14 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
 def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory):
     """By a free that meets the queue just gone, and by the end of its view."""
     call = memory._in_own_pools(current_pool)
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     stream = sk.new_stream(nonblocking=True)
     lent = stream.to("warp")._streamkit_lent
     with stream:
         pool = call()
     del stream
     gc.collect()
-    memory._warp_queues.end(lent)
+    memory.end(lent)
     later, pools = [sk.new_stream(nonblocking=True) for _ in range(4)], []
     for stream in later:
         with stream:
@@ -647,7 +647,7 @@ def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
 
     common = check(driver.cuDeviceGetMemPool(0))
     call = memory._in_own_pools(reached)
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     stream, access = sk.new_stream(nonblocking=True), driver.CUmemAccessDesc()
     access.location = place(1)
     with stream:
@@ -663,7 +663,7 @@ def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):
 
 def test_a_device_without_pools_gets_none(warp, memory, monkeypatch):
     pools = emulator.live("pools")
-    memory._warp_queues._spare.clear()
+    memory._spare.clear()
     monkeypatch.setattr(warp.get_cuda_device(0), "is_mempool_supported", False)
     with sk.new_stream(nonblocking=True):
         assert memory._in_own_pools(lambda: 1)() == 1
@@ -706,7 +706,7 @@ def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, 
     stream = sk.new_stream(nonblocking=True)
     stream.to("warp")
     gate.hold(stream.handle)
-    memory._settled(lambda: None)()
+    memory._waiting_first(lambda: None)()
     assert held(LEGACY)
 
 
@@ -730,7 +730,7 @@ def test_a_native_function_leaves_an_untold_capture_of_another_queue_valid(
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
 
     common = current_pool()
-    call = memory._settled(memory._in_own_pools(native))
+    call = memory._waiting_first(memory._in_own_pools(native))
     stream, other = (sk.new_stream(nonblocking=True) for _ in range(2))
     other.to("warp")
     with ThreadPoolExecutor(1) as thread, stream:
@@ -776,7 +776,7 @@ def test_a_free_that_cannot_wait_is_done_with_the_next_one(memory):
 def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monkeypatch):
     stream, freed = sk.new_stream(nonblocking=True), []
     stream.to("warp")
-    free, settle = memory._after_the_queues(freed.append), memory._warp_queues.settle
+    free, settle = memory._after_the_queues(freed.append), memory.wait_for_queues
     emulator.fail("cuEventRecord", 1)
     free("put off")
 
@@ -787,7 +787,7 @@ def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monk
         thread.join()
         return settle()
 
-    monkeypatch.setattr(memory._warp_queues, "settle", other_first)
+    monkeypatch.setattr(memory, "wait_for_queues", other_first)
     free("ours")
     assert sorted(freed) == ["ours", "put off", "the other's"]
 
@@ -828,7 +828,7 @@ def test_a_wait_that_fails_is_made_again(array, gate):
 def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     stream = sk.new_stream(nonblocking=True)
     view = stream.to("warp")  # the companion is there now
-    assert len(memory._warp_queues.watched) == 1
+    assert len(memory.watched) == 1
     other = sk.new_stream(nonblocking=True)
     emulator.reset_calls()
     third = sk.new_stream(nonblocking=True)
@@ -836,9 +836,9 @@ def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     emulator.fail("cuEventCreate", 2, nth=emulator.calls("cuEventCreate"))  # ours is the last
     with pytest.raises(sk.DriverError):
         other.to("warp")
-    assert len(memory._warp_queues.watched) == 2
+    assert len(memory.watched) == 2
     other.to("warp")
-    assert len(memory._warp_queues.watched) == 3
+    assert len(memory.watched) == 3
     assert view is stream.to("warp")
 
 
@@ -853,7 +853,7 @@ def test_a_forked_child_frees_without_the_driver(memory):
         with contextlib.suppress(BaseException):
             free(1)
             memory._in_own_pools(freed.append)(2)
-            memory._settled(freed.append)(3)
+            memory._waiting_first(freed.append)(3)
             code = int(freed != [1, 2, 3])
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -868,7 +868,7 @@ def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(
     (plan,) = [plan for plan in rows.PLANS if plan.name.startswith("a Warp array")]
     other = sk.new_stream(nonblocking=True)
     other.to("warp")
-    found = {*memory._warp_queues.watched}
+    found = {*memory.watched}
     # Warp cannot allocate on this driver, but free
     libraries = SimpleNamespace(warp=SimpleNamespace(empty=lambda *_, **__: array()), device=0)
     records = []
@@ -880,7 +880,7 @@ def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(
                 records.append(emulator.calls("cuEventRecord"))
                 after()
     assert records == [5, 0, 5, 0]
-    assert found <= {*memory._warp_queues.watched}
+    assert found <= {*memory.watched}
 
 
 # -- what is not covered ----------------------------------------------------------------------
@@ -984,10 +984,9 @@ def test_a_warp_of_unknown_functions_is_left_alone_and_warned_of(monkeypatch, me
         raise NotImplementedError
 
     core = SimpleNamespace(wp_free_device_async=free)
-    context = SimpleNamespace(runtime=SimpleNamespace(core=core))
-    monkeypatch.setattr(memory._warp_queues, "context", lambda: context)
+    monkeypatch.setattr(memory, "warp_runtime", lambda: SimpleNamespace(core=core))
     monkeypatch.setattr(memory, "_install", memory._install.__wrapped__)
-    memory._warp_uncovered.warn_of_version.cache_clear()
+    memory.warn_of_version.cache_clear()
     with pytest.warns(RuntimeWarning, match="does not know how Warp"):
         sk.new_stream(nonblocking=True).to("warp")
     sk.new_stream(nonblocking=True).to("warp")

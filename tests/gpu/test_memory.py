@@ -151,9 +151,9 @@ def streams_of(kind, torch):
 @pytest.fixture
 def unwatched(warp):
     """Warp's frees wait for no queue that was lent before: torch's 32 streams come again."""
-    from streamkit.backends.warp import lent_queues
+    from streamkit.backends.warp import memory
 
-    lent_queues.watched.clear()
+    memory.watched.clear()
 
 
 @pytest.mark.usefixtures("unwatched")

@@ -140,14 +140,14 @@ def test_a_quantized_tensor_is_not_lent():
 def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last():
     """Nobody knows which of them destroys the stream."""
     adapter("torch")
-    from streamkit.backends.torch import arrays
+    from streamkit.backends.torch import adapter as torch_adapter
 
     owners = [Owner() for _ in range(4)]
     gone = [weakref.ref(owner) for owner in owners]
     while owners:
         queue = Queue(ADDRESS, 0, owners.pop(0))
         queue.id = -1  # no stream's
-        arrays._remember(queue)
+        torch_adapter._remember(queue)
     del queue
     gc.collect()
     assert [owner() is not None for owner in gone] == [True, False, False, True]

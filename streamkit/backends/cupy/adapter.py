@@ -1,4 +1,4 @@
-"""CuPy: its streams and events.
+"""CuPy: its streams, events and arrays.
 
 ``from_external`` forgets the device and, with some objects, the owner, so both are attached.
 """
@@ -15,13 +15,11 @@ import cupy
 
 from streamkit._base import messages
 from streamkit.backends.cupy import memory
-from streamkit.backends.cupy.arrays import array_device, lend, lent_by
 from streamkit.backends.cupy.capture import explain_capture, pool
 from streamkit.backends.cupy.memory import NOTED
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
-# the parts of the adapter from the files beside
-__all__ = ["array_device", "explain_capture", "lend", "lent_by", "pool"]
+__all__ = ["explain_capture", "pool"]  # capabilities of the adapter too
 
 name = "cupy"
 api = 1
@@ -139,3 +137,28 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG00
     Not a ``cupy.cuda.Event``, whose end would destroy the event.
     """
     return SimpleNamespace(ptr=handle, owner=owner)
+
+
+# -- arrays, whose pools know the stream of the allocation only ----------------------------------
+
+
+def array_device(array: Any) -> int | None:
+    """Return the device of a ``cupy.ndarray``."""
+    if not isinstance(array, cupy.ndarray):
+        raise messages.not_an_array(array)
+    device: int = array.data.device_id
+    return device
+
+
+def lend(array: Any, owner: object) -> Any:
+    """Build an array on the same memory, all of it: a view can begin at its end."""
+    owned = array.data.mem
+    whole = cupy.cuda.UnownedMemory(owned.ptr, owned.size, owner, array.data.device_id)
+    pointer = cupy.cuda.MemoryPointer(whole, array.data.ptr - owned.ptr)
+    lent = cupy.ndarray(array.shape, array.dtype, pointer, array.strides)
+    return lent if type(array) is cupy.ndarray else lent.view(type(array))
+
+
+def lent_by(array: Any) -> Any:
+    """Return the owner of memory that is not CuPy's own."""
+    return getattr(array.data.mem, "_owner", None)

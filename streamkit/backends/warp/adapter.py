@@ -1,32 +1,38 @@
-"""NVIDIA Warp: its streams and events.
+"""NVIDIA Warp: its streams, events and arrays.
 
 Warp keeps one entry for each handle, without counting: when a second ``wp.Stream`` of a handle
 dies, the entry goes and the first one breaks. So there is one per queue, made once.
+
+Warp's native part knows the handles and does not tell them, and only the garbage collector can list
+the objects, which takes tens of milliseconds in a large program. So from the first question on,
+Warp's own functions note each handle, and the collector is asked about known handles only.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import warp
 
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
-from streamkit.backends.warp import current_stream, lent_queues, memory, registered
-from streamkit.backends.warp.arrays import array_device, lend, lent_by
-from streamkit.backends.warp.diagnosis import diagnose
+from streamkit.backends.warp import current_stream, diagnosis, memory
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
-# the parts of the adapter from the files beside
-__all__ = ["array_device", "diagnose", "lend", "lent_by"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from streamkit.protocols import Finding
 
 name = "warp"
 api = 1
 traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
-# By the queue's id, because the view outlives a record that it owns, and a stream wrapped anew of
-# another owner has a record of its own: they would have to be looked for each time.
+# By the queue's id: a view outlives a record that it owns, and a stream that is wrapped again with
+# another owner has another record.
 _views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _lock = new_lock()
 
@@ -52,22 +58,17 @@ def borrow(queue: Queue) -> Any:
             queue = queue.also
         stream = None if queue.id is None else _views.get(queue.id)
         if stream is None and queue.shown:
-            stream = registered.find(queue.handle, device)
+            stream = _find_registered(queue.handle, device)
             if stream is not None and queue.owner is None and not queue.is_owned:
                 queue.owner = stream  # it may be what destroys the handle
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
             _views[queue.id] = stream
-        _keep(stream, queue)
+        if queue.owner is not stream:
+            stream._streamkit_queue = queue  # noqa: SLF001 - Warp keeps no owner
         memory.lend(stream, queue)
     return stream
-
-
-def _keep(stream: Any, queue: Queue) -> None:
-    """Let the view hold the queue, whose owner may be the view itself."""
-    if queue.owner is not stream:
-        stream._streamkit_queue = queue  # noqa: SLF001 - Warp keeps no owner
 
 
 def _device(ordinal: int) -> Any:
@@ -76,6 +77,80 @@ def _device(ordinal: int) -> Any:
         if not warp.is_cuda_available():
             raise messages.no_device(f"Warp {warp.__version__} cannot use CUDA here")
         return warp.get_cuda_device(ordinal).stream.device  # asking makes the streams
+
+
+# -- the streams that Warp has -----------------------------------------------------------------
+
+_CREATE, _DESTROY = "wp_cuda_stream_create", "wp_cuda_stream_destroy"
+_REGISTER, _UNREGISTER = "wp_cuda_stream_register", "wp_cuda_stream_unregister"
+
+_handles: set[int] = set()
+
+
+def _all_streams() -> Iterator[Any]:
+    """Yield every ``wp.Stream`` there is, slowly."""
+    for found in gc.get_referrers(warp.Stream):
+        if type(found) is warp.Stream and found.cuda_stream:
+            yield found
+
+
+def _find_registered(handle: int, device: Any) -> Any:
+    """Return the ``wp.Stream`` that Warp or the user already has on this handle, or None."""
+    if _watch_handles() and handle not in _handles:
+        return None
+    for found in _all_streams():
+        if found.cuda_stream == handle and found.device == device:
+            return found
+    return None
+
+
+@functools.cache
+def _watch_handles() -> bool:
+    """Note the handles from now on; False if this Warp has other functions."""
+    core = vars(current_stream.warp_runtime().core)
+    if not {_CREATE, _DESTROY, _REGISTER, _UNREGISTER} <= core.keys():
+        return False
+    core.update(
+        {
+            _CREATE: _created(core[_CREATE]),
+            _REGISTER: _registered(core[_REGISTER]),
+            _DESTROY: _gone(core[_DESTROY]),
+            _UNREGISTER: _gone(core[_UNREGISTER]),
+        }
+    )
+    _handles.update(found.cuda_stream for found in _all_streams())
+    return True
+
+
+def _created(native: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        handle = native(*arguments)
+        _handles.add(handle)
+        return handle
+
+    return call
+
+
+def _registered(native: Callable[..., Any]) -> Callable[..., Any]:
+    def call(context: Any, handle: Any) -> Any:
+        _handles.add(handle)
+        return native(context, handle)
+
+    return call
+
+
+def _gone(native: Callable[..., Any]) -> Callable[..., Any]:
+    # in destructors, also when this module has come to its end
+    def call(context: Any, handle: Any, handles: set[int] = _handles) -> Any:
+        handles.discard(handle)  # first: another thread may be given it as soon as it is free
+        return native(context, handle)
+
+    return call
+
+
+def diagnose() -> Iterable[Finding]:
+    """Return what is wrong on the devices that Warp has used."""
+    return diagnosis.findings(_all_streams())
 
 
 # -- current stream ---------------------------------------------------------------------------
@@ -87,7 +162,7 @@ def current(device: int) -> Any:
 
 
 def bind(stream: Any) -> Binding:
-    """Prepare the stream, on which memory is freed late enough: see the files beside."""
+    """Return the binding of the stream, whose memory is freed late enough: see ``memory``."""
     return memory.guarded(stream, current_stream.bind(stream))
 
 
@@ -98,8 +173,8 @@ enter, leave = unbound(bind)
 
 
 def prepare() -> None:
-    """Order what Warp frees at the end of the capture, untold, after the queues lent to it."""
-    lent_queues.settle()
+    """Order what Warp frees at the end of the capture after the queues lent to it."""
+    memory.wait_for_queues()
 
 
 def joins_capture(stream: Any, mode: str) -> Any:
@@ -129,3 +204,32 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     event = warp.Event(_device(device), cuda_event=handle)
     event._streamkit_owner = owner  # noqa: SLF001 - Warp keeps none
     return event
+
+
+# -- arrays, whose memory Warp frees on the legacy stream -----------------------------------------
+
+
+def array_device(array: Any) -> int | None:
+    """Return the device of a ``wp.array``; there are other classes, which have several."""
+    kind: Any = getattr(warp, "array", ())  # a half-imported warp has none yet
+    if not isinstance(array, kind) or array.device is None:
+        raise messages.not_an_array(array)
+    return int(array.device.ordinal) if array.device.is_cuda else None
+
+
+def lend(array: Any, owner: object) -> Any:
+    """Build a view that holds the owner instead of the array; its own views hold it.
+
+    Its gradient is an array by itself.
+    """
+    lent = array.view(array.dtype)
+    for part in (lent, lent.grad):
+        if part is not None:
+            part._streamkit_loan = owner  # noqa: SLF001 - Warp keeps none
+            part._ref = None  # noqa: SLF001 - what it is a view of, always an array
+    return lent
+
+
+def lent_by(array: Any) -> Any:
+    """Return what the array holds instead of memory of its own."""
+    return getattr(array, "_streamkit_loan", None)

@@ -1,6 +1,7 @@
-"""Warp in a capture that somebody else began.
+"""Warp in a capture that another library or the driver began.
 
-Told of it, it keeps what it allocates with the graph; untold, what it frees breaks the capture.
+If Warp is told of a capture, the graph holds what Warp allocates in it. If it is not told, what it
+frees breaks the capture.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import warp
 
-from streamkit.backends.warp import lent_queues
+from streamkit.backends.warp import memory
 
 
 class Part:
@@ -24,7 +25,7 @@ class Part:
     def begin(self) -> None:
         """Join it."""
         warp.capture_begin(stream=self._stream, external=True, **self._options)
-        lent_queues.prepared(self._stream)
+        memory.prepared(self._stream)
 
     def end(self) -> Any:
         """End the part; what Warp returns keeps the kernels loaded."""

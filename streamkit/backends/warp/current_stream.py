@@ -1,17 +1,18 @@
-"""Warp's current stream and default device: one for the process, so a move is one record.
+"""Warp's current stream and default device: one of each for the process.
 
-A scope's move is counted for the threads that stand in it, and undone with the last of them.
+Several threads can share one scope's move; the last thread to leave undoes it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import warp
 
-from streamkit._base import messages
+from streamkit import errors
 from streamkit._base.locks import new_turn_lock, wait_for_turn
 from streamkit._base.queue import here, this_thread
 from streamkit.protocols import Binding
@@ -21,22 +22,21 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import ThreadToken
 
-_NAME = "warp"
 _lock = new_turn_lock()
 
 
-# One move of Warp's current stream and default device: the stream, where it was moved, what was
-# current before, what sets that again natively, the default device before, and the thread that
-# moved it. A plain tuple, which costs a fifth of an object.
+# One move of Warp's current stream and default device: the stream, the object whose ``_stream`` was
+# set, the stream before, the function that sets that one natively, the default device before, and
+# the thread that moved it. A plain tuple, which costs a fifth of an object.
 _Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken"]
 
 _levels: list[_Level] = []  # innermost last
 _shared: dict[int, list[ThreadToken]] = {}
-"""By its id each level in which more threads than one have stood, and the thread of each scope."""
+"""The threads in each level that several threads share, one for each scope, by the level's id."""
 
 
 def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, written out
-    """Prepare the stream: scopes move Warp to it and its device, or join the thread that has.
+    """Return the binding: scopes move Warp to the stream and its device, or share another's move.
 
     ScopeError if another thread's scope has moved Warp elsewhere.
     """
@@ -66,7 +66,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                 place._stream = stream  # noqa: SLF001 - see _place
                 if runtime.default_device is not device:
                     runtime.default_device = device
-            except BaseException:  # an interrupt: without this, nobody could ever undo the move
+            except BaseException:  # an interrupt: without this, nobody could undo the move
                 _end(level, runtime)
                 raise
             return level
@@ -87,11 +87,11 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             _lock.remove(me)
 
     def is_current() -> bool:
-        return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - the same
+        return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - see _place
 
     def set_current() -> None:
         set_native()
-        place._stream = stream  # noqa: SLF001 - the same
+        place._stream = stream  # noqa: SLF001 - see _place
         if runtime.default_device is not device:
             runtime.default_device = device
 
@@ -99,20 +99,20 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
-    """Take this thread out of a level that it shares; whether anybody stays there."""
+    """Take this thread out of a level that it shares; return whether another one stays in it."""
     threads = _threads(level)
     threads.remove(me)
     return any(thread.is_alive for thread in threads)
 
 
 def _threads(level: _Level) -> list[ThreadToken]:
-    """Return the thread of each scope that stands in a level."""
+    """Return the thread of each scope that is open in a level."""
     threads = _shared.get(id(level))
     return [level[-1]] if threads is None else threads
 
 
 def _end(level: _Level, runtime: Any) -> None:
-    """Set the previous stream and default device."""
+    """Set the stream and default device from before the level."""
     _, place, previous, back, default, _ = level
     if _shared:
         _shared.pop(id(level), None)
@@ -127,7 +127,10 @@ def _end(level: _Level, runtime: Any) -> None:
 
 
 def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _Level | None:
-    """Enter the innermost level if Warp stands there, else see that no other thread does."""
+    """Share the innermost level if it is of this stream; else None, for a level of its own.
+
+    ScopeError if another thread has moved Warp elsewhere.
+    """
     level = _levels[-1]
     joined = level[0] is stream and is_current()
     if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
@@ -139,25 +142,31 @@ def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _
 
 
 def _check_alone(thread: ThreadToken, stream: Any) -> None:
-    """Raise ScopeError if another thread stands in a level; those of ended threads are undone."""
+    """Raise ScopeError if another thread is in a level; undo the levels of ended threads."""
     for level in reversed(tuple(_levels)):
         threads = _threads(level)
         if level[0] is stream and thread in threads:
             continue  # whoever shares it expects Warp there
         for other in threads:
             if other is not thread and other.is_alive:
-                there = _text(level[0])
-                if level[0] is stream:
-                    there += _since_then(stream)
-                raise messages.process_wide(
-                    _NAME, _text(stream), there, str(other), _ways(stream, level[0])
-                )
+                raise _held_by(other, level[0], stream)
         if thread not in threads:  # they have all ended
             _end(level, _place(level[0].device)[1])
 
 
+def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
+    """Word Warp's one current stream, which another thread holds elsewhere, and the ways out."""
+    there = _text(held) + (_since_then(stream) if held is stream else "")
+    return errors.ScopeError(
+        f"warp has one current stream for the whole process, and thread {other} holds it on "
+        f"{there}; thread {threading.current_thread().name} asks for {_text(stream)}. "
+        "Leave warp out of one scope with streamkit.use(stream, libraries=[...]) and "
+        f"{_ways(stream, held)}."
+    )
+
+
 def _since_then(stream: Any) -> str:
-    """Say what keeps others out of a scope although it is of their stream."""
+    """Word what keeps others out of a scope although it is of their stream."""
     place, runtime = _place(stream.device)
     now = place._stream  # noqa: SLF001 - see _place
     if now is not stream:
@@ -168,7 +177,7 @@ def _since_then(stream: Any) -> str:
 
 
 def _ways(stream: Any, other: Any) -> str:
-    """Say how two threads can use Warp; on two devices they cannot share a stream."""
+    """Word how two threads can use Warp; on two devices they cannot share a stream."""
     launch = "name it at each launch: wp.launch(..., "
     if stream is other:
         return f"{launch}stream=s.to('warp')), or share it while Warp is moved nowhere else"
@@ -183,10 +192,10 @@ def is_held() -> bool:
 
 
 def native_stream(device: Any) -> int | None:
-    """Return the handle on which Warp's native part stands; None if this version does not say."""
+    """Return the handle that Warp's native part launches on; None if this version does not say."""
     if _native() is None:
         return None
-    return int(_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
+    return int(warp_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
 
 
 def _text(stream: Any) -> str:
@@ -231,27 +240,28 @@ class _PublicRuntime:
 def _place(device: Any) -> tuple[Any, Any]:
     """Return what has ``_stream`` and what has ``default_device``: Warp's own objects in 1.19.
 
-    There ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at a quarter
-    of its cost; ``_native_set`` gives the other half.
+    In 1.19, setting ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at
+    a quarter of its cost; ``_native_set`` gives the other half.
     """
     if _native() is None:
         return _PublicDevice(device), _PublicRuntime()
-    return device, _runtime()
+    return device, warp_runtime()
 
 
-def _runtime() -> Any:
+def warp_runtime() -> Any:
+    """Return Warp's own runtime object, which has its native functions; None before ``wp.init``."""
     return getattr(getattr(warp, "_src", warp).context, "runtime", None)
 
 
 @functools.cache
 def _native() -> Any:
-    """Return Warp's function that stores the current stream, which blocks never: it keeps the GIL.
+    """Return Warp's native function that stores the current stream, called with the GIL held.
 
-    None if this version is not known to have it.
+    It never blocks. None if this version is not known to have it.
     """
-    if not warp.__version__.startswith("1.19.") or _runtime() is None:
+    if not warp.__version__.startswith("1.19.") or warp_runtime() is None:
         return None
-    native = ctypes.PyDLL(_runtime().core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
+    native = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
     native.restype = None
     return native
 

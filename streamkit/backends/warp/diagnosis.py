@@ -1,6 +1,6 @@
 """What goes wrong in Warp unseen: two views of one handle, a stream that was lost or left behind.
 
-It only looks: Warp's own tables, and the objects that the garbage collector knows.
+It reads Warp's own tables and the objects that the garbage collector knows, and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit.backends.warp import current_stream, registered
+from streamkit.backends.warp import current_stream
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _NAME = "warp"
 
 
-def diagnose() -> Iterator[Finding]:
-    """Yield what is wrong on the devices that Warp has used."""
-    yield from _two_views()
+def findings(streams: Iterable[Any]) -> Iterator[Finding]:
+    """Yield what is wrong with these ``wp.Stream`` and on the devices that Warp has used."""
+    yield from _two_views(streams)
     for device in warp.get_cuda_devices():
         if device.has_stream:
             yield from _lost(device)
             yield from _left(device)
 
 
-def _two_views() -> Iterator[Finding]:
+def _two_views(streams: Iterable[Any]) -> Iterator[Finding]:
     """Yield each handle with several ``wp.Stream``: when one dies, Warp forgets the handle."""
-    views = Counter((found.device.alias, found.cuda_stream) for found in registered.streams())
+    views = Counter((found.device.alias, found.cuda_stream) for found in streams)
     for (device, handle), count in views.items():
         if count > 1:
             yield Finding(

@@ -1,7 +1,9 @@
 """Warp's memory beside non-blocking queues: freed late enough, and the host never waits.
 
-Warp frees on the legacy stream, which waits for blocking streams only. So before Warp frees, that
-is made to wait for the non-blocking queues lent to Warp, of which the file beside keeps the list.
+Warp frees on the legacy stream, which waits for blocking streams only. So before Warp frees, the
+legacy stream is made to wait for the non-blocking queues lent to Warp: a blocking stream of ours,
+the device's companion, waits for each of them, and the legacy stream for the companion.
+
 What one native function allocates and frees itself (scan, sort, reduce) comes from a pool of its
 queue's own, so that a block freed too early comes back to that queue alone.
 """
@@ -14,14 +16,15 @@ import re
 import sys
 import warnings
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import warp
 
 from streamkit import errors
 from streamkit._base.locks import new_lock
-from streamkit._cuda import driver, memory_pools
-from streamkit.backends.warp import lent_queues
+from streamkit._cuda import driver, events, memory_pools
+from streamkit.backends.warp.current_stream import is_level, warp_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +47,190 @@ _KNOWN = {
     "wp_cuda_stream_unregister",
 }
 
+_MOST = 8  # queues waited for at each free, though they have not been used since the last
+
+companions: dict[int, int] = {}
+"""The companion of each device."""
+watched: dict[Lent, object] = {}
+"""The queues to wait for, the longest watched first, each with a token. A scope sets a new one."""
+_spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
+
+
+# -- the queues -------------------------------------------------------------------------------
+
+
+class _Event:
+    """An event of the driver, destroyed with this object."""
+
+    handle: int = 0  # until it has one: an interrupt can leave it half made
+
+    def __init__(self, context: int) -> None:
+        self.handle = events.create(context, timing=False)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.handle and not is_finalizing() and driver.is_usable():
+            with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
+                events.destroy(self.handle)
+
+
+class _Mark:
+    """The end of a queue as it once was."""
+
+    __slots__ = ("event", "waited")
+
+    def __init__(self, event: _Event) -> None:
+        self.event = event
+        self.waited = False  # whether the companion has been made to wait for it
+
+
+class Lent:
+    """One non-blocking queue on which Warp may work, and how to wait for what it was given."""
+
+    pool: Any = None
+    late: int | None = None
+    """The capture that had begun before Warp was told: nothing waits for the work before it."""
+
+    def __init__(self, stream: Any, queue: Queue) -> None:
+        self.view = weakref.ref(stream)
+        self.handle = queue.handle
+        self.device: int = queue.device or 0
+        # Nobody destroys these: StreamKit parks a stream that Warp has seen. Any other handle is
+        # used only inside its scopes, because its owner may destroy it at any time after.
+        self.stays = queue.permanent or queue.is_owned
+        self.context = queue.context
+        # Destructors come here, in several threads at once: no lock, and an event belongs to one
+        # thread as long as it can be recorded.
+        self._events = deque(_Event(self.context) for _ in range(1 if self.stays else 2))
+        self._marks: dict[_Mark, None] = {}
+
+    def has_scope(self) -> bool:
+        """Whether a scope of it is open in some thread."""
+        return is_level(self.view())
+
+    def _record(self) -> _Event | None:
+        """Return an event recorded at the end of the queue, for one use; None if it captures."""
+        if driver.capture_id(self.handle) is not None:
+            return None
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = _Event(self.context)
+        events.record(event.handle, self.handle)
+        if driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
+            return None  # the event may be of the graph, and whoever waits for it be captured
+        return event
+
+    def mark(self) -> None:
+        """Record the present end of the queue, unless it captures; later its handle may be gone."""
+        older = self._marks.copy()
+        event = self._record()
+        if event is not None:
+            self._marks[_Mark(event)] = None
+            for mark in older:
+                if self._marks.pop(mark, self) is None:  # the first of the threads that come here
+                    self._events.append(mark.event)
+
+    def wait(self) -> bool:
+        """Let the companion wait for what the queue was given; False if it captures."""
+        captures = False
+        if self.stays or self.has_scope():
+            event = self._record()
+            captures = event is None
+            if event is not None:
+                events.wait(companions[self.device], event.handle)
+                self._events.append(event)
+        # only now, for a scope that was left meanwhile has marked its end
+        for mark in self._marks.copy():
+            if not mark.waited:
+                events.wait(companions[self.device], mark.event.handle)
+                mark.waited = True
+        return not captures
+
+    def has_passed(self) -> bool:
+        """Whether all has run for which the companion was made to wait."""
+        pending = [*self._events, *(mark.event for mark in self._marks.copy())]
+        return all(events.is_done(event.handle) for event in pending)
+
+    def own_pool(self, common: Any) -> Any:
+        """Return the pool of this queue alone, which the devices that reach ``common`` can read.
+
+        What a function allocates there may stay, as a mesh's tree does, and be read by others.
+        """
+        for _ in range(0 if self.pool else len(_spare)):
+            other = _spare.popleft()
+            if other.pool is None:  # it came here twice, and was taken
+                continue
+            if other.device == self.device and other.has_passed():
+                self.pool, other.pool = other.pool, None
+                break
+            _spare.append(other)
+        if self.pool is None:
+            self.pool = memory_pools.create(self.device)
+        memory_pools.open_as(self.pool, common, self.device)
+        return self.pool
+
+
+def watch(lent: Lent) -> object:
+    """Wait for the queue at each free from now on; return the token for ``_drop``."""
+    token = watched[lent] = object()
+    return token
+
+
+def _drop(lent: Lent, token: object) -> None:
+    """Wait for the queue no more; if its view is gone, its pool is for others.
+
+    ``token`` is from before the last wait. A scope entered since has set another: the queue stays.
+    """
+    found = watched.pop(lent, None)
+    if found is None:  # another thread was first
+        return
+    if found is not token:
+        watched.setdefault(lent, found)
+    elif lent.view() is None and lent.pool is not None:
+        _spare.append(lent)
+
+
+def end(lent: Lent) -> None:
+    """Wait for the queue once more, for its view is gone; runs inside any other code.
+
+    It stays watched if it captures now, or the wait fails.
+    """
+    if sys.is_finalizing() or not driver.is_usable():
+        return
+    token = watch(lent)
+    with contextlib.suppress(errors.StreamKitError):
+        if lent.wait():
+            _drop(lent, token)
+
+
+def wait_for_queues() -> bool:
+    """Let the companions wait for every watched queue; False if they cannot for one of them.
+
+    They cannot wait for the work before a capture, if Warp was not told of it when it began. If
+    many queues are watched, the oldest are dropped: here, for entering a scope must not wait.
+    """
+    many = len(watched) - _MOST
+    capturing = []
+    for number, (lent, token) in enumerate(watched.copy().items()):
+        is_last = lent.view() is None or (number < many and not lent.has_scope())
+        if not lent.wait():
+            capturing.append(lent)
+        elif is_last:
+            _drop(lent, token)
+    if not capturing:
+        return True
+    told = {*getattr(warp_runtime(), "captures", ())}  # until they end Warp frees nothing
+    told -= {lent.late for lent in capturing}
+    return all(driver.capture_id(lent.handle) in told for lent in capturing)
+
+
+def prepared(stream: Any) -> None:
+    """Note that the work before the stream's capture was waited for, though Warp was told late."""
+    lent: Lent | None = getattr(stream, "_streamkit_lent", None)
+    if lent is not None:
+        lent.late = None
 
 
 # -- lending ----------------------------------------------------------------------------------
@@ -61,38 +246,38 @@ def lend(stream: Any, queue: Queue) -> None:
     if not _install():
         warn_of_version()
         return
-    lent = lent_queues.Lent(stream, queue)
+    lent = Lent(stream, queue)
     with _lock:
-        if lent.device not in lent_queues.companions:
+        if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
-            lent_queues.companions[lent.device] = companion
-    lent_queues.watch(lent)
-    weakref.finalize(stream, lent_queues.end, lent).atexit = False
+            companions[lent.device] = companion
+    watch(lent)
+    weakref.finalize(stream, end, lent).atexit = False
     stream._streamkit_lent = lent  # noqa: SLF001 - ours
 
 
 def guarded(stream: Any, binding: Binding) -> Binding:
-    """Return the scope's ways of ``stream``, which watch its queue if that is lent."""
-    lent: lent_queues.Lent | None = getattr(stream, "_streamkit_lent", None)
+    """Return the binding of ``stream``; if its queue is lent, its scopes watch the queue."""
+    lent: Lent | None = getattr(stream, "_streamkit_lent", None)
     if lent is None:
         return binding
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
 
-    def look() -> None:
+    def check_allocator() -> None:
         if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
 
     def enter() -> Any:
-        look()
+        check_allocator()
         token = enter_it()
-        lent_queues.watch(lent)
+        watch(lent)
         return token
 
     def leave(token: Any) -> None:
         try:
             if not stays and driver.is_usable():
                 lent.mark()
-            look()
+            check_allocator()
         finally:
             leave_it(token)
 
@@ -104,12 +289,12 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 
 @functools.cache
 def _install() -> bool:
-    """Put ours before Warp's native functions that free; False if this Warp has others.
+    """Replace Warp's native functions that free by ours; False if this Warp has other functions.
 
-    Not by ``wp.set_device_allocator``: an array made before keeps the allocator it came from, and
-    scan, mesh and hash grid have none.
+    ``wp.set_device_allocator`` is not enough: an array made before keeps its own allocator, and
+    scan, mesh and hash grid use none.
     """
-    core = getattr(getattr(lent_queues.context(), "runtime", None), "core", None)
+    core = getattr(warp_runtime(), "core", None)
     if _KNOWN.difference(getattr(core, "__dict__", ())):
         return False
     found: dict[str, Any] = {}
@@ -119,11 +304,11 @@ def _install() -> bool:
             continue
         ours = _in_own_pools(native) if _ALLOCATES.fullmatch(name) else native
         if name == "wp_cuda_graph_begin_capture":
-            ours = _told(native)
+            ours = _before_capture(native)
         elif name == "wp_cuda_stream_unregister":
-            ours = _settled(native, errors.StreamKitError)  # a destructor has nobody to tell
+            ours = _waiting_first(native, errors.StreamKitError)  # a destructor has nobody to tell
         elif _REPLACES.fullmatch(name):
-            ours = _settled(ours)
+            ours = _waiting_first(ours)
         if ours is not native:
             found[name] = ours
     vars(core).update(found)
@@ -131,16 +316,16 @@ def _install() -> bool:
 
 
 def _after_the_queues(native: Any) -> Callable[..., Any]:
-    """Let a free wait for the queues; where that fails it is done with the next one."""
+    """Return a free that waits for the queues; what it cannot free, the next free does."""
     done = object()
 
     def free(*arguments: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Any:
-        if is_finalizing() or not driver.is_usable() or not (lent_queues.watched or _unfreed):
+        if is_finalizing() or not driver.is_usable() or not (watched or _unfreed):
             return native(*arguments)
         _unfreed[functools.partial(native, *arguments)] = None
         due = _unfreed.copy()  # not those that another thread adds after the wait
         try:
-            waits = lent_queues.settle()
+            waits = wait_for_queues()
         except errors.StreamKitError:  # a destructor has nobody to tell
             waits = False
         for one in due if waits else ():
@@ -151,28 +336,28 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
     return free
 
 
-def _settled(native: Any, *suppressed: type[Exception]) -> Callable[..., Any]:
-    """Let the function's own frees wait for the queues, but those whose work is out of reach.
+def _waiting_first(native: Any, *suppressed: type[Exception]) -> Callable[..., Any]:
+    """Return a function whose own frees wait for the queues, if they can be waited for.
 
-    What the function works on, its caller has ordered after all who used it.
+    The caller has ordered the memory that the function works on.
     """
 
     def call(*arguments: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Any:
-        if not is_finalizing() and lent_queues.watched and driver.is_usable():
+        if not is_finalizing() and watched and driver.is_usable():
             with contextlib.suppress(*suppressed):
-                lent_queues.settle()
+                wait_for_queues()
         return native(*arguments)
 
     return call
 
 
-def _told(native: Any) -> Callable[..., Any]:
-    """Let what Warp defers from then on wait for the queues."""
+def _before_capture(native: Any) -> Callable[..., Any]:
+    """Return a function that begins a capture after a wait: Warp defers its frees until the end."""
 
     def begin(context: Any, stream: Any, external: Any, *options: Any) -> Any:
-        if lent_queues.watched and driver.is_usable():
-            lent_queues.settle()
-            for lent in lent_queues.watched.copy() if external else ():
+        if watched and driver.is_usable():
+            wait_for_queues()
+            for lent in watched.copy() if external else ():
                 if lent.handle == stream:
                     lent.late = driver.capture_id(stream)
         return native(context, stream, external, *options)
@@ -181,15 +366,15 @@ def _told(native: Any) -> Callable[..., Any]:
 
 
 def _in_own_pools(native: Any) -> Callable[..., Any]:
-    """Let the function take its memory from the pool of the queue on which Warp stands."""
+    """Return a function that allocates from the pool of Warp's current queue."""
 
     def call(*arguments: Any) -> Any:
-        standing = _standing() if driver.is_usable() else []
-        if not standing:
+        queues = _current_queues() if driver.is_usable() else []
+        if not queues:
             return native(*arguments)
-        # locked, for a second thread would take this one's pool for the one to put back
+        # locked: a second thread would take this thread's pool for the one to set again
         with _lock, driver.beside_captures(), contextlib.ExitStack() as back:
-            for lent in standing:
+            for lent in queues:
                 found = memory_pools.current(lent.device)
                 pool = lent.own_pool(found)
                 back.callback(memory_pools.set_current, lent.device, found)
@@ -199,13 +384,13 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
     return call
 
 
-def _standing() -> list[lent_queues.Lent]:
-    """Return the lent queues on which Warp stands, but those that capture: a graph has its own.
+def _current_queues() -> list[Lent]:
+    """Return the lent queues that are current in Warp and do not capture: a graph has its own pool.
 
-    None of a device without pools. Whether Warp's arrays come from one, ``wp.set_mempool_enabled``,
-    is another matter: its native functions ask only whether there are any.
+    Devices without pools are left out. ``wp.set_mempool_enabled`` does not matter: it is about
+    arrays, and Warp's native functions ask only whether the device has pools.
     """
-    devices = [warp.get_cuda_device(device) for device in [*lent_queues.companions]]
+    devices = [warp.get_cuda_device(device) for device in [*companions]]
     streams = [device.stream for device in devices if device.is_mempool_supported]
     found = [getattr(stream, "_streamkit_lent", None) for stream in streams]
     return [lent for lent in found if lent and driver.capture_id(lent.handle) is None]
