@@ -50,7 +50,7 @@ class After:
 
 
 class _EngineFuture(callbacks.Outcome):
-    """A future that waits for its end, because an engine runs nothing unless somebody waits."""
+    """A future that waits for its end, because an engine runs nothing unless a caller waits."""
 
     def __init__(self, end: Mark) -> None:
         super().__init__()

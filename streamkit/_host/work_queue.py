@@ -1,4 +1,4 @@
-"""The queue behind a host stream: items in order, on one worker thread while there are any.
+"""The queue behind a host stream: items in order, on one worker thread while it has some.
 
 An engine can run the items of all queues instead of worker threads: that of
 ``streamkit.testing.adversarial``. In a forked child all queues begin empty: what they had runs in

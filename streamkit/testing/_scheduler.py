@@ -1,8 +1,8 @@
 """Host streams in an adversarial order, so that a missing wait fails a test on a laptop.
 
-Worker threads nearly always run unordered work in the order of its submission, which hides that
-nobody asked for that order. Here the work is held back until somebody waits, and a seeded
-generator decides what runs next of all that may.
+Worker threads run unordered work nearly always in the order of its submission, so a program works
+without the wait that would ask for that order. Here the work is held back until a thread waits,
+and a seeded generator chooses what runs next among all that may.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from streamkit._host.work_queue import Item, WorkQueue
 
-# How often the streams' priorities are drawn again, one of which each seed takes. Never: one stream
+# How often the streams' priorities are drawn again; each seed takes one of these. With 0 one stream
 # runs ahead of another as far as it can, which finds work that is unordered with the end of a long
-# queue. Always: each step is drawn by itself, which reaches every order there is.
+# queue. With 1 each step is drawn by itself, which reaches every order there is.
 _REDRAW = (0.0, 0.125, 1.0)
 
 
