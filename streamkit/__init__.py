@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, Any
 from streamkit._host.event import HostEvent
 from streamkit._host.stream import HostStream
 from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
-from streamkit._streams.event import CudaEvent
-from streamkit._streams.stream import CudaStream
-from streamkit._streams.wrapping import (
+from streamkit._streams.event import CudaEvent, new_event, wrap_event
+from streamkit._streams.factories import (
     default_stream,
     from_handle,
-    new_event,
     new_stream,
     per_thread_stream,
-    wrap,
-    wrap_event,
 )
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,

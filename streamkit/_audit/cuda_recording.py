@@ -9,7 +9,7 @@ from streamkit._audit.cuda_operations import Queues, operations
 from streamkit._audit.cupti import CONTEXT_SYNCHRONIZE, Records, collector
 from streamkit._audit.operations import AuditedQueue
 from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD, Queue
+from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord
 from streamkit._cuda import driver, loader
 from streamkit._queues import identity, ordering, registry
 from streamkit._streams.current import current_streams
@@ -114,7 +114,7 @@ class CudaRecorder:
             self._queues = Queues({named.key: named for named in self._met.values()}, {})
         return self._queues
 
-    def _key(self, queue: Queue) -> tuple[int, int]:
+    def _key(self, queue: QueueRecord) -> tuple[int, int]:
         return self._ids(queue.context, queue.handle)
 
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class CudaRecorder:
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
 
-    def _meet(self, queue: Queue) -> None:
+    def _meet(self, queue: QueueRecord) -> None:
         """Remember whose queue it is, unless it captures: asking could break the capture."""
         if queue.id is None or queue.id in self._met or queue.is_default:
             return
@@ -131,7 +131,7 @@ class CudaRecorder:
             if driver.capture_id(queue.handle) is None:
                 self._met[queue.id] = self._named(queue)
 
-    def _named(self, queue: Queue) -> AuditedQueue:
+    def _named(self, queue: QueueRecord) -> AuditedQueue:
         return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
 
     def _learn_queues(self) -> dict[int, int]:
@@ -198,7 +198,7 @@ def _current_streams(devices: set[int]) -> list[Any]:
     return found
 
 
-def _name(queue: Queue) -> str:
+def _name(queue: QueueRecord) -> str:
     if queue.name:
         return queue.name
     maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")

@@ -11,8 +11,7 @@ from streamkit._audit.operations import AuditedQueue, Operation, Operations
 from streamkit._audit.timeline import counted
 from streamkit._base.messages import describe
 from streamkit._host.stream import HostStream
-from streamkit._streams.stream import CudaStream
-from streamkit._streams.wrapping import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError
 
 if TYPE_CHECKING:

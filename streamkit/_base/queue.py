@@ -1,4 +1,4 @@
-"""The record of one CUDA queue, as it travels between StreamKit and an adapter."""
+"""One CUDA queue: what an adapter reads of it, and the record that StreamKit keeps of it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LEGACY, PER_THREAD = 1, 2
 
 
 class _Here(threading.local):
-    """A token for each thread: a thread's ident is given again when it has ended."""
+    """A token for each thread, because a new thread can get the ident of one that has ended."""
 
     def __init__(self) -> None:
         self.token = ThreadToken()
 
 
 class ThreadToken:
-    """One thread, for as long as anybody asks."""
+    """Stands for one thread, also after its end."""
 
     def __init__(self) -> None:
         self._thread = threading.current_thread()
@@ -49,53 +49,20 @@ class Queue:
 
     An adapter makes one in ``extract`` from the handle, the device if the object names it (else
     None), and the owner: the object with which the handle dies, or None where nothing destroys
-    it. StreamKit asks the driver for the rest. ``borrow`` gets a complete one, and the object it
-    returns must hold that Queue alive.
+    it. StreamKit asks the driver for the rest. ``borrow`` gets a ``QueueRecord``, and the object
+    it returns must hold that record alive.
     """
 
-    # Those with a value here have it until it is set. The others are read in inner loops, where
-    # Python 3.12 looks at length for what has a value in the class too.
-    context: int
-    """The CUcontext; 0 until the driver was asked."""
-    id: int | None
-    """What cuStreamGetId says; None while unknown because the stream captures."""
-    nonblocking: bool | None = None
-    """Without the implicit order with the legacy stream; None while unknown."""
-    name: str | None = None
-    """What its creator called it."""
-    primary: bool = True
-    """Whether the context is the device's primary one."""
     permanent: bool
-    """Whether it lives as long as the process, as torch's pool streams do."""
-    shown: bool = True
-    """Whether code outside StreamKit may have its handle."""
-    capture: int | None = None
-    """The capture id under which it was first seen, while ``id`` is unknown."""
-    thread: ThreadToken | None
-    """The thread a per-thread default stream belongs to."""
-    also: Queue | None = None
-    """A second Queue that must live as long: this one's elder, of another owner."""
-    views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
-    """By library, a reference to its object on this queue, called to get it."""
-    core: Any
-    """The object through which it records and waits, made at the first use."""
-    seen_by_events: Callable[[], Queue | None] | None = None
-    """What an event notes at its record: gives this queue while it can be asked. Made when used."""
-    wait_event: Any
-    """The event reused whenever another queue waits for this one."""
-    kept: Any = None
-    """The ledger of what must outlive its work, made at the first use."""
-    calls: Any = None
-    """What ``then`` was given to call on it, in order."""
-    latest: Any
-    """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
+    """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""
+    record: QueueRecord | None
+    """The complete record of a permanent queue, once it is known."""
 
     def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
         self.handle = handle  # what the driver is given: 1 for legacy, 2 for the per-thread one
         self.device = device  # CUDA ordinal; None until the driver was asked
         self.owner = owner  # kept alive, because the handle dies with it
-        self.context, self.permanent = 0, False
-        self.id = self.thread = self.core = self.wait_event = self.latest = None
+        self.permanent, self.record = False, None
 
     @property
     def is_default(self) -> bool:
@@ -107,6 +74,68 @@ class Queue:
         """Whether StreamKit created the stream and destroys it."""
         return False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} handle={self.handle:#x} device={self.device}>"
+
+
+class QueueRecord(Queue):
+    """All that StreamKit knows of a queue: what the driver says, and what was made for it."""
+
+    # Those with a value here have it until it is set. The others are read in inner loops, where
+    # Python 3.12 looks at length for what has a value in the class too.
+    device: int
+    context: int
+    """The CUcontext; 0 until the record is complete."""
+    id: int | None
+    """What cuStreamGetId says; None while unknown because the stream captures."""
+    nonblocking: bool | None = None
+    """Without the implicit order with the legacy stream; None while unknown."""
+    primary: bool = True
+    """Whether the context is the device's primary one."""
+    thread: ThreadToken | None
+    """The thread that a per-thread default stream belongs to."""
+    name: str | None = None
+    """What its creator called it."""
+    capture: int | None = None
+    """The capture id under which it was first seen, while ``id`` is unknown."""
+    handle_exposed: bool = True
+    """Whether code outside StreamKit may have its handle."""
+    older_record: QueueRecord | None = None
+    """The record of this queue that was there first, of another owner; it must live as long."""
+    views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    """By library, a reference to its object on this queue, called to get it."""
+    core: Any
+    """The object through which it records and waits, made at the first use."""
+    wait_event: Any
+    """The event reused whenever another queue waits for this one."""
+    seen_by_events: Callable[[], QueueRecord | None] | None = None
+    """What an event notes at its record: gives this queue while it can be asked. Made when used."""
+    keepalive: Any = None
+    """The list of what must outlive its work, made at the first use."""
+    calls: Any = None
+    """What ``then`` was given to call on it, in order."""
+    latest: Any
+    """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
+
+    def __init__(self, handle: int, device: int, owner: object = None) -> None:
+        self.handle, self.device, self.owner = handle, device, owner
+        self.context, self.permanent = 0, False
+        self.id = self.thread = self.core = self.wait_event = self.latest = self.record = None
+
+    def all_records(self) -> Iterator[QueueRecord]:
+        """Iterate over this record and the older ones of the same queue."""
+        record: QueueRecord | None = self
+        while record is not None:
+            yield record
+            record = record.older_record
+
+    def first_record(self) -> QueueRecord:
+        """Return the oldest record of this queue, to which all others lead."""
+        record = self
+        while record.older_record is not None:
+            record = record.older_record
+        return record
+
     def view(self, library: str) -> Any:
         """Return that library's object on this queue if one is alive, else None."""
         found = self.views.get(library)
@@ -115,6 +144,3 @@ class Queue:
     def note_view(self, library: str, view: Callable[[], Any]) -> None:
         """Keep a reference to that library's object on this queue."""
         self.views = {**self.views, library: view}
-
-    def __repr__(self) -> str:
-        return f"<Queue handle={self.handle:#x} device={self.device} id={self.id}>"

@@ -31,7 +31,7 @@ class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
         found = self.get(key)
         return None if found is None else found()
 
-    def keep(self, key: int, value: V) -> None:
+    def put(self, key: int, value: V) -> None:
         """Note the object, which something else keeps alive, instead of what was noted."""
         self[key] = weakref.ref(value)
         if len(self) > self._sweep_at:

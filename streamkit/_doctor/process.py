@@ -12,8 +12,7 @@ from streamkit._doctor.installed import CPU, newest, replacement
 from streamkit._doctor.report import Standing, tell
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
-from streamkit._streams.stream import CudaStream
-from streamkit._streams.wrapping import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import CaptureError, NoDeviceError
 from streamkit.protocols import CurrentStream, Diagnoses, Finding
 

@@ -17,7 +17,8 @@ from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, registry
 from streamkit._scopes import loaded_libraries
 from streamkit._streams.current import use
-from streamkit._streams.wrapping import new_stream, wrap
+from streamkit._streams.factories import new_stream
+from streamkit._streams.stream import wrap
 from streamkit.protocols import (
     BeginsCapture,
     ExplainsCapture,

@@ -15,7 +15,7 @@ from streamkit._streams.stream import CudaStream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import Queue, QueueRecord
     from streamkit._cuda.graphs import Captured
     from streamkit._scopes.loaded_libraries import LoadedLibrary
 
@@ -97,7 +97,7 @@ def busy_elsewhere(stream: CudaStream[Any]) -> list[CudaStream[Any]]:
     return [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
 
 
-def _others(stream: CudaStream[Any]) -> Iterator[Queue]:
+def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
     """Walk the known queues of the device whose handles must be valid."""
     own = stream._live()  # noqa: SLF001 - next door
     for queue in identity.living():
@@ -106,7 +106,7 @@ def _others(stream: CudaStream[Any]) -> Iterator[Queue]:
             yield queue
 
 
-def _is_busy(queue: Queue) -> bool:
+def _is_busy(queue: QueueRecord) -> bool:
     try:
         with ordering.on(queue):
             return driver.capture_id(queue.handle) is None and not driver.stream_done(queue.handle)

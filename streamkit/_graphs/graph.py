@@ -14,8 +14,7 @@ from streamkit._graphs import checks, disposal
 from streamkit._host.stream import HostStream
 from streamkit._queues import identity, ordering
 from streamkit._scopes import loaded_libraries, open_scopes
-from streamkit._streams.stream import CudaStream
-from streamkit._streams.wrapping import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.protocols import Graph
 
 if TYPE_CHECKING:

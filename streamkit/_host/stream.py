@@ -61,7 +61,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
         self._work = WorkQueue(f"streamkit-{self._id}")
-        self._ledger = keepalive.Ledger()
+        self._kept = keepalive.KeepAliveList()
 
     @property
     def handle(self) -> NoReturn:
@@ -194,8 +194,8 @@ class HostStream(Stream, metaclass=Concrete):
         self._check_open()
         mark = Mark(self._work)
         self._put(mark)
-        self._ledger.add(_KeptOnHost(objects, mark))
-        keepalive.let_go((self._ledger,))
+        self._kept.add(_KeptOnHost(objects, mark))
+        keepalive.let_go((self._kept,))
 
     def _enter(self, key: object) -> None:
         """Open a scope of this thread under ``key``, which must leave it."""
@@ -364,7 +364,7 @@ class _HostScope:
         self.leave()  # its thread ended inside the scope
 
 
-class _KeptOnHost(keepalive.Kept):
+class _KeptOnHost(keepalive.KeepAlive):
     """Objects that are kept until a mark is reached."""
 
     __slots__ = ("_mark",)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import LEGACY, PER_THREAD, Queue, this_thread
+from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord, this_thread
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
@@ -22,47 +22,53 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Adapter
+    from streamkit.protocols import Adapter, Queue
 
-_known: WeakTable[Queue] = WeakTable()  # id -> record
-_legacy: dict[int, Queue] = {}  # primary context -> its legacy stream
-_watchers: tuple[Callable[[Queue], object], ...] = ()
+_known: WeakTable[QueueRecord] = WeakTable()  # id -> record
+_legacy: dict[int, QueueRecord] = {}  # primary context -> its legacy stream
+_watchers: tuple[Callable[[QueueRecord], object], ...] = ()
 lock = new_lock()
 """Held while records and views of queues change."""
 
 
-def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> Queue:
+def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> QueueRecord:
     """Return the complete record of the queue that an adapter extracted from ``native``.
 
     DeviceMismatchError if the driver disagrees with the device ``found`` names.
     """
-    if found.context:
+    if isinstance(found, QueueRecord):
         return found
+    if found.record is not None:
+        return found.record
     owner = found.owner
     if found.handle <= PER_THREAD:
-        queue = _identify_default(found)
+        queue = _default_record(found)
     else:
         stream = loader.cu.CUstream(found.handle)  # made once, for the next four questions
         number = driver.id_outside_capture(stream)
         if number is None:
-            queue = _identify_capturing(found)
+            queue = _capturing_record(found)
         else:
             known = _known.get(number)
-            queue = (known and known()) or _identify_created(found, stream, number)
-            if queue is not found:
-                _check_device(found, queue.device)
-    if adapter is not None:
-        # of values that hold nothing, another object on this queue will be as good
-        if owner is not None or queue.permanent or not traits_of(adapter).streams_are_values:
-            queue = _with_owner(queue, owner, adapter, native)
-    elif owner is not None:
-        queue = _kept(queue, owner)
+            queue = (known and known()) or _new_record(found, stream, number)
+        if found.device is not None and found.device != queue.device:
+            raise messages.device_mismatch(
+                f"the named device cuda:{found.device}",
+                f"cuda:{queue.device}",
+                "the driver says to which device this stream belongs. Leave the device out.",
+            )
+    # of values that hold nothing, another object on this queue will be as good
+    is_value = adapter is None or (not queue.permanent and traits_of(adapter).streams_are_values)
+    if owner is not None or not is_value:
+        queue = _with_owner(queue, owner, adapter, native)
+    if found.permanent and queue.permanent:
+        found.record = queue
     for watcher in _watchers:
         watcher(queue)
     return queue
 
 
-def _identify_default(found: Queue) -> Queue:
+def _default_record(found: Queue) -> QueueRecord:
     context = driver.current_context() if found.device is None else 0
     if found.handle != PER_THREAD:
         wanted = context or driver.primary_context(found.device or 0)
@@ -82,93 +88,81 @@ def _identify_default(found: Queue) -> Queue:
             number = driver.legacy_id()
         elif driver.capture_id(handle) is None:
             number = driver.stream_id(handle)
-    queue = Queue(handle, device)  # not ``found``, whose spelling of the handle is its own
+    queue = QueueRecord(handle, device)
     queue.permanent = handle == LEGACY and primary
     queue.thread = this_thread() if handle == PER_THREAD else None
     queue.nonblocking = False
-    queue = _complete(queue, context, device, primary=primary, number=number)
+    queue = _complete(queue, context, primary=primary, number=number)
     if queue.permanent:
         _legacy[context] = queue
     return queue
 
 
-def _identify_created(found: Queue, stream: Any, number: int) -> Queue:
+def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
     context, device, primary = driver.stream_context(stream)
-    if device != found.device:
-        _check_device(found, device)
-        found.device = device
-    found.nonblocking = driver.stream_is_nonblocking(stream)
-    if not primary:
-        found.primary = False
-    found.id = number
-    found.context = context  # last: it says that the record is complete
-    return _known.first(number, found)
+    queue = QueueRecord(found.handle, device, found.owner)
+    queue.permanent = found.permanent
+    queue.nonblocking = driver.stream_is_nonblocking(stream)
+    return _complete(queue, context, primary=primary, number=number)
 
 
-def _identify_capturing(found: Queue) -> Queue:
+def _capturing_record(found: Queue) -> QueueRecord:
     with lock:
         for queue in _known.living():
             if queue.handle == found.handle and is_alive(queue):
                 return queue
     context, device, primary = driver.stream_context(found.handle)
-    _check_device(found, device)
-    found.capture = driver.capture_id(found.handle)
-    return _complete(found, context, device, primary=primary, number=None)
+    queue = QueueRecord(found.handle, device, found.owner)
+    queue.permanent = found.permanent
+    queue.capture = driver.capture_id(found.handle)
+    return _complete(queue, context, primary=primary, number=None)
 
 
 def _complete(
-    queue: Queue, context: int, device: int, *, primary: bool, number: int | None
-) -> Queue:
+    queue: QueueRecord, context: int, *, primary: bool, number: int | None
+) -> QueueRecord:
     """Fill in the record; return it, or the one that another thread has completed meanwhile."""
-    queue.device, queue.primary, queue.id = device, primary, number
-    queue.context = context  # last: it says that the record is complete
+    queue.context, queue.primary, queue.id = context, primary, number
     return queue if number is None else _known.first(number, queue)
 
 
-def _check_device(found: Queue, device: int | None) -> None:
-    if found.device is not None and found.device != device:
-        raise messages.device_mismatch(
-            f"the named device cuda:{found.device}",
-            f"cuda:{device}",
-            "the driver says to which device this stream belongs. Leave the device out.",
-        )
-
-
-def _with_owner(queue: Queue, owner: object, adapter: Adapter, native: object) -> Queue:
+def _with_owner(
+    queue: QueueRecord, owner: object, adapter: Adapter | None, native: object
+) -> QueueRecord:
     with lock:
-        if queue.view(adapter.name) is native:
+        if adapter is not None and queue.view(adapter.name) is native:
             return queue
         if owner is not None:
-            queue = _kept(queue, owner)
-        if queue.view(adapter.name) is None:
+            queue = _keep_owner(queue, owner)
+        if adapter is not None and queue.view(adapter.name) is None:
             remember(queue, adapter, native, made=False)
     return queue
 
 
-def _kept(queue: Queue, owner: object) -> Queue:
+def _keep_owner(queue: QueueRecord, owner: object) -> QueueRecord:
     """Return a record of this queue that keeps ``owner`` alive."""
     if queue.is_default or queue.owner is owner:
         return queue
     if queue.owner is None and not (queue.is_owned or queue.permanent):
         queue.owner = owner
         return queue
-    return younger(queue, owner)
+    return younger_record(queue, owner)
 
 
-def younger(queue: Queue, owner: object) -> Queue:
+def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     """Return a second record of this queue, which holds another owner and the first record.
 
     Nobody knows which of two owners destroys the handle, so what is made through the second holds
     both. The first is not given the newcomer: it may live for ever and collect them.
     """
-    second = Queue(queue.handle, queue.device, owner)
+    second = QueueRecord(queue.handle, queue.device, owner)
     second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
     second.id, second.nonblocking = queue.id, queue.nonblocking
-    second.capture, second.also = queue.capture, queue
+    second.capture, second.older_record = queue.capture, queue
     return second
 
 
-def remember(queue: Queue, adapter: Adapter, native: object, *, made: bool) -> None:
+def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool) -> None:
     """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
 
     As long as the queue is known if the queue is permanent and the object was made here, or if the
@@ -189,35 +183,34 @@ def remember(queue: Queue, adapter: Adapter, native: object, *, made: bool) -> N
             queue.note_view(adapter.name, weakref.ref(native))
 
 
-def register(queue: Queue) -> None:
+def register(queue: QueueRecord) -> None:
     """Complete the record of a stream that was just created here."""
-    device = queue.device or 0
     number = driver.stream_id(queue.handle)
-    _complete(queue, driver.primary_context(device), device, primary=True, number=number)
+    _complete(queue, driver.primary_context(queue.device), primary=True, number=number)
     for watcher in _watchers:
         watcher(queue)
 
 
-def watch(watcher: Callable[[Queue], object]) -> None:
+def watch(watcher: Callable[[QueueRecord], object]) -> None:
     """Have every queue that is met from now on told to ``watcher``, while it surely is alive."""
     global _watchers  # noqa: PLW0603 - one list for the process
     with lock:
         _watchers = (*_watchers, watcher)
 
 
-def unwatch(watcher: Callable[[Queue], object]) -> None:
+def unwatch(watcher: Callable[[QueueRecord], object]) -> None:
     """End that."""
     global _watchers  # noqa: PLW0603 - one list for the process
     with lock:
         _watchers = tuple(one for one in _watchers if one != watcher)
 
 
-def living() -> list[Queue]:
+def living() -> list[QueueRecord]:
     """Return the records of all queues that somebody holds."""
     return list(_known.living())
 
 
-def is_alive(queue: Queue) -> bool:
+def is_alive(queue: QueueRecord) -> bool:
     """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
 
     A handle cannot have been reused while what destroys it is alive, and has not been closed. That
@@ -225,18 +218,22 @@ def is_alive(queue: Queue) -> bool:
     """
     if queue.thread is not None:
         return queue.thread is this_thread()
-    owners: list[object] = []
-    record: Queue | None = queue
-    while record is not None:
+    owners = owners_of(queue)
+    return owners is None or bool(owners and not any(_has_closed(one, queue) for one in owners))
+
+
+def owners_of(queue: QueueRecord) -> list[object] | None:
+    """Return the known owners of the handle; None if none is needed to keep it valid."""
+    owners = []
+    for record in queue.all_records():
         if record.is_owned or record.permanent or record.is_default:
-            return True
+            return None
         if record.owner is not None:
             owners.append(record.owner)
-        record = record.also
-    return bool(owners) and not any(_has_closed(owner, queue) for owner in owners)
+    return owners
 
 
-def owns(owner: object, queue: Queue) -> bool:
+def owns(owner: object, queue: QueueRecord) -> bool:
     """Whether the owner is a library's stream, and has the queue's handle still."""
     try:
         return registry.extract(owner)[0].handle == queue.handle
@@ -244,13 +241,13 @@ def owns(owner: object, queue: Queue) -> bool:
         return False
 
 
-def _has_closed(owner: object, queue: Queue) -> bool:
+def _has_closed(owner: object, queue: QueueRecord) -> bool:
     """Whether the owner is a stream that has given up the handle; other owners cannot tell."""
     is_stream = type(owner) in registry.stream_types or registry.speaks_protocol(owner)
     return is_stream and not owns(owner, queue)
 
 
-def settle(queue: Queue) -> bool:
+def resolve_id(queue: QueueRecord) -> bool:
     """Learn the id of a queue first seen while it captured; False while it still does."""
     if queue.id is None:
         if queue.thread is not None and queue.thread is not this_thread():
@@ -264,19 +261,19 @@ def settle(queue: Queue) -> bool:
     return True
 
 
-def same(one: Queue, other: Queue) -> bool:
+def same(one: QueueRecord, other: QueueRecord) -> bool:
     """Whether two records are of one queue."""
     if one is other:
         return True
     if one.device != other.device or one.handle != other.handle:
         return False
-    if settle(one) and settle(other):
+    if resolve_id(one) and resolve_id(other):
         return one.id == other.id
     return one.thread is other.thread
 
 
-def public_id(queue: Queue) -> int | tuple[int, int, int]:
+def public_id(queue: QueueRecord) -> int | tuple[int, int, int]:
     """Return the driver's id, or (device, handle, capture id) while that cannot be asked."""
-    if queue.id is None and not settle(queue):
-        return queue.device or 0, queue.handle, queue.capture or 0
+    if queue.id is None and not resolve_id(queue):
+        return queue.device, queue.handle, queue.capture or 0
     return queue.id or 0

@@ -1,8 +1,8 @@
 """What must outlive the work of a queue: objects, each with the point that has to pass first.
 
-They are let go when somebody looks: the next ``keep`` on the queue, a few other calls of
-StreamKit, a garbage collection, the end of the interpreter. Destructors come here too, at any
-moment and in any thread, so no lock is taken: each step is one operation of a dict or a deque.
+They are let go at the next ``keep`` on the queue, in a few other calls of StreamKit, at a garbage
+collection, or at the end of the interpreter. Destructors call this module too, at any moment and
+in any thread, so it takes no lock: each step is one operation of a dict or a deque.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from streamkit._queues.lifetime import OwnedEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
 
 
-class Kept:
+class KeepAlive:
     """Some objects, and the point of a queue that has to pass before they may go."""
 
     __slots__ = ("objects",)
@@ -44,18 +44,18 @@ class Kept:
         """Give up what the point is known by: it has passed, and nobody else ends it."""
 
 
-class Ledger:
+class KeepAliveList:
     """What is kept for one queue, oldest first."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[Kept] = deque()
+        self._entries: deque[KeepAlive] = deque()
 
-    def add(self, kept: Kept) -> None:
+    def add(self, entry: KeepAlive) -> None:
         """Keep the objects, also beyond the end of the queue."""
         _prepare()
-        self._entries.append(kept)
+        self._entries.append(entry)
         _busy[self] = None
 
     def let_go(self) -> None:
@@ -70,7 +70,7 @@ class Ledger:
                 return
             try:
                 entries.remove(oldest)  # popleft could take one that nobody has asked
-            except ValueError:  # the same
+            except ValueError:  # another thread has taken it
                 continue
             oldest.end()
         try:
@@ -81,8 +81,8 @@ class Ledger:
 
 
 _NOTHING = contextlib.nullcontext()
-_busy: dict[Ledger, None] = {}  # those with entries
-_waiting: dict[_Ended, None] = {}  # the loans that have ended and are not in a ledger yet
+_busy: dict[KeepAliveList, None] = {}  # those with entries
+_waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no list yet
 
 
 @functools.cache
@@ -114,15 +114,15 @@ def drain() -> None:
     for sweep in _sweeps:
         sweep()
     if _waiting:
-        _settle(list(_waiting))
+        _keep_lent(list(_waiting))
     if _busy:
         let_go(list(_busy))
 
 
 def let_go(
-    ledgers: Iterable[Ledger], is_finalizing: Callable[[], bool] = sys.is_finalizing
+    lists: Iterable[KeepAliveList], is_finalizing: Callable[[], bool] = sys.is_finalizing
 ) -> None:
-    """Drop what has passed in these ledgers; nothing in a forked child or at the end.
+    """Drop what has passed in these lists; nothing in a forked child or at the end.
 
     The objects' own ends run here, allowed to free memory while this thread captures.
     """
@@ -130,8 +130,8 @@ def let_go(
         return
     try:
         with driver.beside_captures() if driver.is_usable() else _NOTHING:
-            for ledger in ledgers:
-                ledger.let_go()
+            for kept in lists:
+                kept.let_go()
     except errors.DriverError:
         pass  # what cannot be asked is kept
 
@@ -142,19 +142,19 @@ _SPARE_EVENTS = 64
 _spare: defaultdict[int, list[OwnedEvent]] = defaultdict(list)  # by context
 
 
-class _KeptOnQueue(Kept):
+class _UntilEvent(KeepAlive):
     __slots__ = ("_event",)
 
     def __init__(self, objects: tuple[object, ...], event: OwnedEvent) -> None:
         self.objects, self._event = objects, event
 
     def has_passed(self) -> bool:
-        mark = self._event.core
-        if mark is not None:
-            return events.is_done_core(mark)
+        core = self._event.core
+        if core is not None:
+            return events.is_done_core(core)
         try:
             return events.is_done(self._event.handle)
-        except errors.DriverError:  # as there: not told
+        except errors.DriverError:  # it cannot be asked now
             return False
 
     def end(self) -> None:
@@ -163,7 +163,7 @@ class _KeptOnQueue(Kept):
             _spare[context].append(self._event)
 
 
-def keep(queue: Queue, what: object, objects: tuple[object, ...]) -> None:
+def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     """Keep the objects alive until all that the queue was given so far has run.
 
     CaptureError, naming ``what``, while it captures.
@@ -177,14 +177,14 @@ def keep(queue: Queue, what: object, objects: tuple[object, ...]) -> None:
         event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
     _check_capture(queue, what)  # another thread's has the event, if it has begun meanwhile
-    ledger: Ledger | None = queue.kept
-    if ledger is None:
-        ledger = queue.kept = Ledger()
-    ledger.add(_KeptOnQueue(objects, event))
-    let_go((ledger,))
+    kept: KeepAliveList | None = queue.keepalive
+    if kept is None:
+        kept = queue.keepalive = KeepAliveList()
+    kept.add(_UntilEvent(objects, event))
+    let_go((kept,))
 
 
-def _check_capture(queue: Queue, what: object) -> None:
+def _check_capture(queue: QueueRecord, what: object) -> None:
     if ordering.capture_of(queue) is not None:
         raise messages.kept_in_capture(what)
 
@@ -192,14 +192,14 @@ def _check_capture(queue: Queue, what: object) -> None:
 # -- lent to a CUDA queue ---------------------------------------------------------------------
 
 
-class Loan:
+class ArrayLoan:
     """Holds an array that a queue uses: from its own end until the queue's work so far has run."""
 
-    _ended: _Ended | None = None  # until it has one: an interrupt can leave it half made
+    _ended: _EndedLoan | None = None  # until it has one: an interrupt can leave it half made
 
-    def __init__(self, array: object, queue: Queue) -> None:
+    def __init__(self, array: object, queue: QueueRecord) -> None:
         _prepare()
-        self._ended = _Ended(array, queue)
+        self._ended = _EndedLoan(array, queue)
 
     @property
     def array(self) -> Any:
@@ -210,44 +210,32 @@ class Loan:
     def __del__(
         self,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,
-        waiting: dict[_Ended, None] = _waiting,
+        waiting: dict[_EndedLoan, None] = _waiting,
     ) -> None:
         if self._ended is None:
             return
         waiting[self._ended] = None  # first, for what follows can be interrupted, or refused
         if not is_finalizing():
-            _settle([self._ended])
+            _keep_lent([self._ended])
 
 
-class _Ended:
+class _EndedLoan:
     """What a loan held."""
 
     __slots__ = ("_owners", "array", "queue")
 
-    def __init__(self, array: object, queue: Queue) -> None:
+    def __init__(self, array: object, queue: QueueRecord) -> None:
         self.array, self.queue = array, queue
-        self._owners = _closable(queue)
+        owners = identity.owners_of(queue) or ()
+        self._owners = [owner for owner in owners if identity.owns(owner, queue)]
 
     def is_open(self) -> bool:
-        """Whether the queue's handle is valid still, as far as its owners tell."""
+        """Whether the queue's handle is still valid, as far as its owners tell."""
         return all(identity.owns(owner, self.queue) for owner in self._owners)
 
 
-def _closable(queue: Queue) -> list[object]:
-    """Return the owners that may close the queue's handle, and tell it."""
-    owners: list[object] = []
-    record: Queue | None = queue
-    while record is not None:
-        if record.is_owned or record.permanent or record.is_default:
-            return []
-        if record.owner is not None and identity.owns(record.owner, queue):
-            owners.append(record.owner)
-        record = record.also
-    return owners
-
-
-def _settle(loans: list[_Ended]) -> None:
-    """Keep what was lent in the ledger of its queue, where that can be told now."""
+def _keep_lent(loans: list[_EndedLoan]) -> None:
+    """Keep what was lent until its queue's work so far has run, where that can be done now."""
     for loan in loans:
         # its queue captures, belongs to another thread, or cannot be asked: the next time
         with contextlib.suppress(errors.StreamKitError):

@@ -1,6 +1,6 @@
 """Who destroys what: streams and events that StreamKit created, and nothing else.
 
-An owned stream lives as long as its Queue, which every view of it holds. When the Queue goes, the
+An owned stream lives as long as its record, which every view of it holds. When that goes, the
 CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
 handles has seen it: a destroyed handle can come back as another stream, and such an allocator
 would take the two for one.
@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base.queue import Queue
+from streamkit._base.queue import QueueRecord
 from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _never_destroyed: list[Any] = []
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 
 
-class OwnedQueue(Queue):
+class OwnedQueue(QueueRecord):
     """The queue of a stream created here; destroys or parks it when nobody holds it any more."""
 
     handle: int = 0  # until it has one: an interrupt can leave it half made
@@ -47,7 +47,7 @@ class OwnedQueue(Queue):
             return
         if self.remembered:
             # a deque, because its append needs no lock: this can run inside any other code
-            _parked[self.device or 0, bool(self.nonblocking), self.priority].append(self.handle)
+            _parked[self.device, bool(self.nonblocking), self.priority].append(self.handle)
             return
         # what can fail here is a broken context, which every other call reports
         with contextlib.suppress(errors.DriverError):
@@ -63,7 +63,7 @@ def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
         handle = parked
     queue = OwnedQueue(handle, device, priority)
     queue.nonblocking = nonblocking
-    queue.remembered = queue.shown = parked is not None
+    queue.remembered = queue.handle_exposed = parked is not None
     return queue
 
 

@@ -16,29 +16,29 @@ from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent
 
 if TYPE_CHECKING:
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
 
 _ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
-def on(queue: Queue) -> AbstractContextManager[None]:
+def on(queue: QueueRecord) -> AbstractContextManager[None]:
     """Hold current the context in which the queue's handle means that queue."""
     return driver.in_context(queue.context) if queue.is_default else _ANY_CONTEXT
 
 
-def check_thread(queue: Queue, what: object) -> None:
+def check_thread(queue: QueueRecord, what: object) -> None:
     """Raise ScopeError if this is another thread's per-thread default stream."""
     if queue.thread is not None and queue.thread is not this_thread():
         raise messages.wrong_thread(what, queue.thread, this_thread())
 
 
-def check_capture(queue: Queue, what: object, operation: str) -> None:
+def check_capture(queue: QueueRecord, what: object, operation: str) -> None:
     """Raise CaptureError where asking or waiting would invalidate a capture on this queue."""
     if driver.capture_id(queue.handle) is not None:
         raise messages.illegal_in_capture(operation, what, "end the capture first.")
 
 
-def capture_of(queue: Queue) -> int | None:
+def capture_of(queue: QueueRecord) -> int | None:
     """Return the id of the capture in which the queue takes part, None if it is in none.
 
     0 for a legacy stream about which a capture makes every question illegal.
@@ -47,13 +47,13 @@ def capture_of(queue: Queue) -> int | None:
         return driver.capture_id(queue.handle)
 
 
-def record(event: int, queue: Queue, *, external: bool = False) -> None:
+def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
     with on(queue):
         events.record(event, queue.handle, external=external)
 
 
-def mark(event: OwnedEvent, queue: Queue) -> None:
+def mark(event: OwnedEvent, queue: QueueRecord) -> None:
     """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
     if event.serves != queue.context or queue.is_default:
         record(event.handle, queue)
@@ -63,7 +63,9 @@ def mark(event: OwnedEvent, queue: Queue) -> None:
     events.record_core(event.core, queue.core)
 
 
-def wait_event(queue: Queue, event: int, *, external: bool = False, held: object = None) -> None:
+def wait_event(
+    queue: QueueRecord, event: int, *, external: bool = False, held: object = None
+) -> None:
     """Hold the queue's later work until the event's last record; 0, never recorded, is none.
 
     ``held`` is what the event dies with: the graph keeps it for an external wait.
@@ -75,7 +77,7 @@ def wait_event(queue: Queue, event: int, *, external: bool = False, held: object
             active_captures.keep(held)
 
 
-def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
+def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
     """Hold the queue's later work until all that ``other`` was given so far has run.
 
     One record and one wait; nothing if the two are one queue. The event is reused: a record by
@@ -90,10 +92,8 @@ def wait_queue(queue: Queue, other: Queue, external: bool = False) -> None:  # n
         if mark is not None:  # the steady state; no default queue has a core
             events.record_and_wait(mark, source, target)
             return
-    while other.also is not None:  # a queue's event and object are kept by its first record
-        other = other.also
-    while queue.also is not None:
-        queue = queue.also
+    # a queue's event and object are kept by its first record
+    queue, other = queue.first_record(), other.first_record()
     event = other.wait_event
     if event is None:
         event = other.wait_event = OwnedEvent(other.context)

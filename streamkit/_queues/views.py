@@ -11,10 +11,10 @@ from streamkit._queues import identity, registry
 from streamkit._queues.lifetime import OwnedQueue
 
 if TYPE_CHECKING:
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
 
 
-def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
+def view(queue: QueueRecord, native: object, library: str) -> tuple[Any, bool]:
     """Return that library's object on this queue: the wrapped one, a living one, or a new one.
 
     And whether the stream may hold it: an object that hides what it holds from the garbage
@@ -40,16 +40,14 @@ def view(queue: Queue, native: object, library: str) -> tuple[Any, bool]:
             return found, may_keep
         with driver.in_context(queue.context):  # building it may initialise the library's device
             made = served.borrow(queue)
-        show(queue, remembers=traits.remembers_handles)
+        expose_handle(queue, remembers=traits.remembers_handles)
         identity.remember(queue, served, made, made=True)
     return made, may_keep
 
 
-def show(queue: Queue, *, remembers: bool) -> None:
+def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
     """Note that others may have the handle now, and an allocator that ``remembers`` it."""
-    elder: Queue | None = queue
-    while elder is not None:
-        elder.shown = True
-        if remembers and isinstance(elder, OwnedQueue):
-            elder.remembered = True
-        elder = elder.also
+    for record in queue.all_records():
+        record.handle_exposed = True
+        if remembers and isinstance(record, OwnedQueue):
+            record.remembered = True

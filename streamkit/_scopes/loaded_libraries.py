@@ -15,7 +15,7 @@ from streamkit.protocols import Binding, BindsCurrent, CurrentStream, TellsConte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Adapter
 
 
@@ -100,14 +100,14 @@ def _has_cuda(adapter: CurrentStream) -> bool:
     return True
 
 
-def other_queues(queue: Queue, libraries: Iterable[LoadedLibrary]) -> list[Queue]:
+def other_queues(queue: QueueRecord, libraries: Iterable[LoadedLibrary]) -> list[QueueRecord]:
     """Return each library's current queue on this one's device, once, without this one.
 
     The queue's context must be current.
     """
-    found: list[Queue] = []
+    found: list[QueueRecord] = []
     for library in libraries:
-        native = library.current(queue.device or 0)
+        native = library.current(queue.device)
         extracted, adapter = registry.extract(native)
         other = identity.identify(extracted, adapter, native)
         if not any(identity.same(other, known) for known in (queue, *found)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
 
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
@@ -88,12 +88,12 @@ def _yes() -> bool:
 class Scoped:
     """A CUDA stream as something to enter."""
 
-    _queue: Queue | None
+    _queue: QueueRecord | None
     _views: dict[str, Any]  # the libraries' objects that the stream holds
     _plans: dict[Libraries, Plan]  # replaced, never changed; so are the views
 
     @abstractmethod
-    def _live(self) -> Queue:
+    def _live(self) -> QueueRecord:
         """Return its queue; raises if it is closed, or another thread's."""
 
     @abstractmethod
@@ -247,9 +247,9 @@ class OrderedScope(CudaScope):
 
     __slots__ = ("_before", "_queue")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: QueueRecord) -> None:
         self._queue = queue
-        self._before: list[Queue] = []  # those it waits for, and that wait for it at the end
+        self._before: list[QueueRecord] = []  # those it waits for, and that wait for it at the end
 
     def order(self) -> None:
         """Let the queue wait for each library's previous stream, as far as a capture allows.
@@ -282,7 +282,7 @@ class OrderedScope(CudaScope):
                 lost.append(f"the order after {self.stream!r} ({error})")
         return lost + super().leave()
 
-    def _may_wait(self, other: Queue) -> bool:
+    def _may_wait(self, other: QueueRecord) -> bool:
         """Whether the other can wait for the queue now, and be no fork that nobody joins."""
         captures = ordering.capture_of(other), ordering.capture_of(self._queue)
         if captures == (0, None):
@@ -290,7 +290,7 @@ class OrderedScope(CudaScope):
         return captures[0] == captures[1]
 
 
-def _illegal(queue: Queue) -> Exception:
+def _illegal(queue: QueueRecord) -> Exception:
     return messages.illegal_in_capture("an ordered scope", queue, "end the capture first.")
 
 

@@ -1,4 +1,4 @@
-"""Where the libraries stand, and the scope that moves them: ``current_stream`` and ``use``."""
+"""The current streams of the libraries, and the scope that moves them: ``current_stream`` and ``use``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
 from streamkit._cuda import devices, driver
-from streamkit._host import stream as stream_module
+from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
-from streamkit._streams.wrapping import default_stream, wrap
+from streamkit._streams.factories import default_stream
+from streamkit._streams.stream import wrap
 from streamkit.protocols import CurrentHere
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def current_stream(
         stream: CudaStream[Any] | HostStream = scope
         return stream
     if devices.on_host(device):
-        return stream_module.default()
+        return host_stream.default()
     streams = current_streams(device=device)
     if not streams:
         return default_stream(device)

@@ -1,4 +1,4 @@
-"""``CudaEvent``: a CUDA event, ours or anybody's."""
+"""``CudaEvent``: a CUDA event of any library, or our own, and how users come by one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from streamkit import errors
 from streamkit._base import messages, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
-from streamkit._cuda import driver, events
+from streamkit._cuda import devices, driver, events
+from streamkit._host.event import HostEvent
+from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, identity, ordering, registry
+from streamkit._queues.lifetime import OwnedEvent
 from streamkit._waiting import waits
-from streamkit.protocols import Event, Events, Stream
+from streamkit.protocols import Event, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._base.queue import Queue
-    from streamkit._queues.lifetime import OwnedEvent
+    from streamkit._base.queue import QueueRecord
     from streamkit._queues.registry import EventLibrary
-    from streamkit._streams.stream import CudaStream
     from streamkit._waiting.waits import Drop, Tell
+    from streamkit.protocols import Stream
 
 
 _INVALID_HANDLE = 400
 
-_Last: TypeAlias = "tuple[Any, Any, Callable[[], Queue | None] | None]"
+_Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
@@ -46,9 +48,8 @@ class CudaEvent(Event, metaclass=Concrete):
         *,
         timing: bool = False,
     ) -> None:
-        self._device_known: bool = (
-            device is not None
-        )  # else the driver alone can refuse a wrong one
+        # else the driver alone can refuse a wrong one
+        self._device_known = device is not None
         self._device = driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native
@@ -177,7 +178,7 @@ class CudaEvent(Event, metaclass=Concrete):
         self._owned = None
         self._last = None, None, self._last[2]
 
-    def _prepare(self, queue: Queue) -> _Last:
+    def _prepare(self, queue: QueueRecord) -> _Last:
         """Note the queue, and return its object and the event's through which it records quickly.
 
         Too quick to ask whether it captures. None and None where it cannot.
@@ -191,7 +192,7 @@ class CudaEvent(Event, metaclass=Concrete):
             self.close()
         return last
 
-    def _record_on(self, stream: CudaStream[Any], queue: Queue, *, external: bool) -> None:
+    def _record_on(self, stream: Stream, queue: QueueRecord, *, external: bool) -> None:
         """Record it on the stream of that queue."""
         if self._device_known and self._device != queue.device:
             raise messages.device_mismatch(
@@ -213,7 +214,7 @@ class CudaEvent(Event, metaclass=Concrete):
         """Return what the handle dies with."""
         return self._owned or self._native
 
-    def _record_by_library(self, stream: CudaStream[Any], *, external: bool) -> bool:
+    def _record_by_library(self, stream: Stream, *, external: bool) -> bool:
         """Record it through the library, if it has its own way of doing that.
 
         That way has no ``external``: ValueError if it is asked for.
@@ -239,7 +240,7 @@ class CudaEvent(Event, metaclass=Concrete):
         return f"<streamkit.CudaEvent cuda:{self._device} {kind}{timing}>"
 
 
-def seen_by_events(queue: Queue) -> Callable[[], Queue | None]:
+def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
     """Return what the steady state notes: too quick to ask whether the queue captures.
 
     It gives none where nobody holds what destroys the handle: by then it may be no stream's.
@@ -253,8 +254,17 @@ def _nothing() -> None:
     return None
 
 
-def borrowed(obj: Any) -> CudaEvent | None:
-    """Return an event on somebody's event object, or None if it is not one."""
+def any_event(obj: object, stream: object) -> CudaEvent | None:
+    """Return any library's event for an operation of ``stream``; None if it is no event.
+
+    DeviceMismatchError if ``obj`` is a stream or an event of the host.
+    """
+    if isinstance(obj, CudaEvent):
+        return obj
+    if isinstance(obj, (HostStream, HostEvent)):
+        raise messages.device_mismatch(
+            stream, obj, "a CUDA queue cannot wait for the host. Sync the host stream first."
+        )
     library = registry.event_library(obj)
     if library is None:
         return None
@@ -262,23 +272,42 @@ def borrowed(obj: Any) -> CudaEvent | None:
     return CudaEvent(device, None, obj, library)
 
 
-def is_event(obj: object) -> bool:
-    """Whether this is an event: ours, the host's, or of a library StreamKit knows."""
-    return isinstance(obj, (CudaEvent, Event)) or registry.event_library(obj) is not None
+# -- the functions users call -----------------------------------------------------------------
 
 
-def any_event(obj: object, stream: object) -> CudaEvent:
-    """Return anybody's event for an operation of ``stream``; its refusals name both."""
-    refuse_host(obj, stream)
-    found = obj if isinstance(obj, CudaEvent) else borrowed(obj)
-    if found is None:
+def wrap_event(obj: Any) -> CudaEvent | HostEvent:
+    """Return any library's event behind the ``Event`` interface; it is borrowed, never destroyed.
+
+    Its handle is read at each use, because torch creates an event at its first record. Raises
+    UnsupportedStreamError (a TypeError) for anything else. Safe from any thread.
+    """
+    if isinstance(obj, (CudaEvent, HostEvent)):
+        if obj.closed:
+            raise messages.closed(obj)
+        return obj
+    event = None if isinstance(obj, (type, HostStream)) else any_event(obj, obj)
+    if event is None:
         raise messages.not_an_event(obj)
-    return found
+    return event
 
 
-def refuse_host(other: object, stream: object) -> None:
-    """Raise DeviceMismatchError if ``other`` is a host stream or event."""
-    if isinstance(other, (Stream, Event)) and other.device == "cpu":
-        raise messages.device_mismatch(
-            stream, other, "a CUDA queue cannot wait for the host. Sync the host stream first."
-        )
+def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | HostEvent:
+    """Return a fresh event, never recorded; ``timing`` lets ``end - start`` measure.
+
+    ``device`` as in ``new_stream``: the event can be recorded on that device's streams.
+
+    >>> s, start = sk.new_stream("cpu"), sk.new_event(device="cpu", timing=True)
+    >>> _ = s.record(start)
+    >>> end = s.record(timing=True)
+    >>> s.sync()
+    >>> end - start < 1000
+    True
+    """
+    if devices.on_host(device):
+        return HostEvent(timing=bool(timing))
+    ordinal = devices.ordinal_of(device)
+    if ordinal is None:
+        ordinal = driver.current_device()
+    context = driver.primary_context(ordinal)
+    owned = OwnedEvent(context, timing=bool(timing))
+    return CudaEvent(ordinal, owned, timing=bool(timing))

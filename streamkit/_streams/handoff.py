@@ -8,7 +8,7 @@ from streamkit._base import messages
 from streamkit._host.stream import HostStream
 from streamkit._queues import keepalive, registry
 from streamkit._streams.current import current_stream
-from streamkit._streams.wrapping import wrap
+from streamkit._streams.stream import wrap
 from streamkit.protocols import Arrays, CurrentStream, KnowsLoans, RecordsStreams
 
 if TYPE_CHECKING:
@@ -119,5 +119,5 @@ def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
         return array
     held = None if library.lent_by is None else library.lent_by(array)
     # not the array itself if that is lent, or arrays handed to and fro would hold one another
-    lent = held.array if isinstance(held, keepalive.Loan) else array
-    return library.lend(array, keepalive.Loan(lent, target._live()))  # noqa: SLF001 - next door
+    lent = held.array if isinstance(held, keepalive.ArrayLoan) else array
+    return library.lend(array, keepalive.ArrayLoan(lent, target._live()))  # noqa: SLF001 - no method for users

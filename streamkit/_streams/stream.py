@@ -1,19 +1,21 @@
-"""``CudaStream``: a CUDA stream of any library, or our own, behind the ``Stream`` interface."""
+"""``CudaStream``: a CUDA stream of any library, or our own; and ``wrap``, the way to one."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit._base import messages, trace
+from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
-from streamkit._cuda import driver, events, loader
+from streamkit._base.weak_table import WeakTable
+from streamkit._cuda import devices, driver, events, loader
+from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
-from streamkit._scopes import scope
-from streamkit._streams import event as event_module
-from streamkit._streams.event import CudaEvent
+from streamkit._scopes.scope import Scoped
+from streamkit._streams.event import CudaEvent, any_event
 from streamkit._waiting import waits
 from streamkit.protocols import Event, Stream
 
@@ -22,21 +24,23 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import ParamSpec
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols import Adapter, Queue
 
     P = ParamSpec("P")
     T = TypeVar("T")
-    from typing import ParamSpec
-
-    P = ParamSpec("P")
 
 NativeT = TypeVar("NativeT")
 
 _NONE: dict[Any, Any] = {}
 
 
-class StreamFacts(scope.Scoped, Generic[NativeT]):
-    """A CUDA stream as something to look at; ``CudaStream`` adds what it does."""
+class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
+    """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
+
+    What it promises is documented on ``Stream``. Safe to use from any thread, except that a
+    per-thread default stream belongs to its own thread.
+    """
 
     # the usual values, so that wrapping sets only what differs, but for what inner loops read:
     # see Queue
@@ -46,17 +50,17 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
     _last_id: int | tuple[int, int, int] | None = None  # once closed, as the next
     _last_device = 0
     _hash: int  # the same
-    _kept: Queue | None = None
+    _kept: QueueRecord | None = None
 
-    def __init__(self, queue: Queue, native: NativeT, name: str | None = None) -> None:
-        self._queue: Queue | None = queue  # None once closed
+    def __init__(self, queue: QueueRecord, native: NativeT, name: str | None = None) -> None:
+        self._queue: QueueRecord | None = queue  # None once closed
         self._native = native
         self._views = self._plans = _NONE
         if native is None:
             self._name = name
             self._owned = queue.is_owned
 
-    def _live(self) -> Queue:
+    def _live(self) -> QueueRecord:
         """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
         queue = self._queue
         if queue is None:
@@ -73,7 +77,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
     @property
     def handle(self) -> int:
         """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
-        queue = self._show()
+        queue = self._exposed()
         return queue.handle if self._spelled is None else self._spelled
 
     def __int__(self) -> int:
@@ -82,7 +86,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
-        self._kept = self._show()  # beyond close: who asks holds this object, not the queue
+        self._kept = self._exposed()  # beyond close: who asks holds this object, not the queue
         return 0, self.handle
 
     @property
@@ -91,12 +95,12 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
 
         It keeps nothing alive, as DLPack's own.
         """
-        return self._show().handle
+        return self._exposed().handle
 
-    def _show(self) -> Queue:
+    def _exposed(self) -> QueueRecord:
         """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()
-        views.show(queue, remembers=True)
+        views.expose_handle(queue, remembers=True)
         return queue
 
     @property
@@ -108,7 +112,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
     def device_id(self) -> int:
         """The CUDA ordinal."""
         queue = self._queue
-        return self._last_device if queue is None else queue.device or 0
+        return self._last_device if queue is None else queue.device
 
     @property
     def id(self) -> int | tuple[int, int, int]:
@@ -146,7 +150,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
         CaptureError if the stream was first seen while it captured, and still does.
         """
         queue = self._live()
-        if queue.nonblocking is None and not identity.settle(queue):
+        if queue.nonblocking is None and not identity.resolve_id(queue):
             raise messages.illegal_in_capture("reading the flags", self, "read them afterwards.")
         return bool(queue.nonblocking)
 
@@ -180,7 +184,7 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
         """Whether both are one queue; a closed stream equals only itself."""
         if self is other:
             return True
-        if not isinstance(other, StreamFacts):
+        if not isinstance(other, CudaStream):
             return NotImplemented
         one, two = self._queue, other._queue
         return one is not None and two is not None and identity.same(one, two)
@@ -202,16 +206,6 @@ class StreamFacts(scope.Scoped, Generic[NativeT]):
             f"<streamkit.CudaStream{name} {self.device} handle={handle:#x} "
             f"id={queue.id if queue.id is not None else 'capturing'}{kind}, {origin}>"
         )
-
-
-def _origin(native: object) -> str:
-    if native is None:
-        return "borrowed"
-    return f"from {type(native).__module__.partition('.')[0]}"
-
-
-class StreamWaits(StreamFacts[NativeT]):
-    """A CUDA stream's ways of waiting, none of which holds up its work."""
 
     @property
     def done(self) -> bool:
@@ -270,14 +264,6 @@ class StreamWaits(StreamFacts[NativeT]):
             check()
         return waits.then(queue, check, fn, args, kwargs)
 
-
-class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
-    """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
-
-    What it promises is documented on ``Stream``. Safe to use from any thread, except that a
-    per-thread default stream belongs to its own thread.
-    """
-
     def record(
         self, event: object = None, *, timing: bool = False, external: bool = False
     ) -> Event:
@@ -285,9 +271,9 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
         queue = self._queue
         if type(event) is CudaEvent and queue is not None and not timing and not external:
             # the steady state: an event of ours again, on the stream that recorded it last
-            core, mark, _ = event._last  # noqa: SLF001 - next door
+            core, mark, _ = event._last  # noqa: SLF001 - no attribute for users
             if core is not queue.core:
-                core, mark, _ = event._prepare(queue)  # noqa: SLF001 - next door
+                core, mark, _ = event._prepare(queue)  # noqa: SLF001 - no attribute for users
             if mark is not None:
                 if loader.is_forked:
                     raise messages.forked()
@@ -298,36 +284,35 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
                 return event
         queue = self._live()
         if event is None:
-            target = CudaEvent(
-                self.device_id, OwnedEvent(queue.context, timing=timing), timing=timing
-            )
+            owned = OwnedEvent(queue.context, timing=timing)
+            target = CudaEvent(queue.device, owned, timing=timing)
         elif timing:
             raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
         else:
-            target = event_module.any_event(event, self)
-        target._record_on(self, queue, external=external)  # noqa: SLF001 - next door
+            found = any_event(event, self)
+            if found is None:
+                raise messages.not_an_event(event)
+            target = found
+        target._record_on(self, queue, external=external)  # noqa: SLF001 - no method for users
         return target
 
     def wait(self, other: object, *, external: bool = False) -> None:
-        """Let later work run after anybody's stream or event; never blocks. See ``Stream``."""
+        """Let later work run after any library's stream or event; never blocks. See ``Stream``."""
         queue = self._queue
         if queue is None or queue.thread is not None:
             queue = self._live()
-        if isinstance(other, CudaStream):
-            source = other._queue  # noqa: SLF001 - another of this class
-            if source is None or source.thread is not None:
-                source = other._live()  # noqa: SLF001 - another of this class
-            ordering.wait_queue(queue, source, external)
-        elif type(other) not in registry.stream_types and event_module.is_event(other):
-            event = event_module.any_event(other, self)
-            held = event._held() if external else None  # noqa: SLF001 - next door
-            ordering.wait_event(queue, event.handle, external=external, held=held)
-        else:
-            event_module.refuse_host(other, self)
-            found, adapter = registry.extract(other)
-            source = identity.identify(found, adapter, other)
-            ordering.check_thread(source, other)
-            ordering.wait_queue(queue, source, external)
+        if not isinstance(other, CudaStream):
+            if type(other) not in registry.stream_types:
+                event = any_event(other, self)
+                if event is not None:
+                    held = event._held() if external else None  # noqa: SLF001 - no method for users
+                    ordering.wait_event(queue, event.handle, external=external, held=held)
+                    return
+            other = wrap(other)
+        source = other._queue  # noqa: SLF001 - another of this class
+        if source is None or source.thread is not None:
+            source = other._live()  # noqa: SLF001 - another of this class
+        ordering.wait_queue(queue, source, external)
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
@@ -373,3 +358,106 @@ class CudaStream(StreamWaits[NativeT], Stream, metaclass=Concrete):
         self._views, self._plans = {}, {}
         self._queue = None
         keepalive.drain()
+
+
+def _origin(native: object) -> str:
+    if native is None:
+        return "borrowed"
+    return f"from {type(native).__module__.partition('.')[0]}"
+
+
+# -- any library's stream ---------------------------------------------------------------------
+
+# id of a library's stream -> its StreamKit stream, which holds it: while that lives the id is its
+_wrapped: WeakTable[CudaStream[Any]] = WeakTable()
+
+
+@overload  # the object's own type decides: a HostStream is never a NativeT
+def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    obj: HostStream, *, device: object = None
+) -> HostStream: ...
+@overload
+def wrap(obj: CudaStream[NativeT], *, device: object = None) -> CudaStream[NativeT]: ...
+@overload
+def wrap(obj: NativeT, *, device: object = None) -> CudaStream[NativeT]: ...
+def wrap(obj: Any, *, device: object = None) -> Any:
+    """Return any library's stream behind the ``Stream`` interface; it is borrowed, never destroyed.
+
+    ``obj`` is a stream of torch, CuPy, Warp, cuda.core, cuda.bindings, numba-cuda, of a library
+    with an adapter, or any object with ``__cuda_stream__()``; it is kept alive. A StreamKit
+    stream comes back as itself. No library is imported. Default streams belong to the device
+    their object names, else to ``device``, else to the current one.
+
+    Raises UnsupportedStreamError (a TypeError) for anything else, integers and None included,
+    StreamClosedError for a closed stream, DeviceMismatchError if the driver disagrees with
+    ``device``, NoDeviceError without CUDA. Safe from any thread.
+    """
+    seen = _wrapped.get(id(obj))
+    if seen is not None and device is None:
+        stream = seen()
+        if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
+            return stream
+    adapter = registry.stream_types.get(type(obj))
+    if adapter is not None:
+        found = adapter.extract(obj)
+    elif isinstance(obj, (CudaStream, HostStream)):
+        if obj.closed:
+            raise messages.closed(obj)
+        _check_device(obj, device)
+        return obj
+    else:
+        found, adapter = registry.recognise(obj)
+    queue = found.record
+    if queue is not None and queue.id is not None and device is None:  # all is known, for ever
+        stream = queue.latest
+        if stream is None or stream._native is not obj:  # noqa: SLF001 - the hot path
+            stream = queue.latest = CudaStream(queue, obj)
+            return stream  # kept the second time: then there will be a third
+    else:
+        stream, is_fixed = _wrap_found(found, adapter, obj, device)
+        if not is_fixed:
+            return stream
+    _wrapped.put(id(obj), stream)
+    return stream
+
+
+def _wrap_found(
+    found: Queue, adapter: Adapter, obj: Any, device: object
+) -> tuple[CudaStream[Any], bool]:
+    """Return the stream, and whether its object will mean the same queue the next time."""
+    is_named = found.device is not None
+    if device is not None and not is_named:
+        found.device = devices.ordinal_of(device)
+    queue = identity.identify(found, adapter, obj)
+    stream = of_queue(queue, obj, found.handle)
+    if device is not None:
+        _check_device(stream, device)
+    is_fixed = (
+        queue.id is not None
+        and queue.thread is None
+        and (is_named or not queue.is_default)
+        and traits_of(adapter).streams_are_fixed
+    )
+    if is_fixed and queue.permanent:
+        queue.latest = stream  # what is asked for again and again: a library's current stream
+    return stream, is_fixed
+
+
+def of_queue(queue: QueueRecord, native: NativeT, handle: int) -> CudaStream[NativeT]:
+    """Return a stream of that queue, whose ``handle`` is spelled as it came."""
+    stream = CudaStream(queue, native)
+    if handle != queue.handle:
+        stream._spelled = handle  # noqa: SLF001 - as a parameter, each ``wrap`` would pay for it
+    return stream
+
+
+def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:
+    if device is None:
+        return
+    wanted = devices.parse(device)
+    if wanted is None and stream.device_id is None:
+        wanted = "cuda"
+    if wanted is not None and wanted not in (stream.device_id, stream.device):
+        raise messages.device_mismatch(
+            stream, f"device={device!r}", "leave the device out: the stream knows its own."
+        )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from concurrent.futures import Future
 
-    from streamkit._base.queue import Queue
+    from streamkit._base.queue import QueueRecord
 
     Tell = Callable[[Exception | None], object]
     Drop = Callable[[], object]
@@ -34,7 +34,7 @@ _NAP = 1e-3
 # -- what is waited for -----------------------------------------------------------------------
 
 
-def watch_queue(queue: Queue, check: Callable[[], object], tell: Tell) -> Drop | None:
+def watch_queue(queue: QueueRecord, check: Callable[[], object], tell: Tell) -> Drop | None:
     """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
 
     Returns what makes it forget; None if there can be no dispatcher, and nobody will be told.
@@ -44,7 +44,7 @@ def watch_queue(queue: Queue, check: Callable[[], object], tell: Tell) -> Drop |
     with ordering.on(queue):
         ordering.record(event.handle, queue)
         check()  # a capture may have begun since the last time, and has the event then
-    return _watch(event.handle, event, _first(queue), queue.device or 0, tell)
+    return _watch(event.handle, event, queue.first_record(), queue.device or 0, tell)
 
 
 def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | None:
@@ -52,18 +52,13 @@ def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | No
     return _watch(event, keeps, None, device, tell)
 
 
-def _watch(event: int, keeps: object, queue: Queue | None, device: int, tell: Tell) -> Drop | None:
+def _watch(
+    event: int, keeps: object, queue: QueueRecord | None, device: int, tell: Tell
+) -> Drop | None:
     from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
     point = dispatcher.Point(event, keeps, queue, device, tell)
     return point.drop if dispatcher.watch(point) else None
-
-
-def _first(queue: Queue) -> Queue:
-    """Return the queue's first record, to which all its others lead."""
-    while queue.also is not None:
-        queue = queue.also
-    return queue
 
 
 # -- a thread that waits ----------------------------------------------------------------------
@@ -183,7 +178,7 @@ def pass_turn() -> Generator[Any, Any, None]:
 
 
 def then(
-    queue: Queue,
+    queue: QueueRecord,
     check: Callable[[], object],
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -192,7 +187,7 @@ def then(
     """Have ``fn`` called, after the queue's work so far, with the queue's context current."""
     from streamkit._waiting import callbacks  # noqa: PLC0415 - few programs use ``then``
 
-    first = _first(queue)
+    first = queue.first_record()
     with identity.lock:
         calls = first.calls = first.calls or callbacks.SerialCalls()
     # the call holds the queue, whose calls another stream on it has to find
@@ -210,6 +205,6 @@ def then(
 
 
 @contextlib.contextmanager
-def _on_queue(queue: Queue) -> Generator[None]:
+def _on_queue(queue: QueueRecord) -> Generator[None]:
     with driver.in_context(queue.context), driver.beside_captures():
         yield

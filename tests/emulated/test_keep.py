@@ -247,7 +247,7 @@ def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
     event.sync()
     ended, seen = passed[1], held[1]
     del passed, held
-    asked = keepalive._KeptOnQueue.has_passed
+    asked = keepalive._UntilEvent.has_passed
 
     def has_passed(kept):
         answer = asked(kept)
@@ -255,7 +255,7 @@ def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
         gc.collect()  # which looks too
         return answer
 
-    monkeypatch.setattr(keepalive._KeptOnQueue, "has_passed", has_passed)
+    monkeypatch.setattr(keepalive._UntilEvent, "has_passed", has_passed)
     sk.new_stream()
     assert ended() is None
     stays_until(gate, stream.sync, lambda: seen() is None)

@@ -196,7 +196,7 @@ def test_the_boxes_of_the_picture_are_files_and_outsiders():
 
 def test_the_picture_goes_down_the_layers():
     for way in (
-        ("_streams.wrapping", *list(BOXES.values())[:3]),
+        ("_streams.stream", *list(BOXES.values())[:3]),
         ("_streams", "backends"),
         ("_streams", "_cuda"),
     ):

@@ -14,7 +14,7 @@ class Thing:
 def test_it_keeps_nothing_alive():
     table = WeakTable()
     thing = Thing()
-    table.keep(1, thing)
+    table.put(1, thing)
     assert table.find(1) is thing
     del thing
     gc.collect()
@@ -26,7 +26,7 @@ def test_a_sweep_takes_the_dead_and_leaves_the_living():
     table = WeakTable()
     things = {number: Thing() for number in range(0, 5_000, 100)}
     for number in range(5_000):
-        table.keep(number, things.get(number) or Thing())
+        table.put(number, things.get(number) or Thing())
     assert len(table) < 2_500, "the dead are still there"
     assert all(table.find(number) is thing for number, thing in things.items())
     assert set(table.living()) == set(things.values())

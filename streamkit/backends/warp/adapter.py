@@ -25,6 +25,7 @@ from streamkit.protocols import Binding, Queue, Traits, unbound
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Finding
 
 name = "warp"
@@ -48,16 +49,15 @@ def extract(obj: Any) -> Queue:
     return Queue(handle, obj.device.ordinal, obj if handle else None)
 
 
-def borrow(queue: Queue) -> Any:
+def borrow(queue: QueueRecord) -> Any:
     """Return the one ``wp.Stream`` of this queue."""
-    device = _device(queue.device or 0)
+    device = _device(queue.device)
     if queue.handle == 1:
         return device.null_stream
     with _lock:
-        while queue.also is not None:  # of several records the first: it holds what it must
-            queue = queue.also
+        queue = queue.first_record()  # it holds what it must
         stream = None if queue.id is None else _views.get(queue.id)
-        if stream is None and queue.shown:
+        if stream is None and queue.handle_exposed:
             stream = _find_registered(queue.handle, device)
             if stream is not None and queue.owner is None and not queue.is_owned:
                 queue.owner = stream  # it may be what destroys the handle

@@ -29,7 +29,8 @@ from streamkit.backends.warp.current_stream import is_level, warp_runtime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Binding, Queue
+    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols import Binding
 
 # Warp's native functions, of all of which these frees are the last part
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
@@ -92,10 +93,10 @@ class Lent:
     late: int | None = None
     """The capture that had begun before Warp was told: nothing waits for the work before it."""
 
-    def __init__(self, stream: Any, queue: Queue) -> None:
+    def __init__(self, stream: Any, queue: QueueRecord) -> None:
         self.view = weakref.ref(stream)
         self.handle = queue.handle
-        self.device: int = queue.device or 0
+        self.device: int = queue.device
         # Nobody destroys these: StreamKit parks a stream that Warp has seen. Any other handle is
         # used only inside its scopes, because its owner may destroy it at any time after.
         self.stays = queue.permanent or queue.is_owned
@@ -236,7 +237,7 @@ def prepared(stream: Any) -> None:
 # -- lending ----------------------------------------------------------------------------------
 
 
-def lend(stream: Any, queue: Queue) -> None:
+def lend(stream: Any, queue: QueueRecord) -> None:
     """Note that Warp may work on this queue through ``stream``, its view.
 
     Nothing is needed for a blocking queue.

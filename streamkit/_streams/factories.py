@@ -1,0 +1,100 @@
+"""Streams that no library made: from a handle, new ones, and the default streams."""
+
+from __future__ import annotations
+
+from streamkit._base import messages
+from streamkit._base.queue import LEGACY, PER_THREAD, Queue
+from streamkit._cuda import devices, driver
+from streamkit._host import stream as host_stream
+from streamkit._host.stream import HostStream
+from streamkit._queues import identity, keepalive, lifetime
+from streamkit._streams.stream import CudaStream, of_queue
+from streamkit.protocols import Stream
+
+_MAX_HANDLE = 2**64
+
+
+def from_handle(handle: int, *, device: object = None, owner: object = None) -> CudaStream[None]:
+    """Return a stream on a raw ``cudaStream_t`` given as an int; ``owner`` is kept alive.
+
+    The handle must be valid: CUDA cannot tell. 0 and 1 are the legacy default stream, 2 the
+    per-thread one, of ``device`` or else the current device. Raises UnsupportedStreamError (a
+    TypeError) if it is no int, ValueError out of range, DeviceMismatchError if the driver
+    disagrees with ``device``, NoDeviceError without CUDA. Safe from any thread.
+    """
+    if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _MAX_HANDLE:
+        raise messages.bad_handle(handle)
+    queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
+    if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
+        queue = identity.younger_record(queue, owner)
+    return of_queue(queue, None, int(handle))
+
+
+Stream.from_handle = staticmethod(from_handle)  # type: ignore[method-assign]  # the same function
+
+
+# -- our own ----------------------------------------------------------------------------------
+
+
+def new_stream(
+    device: object = None,
+    *,
+    nonblocking: bool = False,
+    priority: int | str | None = None,
+    name: str | None = None,
+) -> CudaStream[None] | HostStream:
+    """Return a new stream, owned by StreamKit; on the host where there is no GPU.
+
+    ``device``: None for the current CUDA device (or the host, if there is no driver library or
+    it reports no device), an ordinal, "cuda:N", or "cpu". ``nonblocking``: without the implicit
+    order with the legacy default stream, on which Warp's memory and libraries that launch on
+    stream 0 rely. ``priority``: "high", "low", or an int in the device's range.
+
+    Raises ValueError for a bad device or a priority out of range (it gives the range),
+    NoDeviceError if a CUDA device is named and absent, DriverError. Safe from any thread.
+
+    >>> sk.new_stream("cpu", name="mine")
+    <streamkit.HostStream 'mine' cpu id=...>
+    """
+    keepalive.drain()
+    if devices.on_host(device):
+        _priority(priority, 0, 0)
+        return HostStream(name=name, nonblocking=bool(nonblocking))
+    ordinal = devices.ordinal_of(device)
+    if ordinal is None:
+        ordinal = driver.current_device()
+    chosen = _priority(priority, *driver.priority_range(ordinal))
+    queue = lifetime.create(ordinal, nonblocking=bool(nonblocking), priority=chosen)
+    queue.name = name
+    identity.register(queue)
+    return CudaStream(queue, None, name=name)
+
+
+def _priority(priority: int | str | None, least: int, greatest: int) -> int:
+    if priority is None:
+        return min(0, least)
+    if priority in ("high", "low"):
+        return greatest if priority == "high" else least
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        message = f"priority {priority!r} is neither an int nor 'high' nor 'low'"
+        raise ValueError(message)  # noqa: TRY004 - the contract's error for a bad priority
+    if not greatest <= priority <= least:
+        raise ValueError(
+            f"priority {priority} is outside this device's range: {least} (low) to {greatest} "
+            "(high). CUDA would clamp it in silence."
+        )
+    return priority
+
+
+def default_stream(device: object = None) -> CudaStream[None] | HostStream:
+    """Return the legacy default stream of a device (``device`` as in ``new_stream``)."""
+    if devices.on_host(device):
+        return host_stream.default()
+    return CudaStream(identity.identify(Queue(LEGACY, devices.ordinal_of(device))), None)
+
+
+def per_thread_stream(device: object = None) -> CudaStream[None] | HostStream:
+    """Return this thread's own default stream; other threads get ScopeError from its use."""
+    if devices.on_host(device):
+        return host_stream.per_thread()
+    return CudaStream(identity.identify(Queue(PER_THREAD, devices.ordinal_of(device))), None)
