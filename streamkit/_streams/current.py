@@ -1,4 +1,4 @@
-"""The current streams of the libraries, and the scope that moves them: ``current_stream`` and ``use``."""
+"""The current streams of the libraries: ``current_stream``, and ``use``, which sets them."""
 
 from __future__ import annotations
 
