@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from streamkit.protocols import Queue
+from streamkit._base.queue import QueueRecord
 from support.libraries import need
 
 
@@ -19,7 +19,7 @@ def view():
     from streamkit.backends.cupy import adapter as cupy_adapter
 
     def make():
-        queue = Queue(0xDEAD00, 0)
+        queue = QueueRecord(0xDEAD00, 0)
         made = cupy_adapter.borrow(queue)
         queue.note_view("cupy", weakref.ref(made))
         return made
