@@ -219,8 +219,9 @@ class CudaScope:
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost)
         while tokens:  # any other number, or one of them failed
+            leave = plan.leaves[-len(tokens)]
             try:
-                plan.leaves[-len(tokens)](tokens.pop())
+                leave(tokens.pop())
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost) or interrupt
         if self.previous is not plan.context or not plan.keeps_device:

@@ -160,7 +160,7 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     nth = 0
     for nth in interrupt_everywhere(lambda: operation(streams)):
         assert not held(found), f"after an interrupt at the call {nth}"
-        assert not current_stream._line, f"after an interrupt at the call {nth}"
+        assert not current_stream._lock, f"after an interrupt at the call {nth}"
         within(lambda: a_scope([other]))
         if operation is a_function_to_call:
             assert other.then(int).result(LONG) == 0, f"after an interrupt at the call {nth}"
