@@ -11,14 +11,13 @@ from streamkit.errors import (
     DriverError,
     ForkedProcessError,
     NoDeviceError,
-    OneQueueError,
     ScopeError,
     StreamClosedError,
     UnsupportedStreamError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 DISTRIBUTION = "streamkit-cuda"
@@ -72,46 +71,12 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
     )
 
 
-def not_an_event(obj: object) -> UnsupportedStreamError:
-    """Word the refusal of an object that is nobody's event."""
-    return UnsupportedStreamError(
-        f"{describe(obj)} is no event of a library StreamKit knows. A fresh one comes from "
-        "streamkit.new_event() or s.record()."
-    )
-
-
 def bad_protocol(obj: object, what: str) -> UnsupportedStreamError:
     """Word a ``__cuda_stream__`` that does not answer ``(0, handle)``."""
     kind = type(obj)
     return UnsupportedStreamError(
         f"{kind.__module__}.{kind.__qualname__}.__cuda_stream__ {what}; the protocol asks for a "
         "method that returns the tuple (0, handle), handle an int."
-    )
-
-
-def bad_handle(handle: object) -> UnsupportedStreamError | ValueError:
-    """Word a stream handle of the wrong type or range."""
-    if isinstance(handle, bool) or not isinstance(handle, int):
-        return UnsupportedStreamError(
-            f"a stream handle is an int (a cudaStream_t), not {describe(handle)}. Stream objects "
-            "go to streamkit.wrap(obj)."
-        )
-    return ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
-
-
-def unknown_library(name: object, known: Iterable[str]) -> UnsupportedStreamError:
-    """Word a library name that no row and no entry point carries."""
-    return UnsupportedStreamError(
-        f"StreamKit has no adapter for {describe(name)}. Known: {', '.join(sorted(known))}. "
-        "Others come as packages with an entry point in the group 'streamkit.backends'."
-    )
-
-
-def no_current_stream(library: str) -> UnsupportedStreamError:
-    """Word the refusal of a current stream where the library has none."""
-    return UnsupportedStreamError(
-        f"{library} has no current stream: it takes a stream with each call. Pass it "
-        f"s.to({library!r})."
     )
 
 
@@ -196,39 +161,11 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     )
 
 
-def _standing(where: Mapping[str, object]) -> str:
-    return "; ".join(f"{library} on {describe(stream)}" for library, stream in where.items())
-
-
-def no_single_current(where: Mapping[str, object]) -> ScopeError:
-    """Word libraries that stand on different queues when one current stream is asked for."""
-    return ScopeError(
-        f"there is no one current stream: {_standing(where)}. Name the library, as in "
-        "streamkit.current_stream('...'), or enter streamkit.use(stream)."
-    )
-
-
-def not_one_queue(where: Mapping[str, object]) -> OneQueueError:
-    """Word libraries that stand on different queues when one was asserted."""
-    return OneQueueError(
-        f"the libraries are not on one queue: {_standing(where)}. Put the work inside "
-        "'with streamkit.use(stream):', after every import."
-    )
-
-
 def not_an_array(obj: object) -> TypeError:
     """Word something to be handed over that is no array of a library that can lend it."""
     return TypeError(
         f"{describe(obj)} is no array that can be handed over. For the order use s.wait(stream); "
         "keep anything alive for the work submitted so far with s.keep(obj)."
-    )
-
-
-def needs_after(array: object) -> TypeError:
-    """Word an array whose library cannot tell on which stream it was used."""
-    return TypeError(
-        f"{describe(array)} does not tell on which stream it was used, for its library has no "
-        "current stream there. Name it: streamkit.handoff(array, stream, after=...)."
     )
 
 
@@ -278,14 +215,6 @@ def already_capturing(stream: object) -> CaptureError:
     )
 
 
-def one_at_a_time(libraries: Iterable[str]) -> CaptureError:
-    """Word a second capture with libraries of which the process has one."""
-    return CaptureError(
-        f"another capture is going on in this process, and {' and '.join(libraries)} can take part "
-        "in one at a time. End that one first, or capture one after another under a lock."
-    )
-
-
 # -- what goes wrong inside -------------------------------------------------------------------
 
 
@@ -299,22 +228,6 @@ def not_capturing(graph: object) -> CaptureError:
 def still_capturing(graph: object) -> CaptureError:
     """Word the use of a graph inside its own block."""
     return CaptureError(f"{describe(graph)} is still being captured: use it after the block.")
-
-
-def event_in_capture(event: object) -> CaptureError:
-    """Word an event asked inside a capture."""
-    return CaptureError(
-        f"asking {describe(event)} inside a capture could invalidate it, so it was not tried: ask "
-        "after the block."
-    )
-
-
-def event_of_capture(event: object) -> CaptureError:
-    """Word an event asked while the stream of its last record captures."""
-    return CaptureError(
-        f"{describe(event)} was last recorded on a stream that captures: asking it could "
-        "invalidate that capture, so it was not tried. Ask when the capture has ended."
-    )
 
 
 def launch_in_capture(graph: object, stream: object) -> CaptureError:

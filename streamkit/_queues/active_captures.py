@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.queue import this_thread
+from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -49,7 +49,11 @@ def noted(libraries: Sequence[str], kept: list[object]) -> Generator[None]:
     try:
         with _lock:
             if libraries and any(others for _, others, _ in _ongoing.values()):
-                raise messages.one_at_a_time(libraries)
+                raise CaptureError(
+                    f"another capture is going on in this process, and {' and '.join(libraries)} "
+                    "can take part in one at a time. End that one first, or capture one after "
+                    "another under a lock."
+                )
             _ongoing[key] = this_thread(), libraries, kept
         yield
     finally:

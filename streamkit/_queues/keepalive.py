@@ -14,7 +14,7 @@ import gc
 import sys
 from abc import abstractmethod
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base import garbage, messages
@@ -199,13 +199,8 @@ class ArrayLoan:
 
     def __init__(self, array: object, queue: QueueRecord) -> None:
         _prepare()
+        self.array = array
         self._ended = _EndedLoan(array, queue)
-
-    @property
-    def array(self) -> Any:
-        """What is lent."""
-        assert self._ended is not None  # noqa: S101 - it is whole
-        return self._ended.array
 
     def __del__(
         self,

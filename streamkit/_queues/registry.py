@@ -78,7 +78,11 @@ def adapter(library: str) -> Adapter:
     for entry in _entry_points():
         if entry.name == library:
             return _load_entry(entry)
-    raise messages.unknown_library(library, known())
+    raise errors.UnsupportedStreamError(
+        f"StreamKit has no adapter for {messages.describe(library)}. Known: "
+        f"{', '.join(sorted(known()))}. Others come as packages with an entry point in the group "
+        f"{ENTRY_POINTS!r}."
+    )
 
 
 def known() -> list[str]:
@@ -255,7 +259,7 @@ def rank(library: str) -> int:
 def current_of(served: Adapter) -> CurrentStream:
     """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
     if not isinstance(served, CurrentStream):
-        raise messages.no_current_stream(served.name)
+        raise _no_current_stream(served.name)
     return served
 
 
@@ -263,9 +267,16 @@ def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
     row = BY_NAME.get(library)
     if row is not None and not row.has_current:
-        raise messages.no_current_stream(row.name)
+        raise _no_current_stream(row.name)
     if row is None or row.module in sys.modules:
         served = adapter(library)
         current_of(served)
         return served.name
     return row.name
+
+
+def _no_current_stream(library: str) -> errors.UnsupportedStreamError:
+    return errors.UnsupportedStreamError(
+        f"{library} has no current stream: it takes a stream with each call. Pass it "
+        f"s.to({library!r})."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
+from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
@@ -12,6 +12,7 @@ from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.factories import default_stream
 from streamkit._streams.stream import wrap
+from streamkit.errors import OneQueueError, ScopeError
 from streamkit.protocols import CurrentHere
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def current_stream(
     """Return the stream on which a library's next work in this thread would run.
 
     Without ``library``: the stream of this thread's innermost scope, else the one queue on which
-    all loaded libraries stand, else the default stream if none is loaded. ScopeError if they
+    all loaded libraries are, else the default stream if none is loaded. ScopeError if they
     differ; UnsupportedStreamError for a library without a current stream.
     """
     if library is not None:
@@ -55,7 +56,10 @@ def current_stream(
     if not streams:
         return default_stream(device)
     if len(set(streams.values())) > 1:
-        raise messages.no_single_current(streams)
+        raise ScopeError(
+            f"there is no one current stream: {_listed(streams)}. Name the library, as in "
+            "streamkit.current_stream('...'), or enter streamkit.use(stream)."
+        )
     return next(iter(streams.values()))
 
 
@@ -80,7 +84,7 @@ def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     if driver.current_context() == context:
         return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
     with driver.in_context(context):  # its default streams are the current context's
-        return wrap(current(ordinal))  # type: ignore[no-any-return]  # the same
+        return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
@@ -93,7 +97,14 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
     if len(set(streams.values())) > 1:
-        raise messages.not_one_queue(streams)
+        raise OneQueueError(
+            f"the libraries are not on one queue: {_listed(streams)}. Put the work inside "
+            "'with streamkit.use(stream):', after every import."
+        )
+
+
+def _listed(streams: dict[str, CudaStream[Any]]) -> str:
+    return "; ".join(f"{library} on {describe(stream)}" for library, stream in streams.items())
 
 
 def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
@@ -109,7 +120,7 @@ def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
 class use:  # noqa: N801 - used as a function
     """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
 
-    ``stream`` is anybody's. The libraries are those already imported that have a current stream
+    ``stream`` is any library's. The libraries are those already imported that have a current stream
     (torch, CuPy, Warp and plugins), or the named ``libraries`` among them; numba-cuda and
     cuda.core have none: pass them ``s.to(...)``. The current device moves to the stream's. All of
     it is restored exactly, in reverse order, however the block ends. No wait is added, unless

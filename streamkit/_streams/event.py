@@ -127,13 +127,19 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def _refuse_in_capture(self) -> None:
         if active_captures.one_goes_on_here():
-            raise messages.event_in_capture(self)
+            raise errors.CaptureError(
+                f"asking {self!r} inside a capture could invalidate it, so it was not tried: ask "
+                "after the block."
+            )
         find = self._last[2]
         queue = None if find is None else find()
         if queue is not None and queue.owner is not None and not identity.is_alive(queue):
             queue = None  # its owner has closed it, and the handle is nobody's, or another's
         if queue is not None and ordering.capture_of(queue) is not None:
-            raise messages.event_of_capture(self)
+            raise errors.CaptureError(
+                f"{self!r} was last recorded on a stream that captures: asking it could "
+                "invalidate that capture, so it was not tried. Ask when the capture has ended."
+            )
 
     def __sub__(self, start: object) -> float:
         """Milliseconds of queue time from ``start`` to this event.
@@ -254,7 +260,15 @@ def _nothing() -> None:
     return None
 
 
-def any_event(obj: object, stream: object) -> CudaEvent | None:
+def any_event(obj: object, stream: object) -> CudaEvent:
+    """Return any library's event for an operation of ``stream``; raises if it is no event."""
+    event = find_event(obj, stream)
+    if event is None:
+        raise _not_an_event(obj)
+    return event
+
+
+def find_event(obj: object, stream: object) -> CudaEvent | None:
     """Return any library's event for an operation of ``stream``; None if it is no event.
 
     DeviceMismatchError if ``obj`` is a stream or an event of the host.
@@ -272,6 +286,13 @@ def any_event(obj: object, stream: object) -> CudaEvent | None:
     return CudaEvent(device, None, obj, library)
 
 
+def _not_an_event(obj: object) -> errors.UnsupportedStreamError:
+    return errors.UnsupportedStreamError(
+        f"{messages.describe(obj)} is no event of a library StreamKit knows. A fresh one comes "
+        "from streamkit.new_event() or s.record()."
+    )
+
+
 # -- the functions users call -----------------------------------------------------------------
 
 
@@ -285,9 +306,9 @@ def wrap_event(obj: Any) -> CudaEvent | HostEvent:
         if obj.closed:
             raise messages.closed(obj)
         return obj
-    event = None if isinstance(obj, (type, HostStream)) else any_event(obj, obj)
+    event = None if isinstance(obj, (type, HostStream)) else find_event(obj, obj)
     if event is None:
-        raise messages.not_an_event(obj)
+        raise _not_an_event(obj)
     return event
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from streamkit._base import messages
+from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, lifetime
 from streamkit._streams.stream import CudaStream, of_queue
+from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Stream
 
 _MAX_HANDLE = 2**64
@@ -22,8 +23,13 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     TypeError) if it is no int, ValueError out of range, DeviceMismatchError if the driver
     disagrees with ``device``, NoDeviceError without CUDA. Safe from any thread.
     """
-    if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _MAX_HANDLE:
-        raise messages.bad_handle(handle)
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        raise UnsupportedStreamError(
+            f"a stream handle is an int (a cudaStream_t), not {describe(handle)}. Stream objects "
+            "go to streamkit.wrap(obj)."
+        )
+    if not 0 <= handle < _MAX_HANDLE:
+        raise ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
     queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = identity.younger_record(queue, owner)

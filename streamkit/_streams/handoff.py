@@ -62,7 +62,11 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     elif library is not None and device is not None and library.has_current:
         source = current_stream(library.name, device=device)
     else:
-        raise messages.needs_after(array)
+        raise TypeError(
+            f"{messages.describe(array)} does not tell on which stream it was used, for its "
+            "library has no current stream there. Name it: "
+            "streamkit.handoff(array, stream, after=...)."
+        )
     if source == target:
         return array
     keepalive.drain()

@@ -15,7 +15,7 @@ from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes.scope import Scoped
-from streamkit._streams.event import CudaEvent, any_event
+from streamkit._streams.event import CudaEvent, any_event, find_event
 from streamkit._waiting import waits
 from streamkit.protocols import Event, Stream
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._waiting.waits import Drop, Tell
     from streamkit.protocols import Adapter, Queue
 
     P = ParamSpec("P")
@@ -42,15 +43,13 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     per-thread default stream belongs to its own thread.
     """
 
-    # the usual values, so that wrapping sets only what differs, but for what inner loops read:
-    # see Queue
+    # These are the usual values: to wrap a stream sets only what differs. What inner loops read is
+    # set in each, because Python 3.12 looks at length for what has a value in the class too.
     _name: str | None = None
     _owned = False
     _spelled: int | None = None  # the handle as it came, if the queue's is another
-    _last_id: int | tuple[int, int, int] | None = None  # once closed, as the next
-    _last_device = 0
-    _hash: int  # the same
     _kept: QueueRecord | None = None
+    _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: its id, device and hash
 
     def __init__(self, queue: QueueRecord, native: NativeT, name: str | None = None) -> None:
         self._queue: QueueRecord | None = queue  # None once closed
@@ -86,7 +85,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
-        self._kept = self._exposed()  # beyond close: who asks holds this object, not the queue
+        self._kept = self._exposed()  # beyond close, as long as this object
         return 0, self.handle
 
     @property
@@ -112,7 +111,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def device_id(self) -> int:
         """The CUDA ordinal."""
         queue = self._queue
-        return self._last_device if queue is None else queue.device
+        return self._closed[1] if queue is None else queue.device
 
     @property
     def id(self) -> int | tuple[int, int, int]:
@@ -121,7 +120,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         A stream first seen while it captured has (device, handle, capture id) until that ends.
         """
         queue = self._queue
-        return self._last_id or 0 if queue is None else identity.public_id(queue)
+        return self._closed[0] if queue is None else identity.public_id(queue)
 
     @property
     def name(self) -> str | None:
@@ -192,7 +191,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def __hash__(self) -> int:
         """Return a hash that all streams of one queue share."""
         queue = self._queue
-        return self._hash if queue is None else hash((queue.device, queue.handle))
+        return self._closed[2] if queue is None else hash((queue.device, queue.handle))
 
     def __repr__(self) -> str:
         queue = self._queue
@@ -231,10 +230,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         names the stream, whose work goes on; DriverError if any of it failed; CaptureError while a
         capture makes waiting illegal.
         """
-        queue = self._live()
-        done = functools.partial(self._is_done, "a sync")
-        check = functools.partial(ordering.check_capture, queue, self, "a sync")
-        watch = functools.partial(waits.watch_queue, queue, check)
+        done, watch = self._done_and_watch("a sync")
         with trace.note(self, "synchronisation", "sync"):
             waits.block(done, watch, self, timeout)
         keepalive.drain()
@@ -244,10 +240,16 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
         It takes a running asyncio loop, in any thread. Cancelling the task leaves the work alone.
         """
+        return waits.awaited(*self._done_and_watch("an await"))
+
+    def _done_and_watch(
+        self, operation: str
+    ) -> tuple[Callable[[], bool], Callable[[Tell], Drop | None]]:
+        """Return what asks whether the work so far is done, and what has it told."""
         queue = self._live()
-        done = functools.partial(self._is_done, "an await")
-        check = functools.partial(ordering.check_capture, queue, self, "an await")
-        return waits.awaited(done, functools.partial(waits.watch_queue, queue, check))
+        check = functools.partial(ordering.check_capture, queue, self, operation)
+        watch = functools.partial(waits.watch_queue, queue, check)
+        return functools.partial(self._is_done, operation), watch
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn`` called when all work submitted so far has run; return its future.
@@ -289,10 +291,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         elif timing:
             raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
         else:
-            found = any_event(event, self)
-            if found is None:
-                raise messages.not_an_event(event)
-            target = found
+            target = any_event(event, self)
         target._record_on(self, queue, external=external)  # noqa: SLF001 - no method for users
         return target
 
@@ -303,7 +302,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             queue = self._live()
         if not isinstance(other, CudaStream):
             if type(other) not in registry.stream_types:
-                event = any_event(other, self)
+                event = find_event(other, self)
                 if event is not None:
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
                     ordering.wait_event(queue, event.handle, external=external, held=held)
@@ -352,9 +351,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         queue = self._queue
         if not self._owned or queue is None:
             return
-        self._last_id = identity.public_id(queue)
-        self._last_device = self.device_id
-        self._hash = hash(self)
+        self._closed = identity.public_id(queue), queue.device, hash(self)
         self._views, self._plans = {}, {}
         self._queue = None
         keepalive.drain()

@@ -12,6 +12,7 @@ import streamkit as sk
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._cuda import devices, loader
+from streamkit._queues import registry
 from streamkit._scopes import open_scopes
 
 TREE = {
@@ -55,17 +56,17 @@ WORDED = [
     (messages.not_a_stream(Foreign), "Foreign"),
     (messages.not_a_stream(STRANGER), "Foreign"),
     (messages.not_a_stream(STRANGER), "__cuda_stream__"),
-    (messages.not_an_event(STRANGER), "new_event"),
+    (raised(sk.wrap_event, STRANGER), "new_event"),
     (messages.bad_protocol(STRANGER, "returned 5"), "(0, handle)"),
-    (messages.bad_handle("x"), "wrap"),
-    (messages.bad_handle("x"), "'x'"),
-    (messages.bad_handle(-1), "-1"),
-    (messages.bad_handle(-1), "2**64"),
+    (raised(sk.from_handle, "x"), "wrap"),
+    (raised(sk.from_handle, "x"), "'x'"),
+    (raised(sk.from_handle, -1), "-1"),
+    (raised(sk.from_handle, -1), "2**64"),
     (raised(devices.parse, "gpu"), "'gpu'"),
     (raised(devices.parse, "gpu"), "cuda:N"),
-    (messages.unknown_library("jax", ["b", "a"]), "Known: a, b"),
-    (messages.unknown_library("jax", []), "streamkit.backends"),
-    (messages.no_current_stream("lib"), "s.to('lib')"),
+    (raised(registry.adapter, "jax"), "Known: "),
+    (raised(registry.adapter, "jax"), "streamkit.backends"),
+    (raised(sk.current_stream, "numba"), "s.to('numba')"),
     (messages.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
     (messages.no_device("why"), "new_stream(device='cpu')"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
@@ -83,9 +84,6 @@ WORDED = [
     (raised(open_scopes.leave, HOST), "reverse order"),
     (raised(open_scopes.leave, HOST), "worker"),
     (open_scopes._left_out_of_order("it was left", ["this", "that"]), "this; that"),
-    (messages.no_single_current({"lib": HOST}), "lib on <streamkit.HostStream 'worker'"),
-    (messages.no_single_current({"lib": HOST}), "use(stream)"),
-    (messages.not_one_queue({"lib": HOST}), "with streamkit.use(stream):"),
 ]
 RAISED = list({str(error): error for error, _ in WORDED}.values())
 
