@@ -18,7 +18,7 @@ import streamkit as sk
 from streamkit._cuda import loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from streamkit._tools.bench.timing import Libraries
 
@@ -158,41 +158,29 @@ def wake_ups(libraries: Libraries, times: int = _TIMES) -> list[WakeUp]:
         event.record(stream)
         event.synchronize()
 
-    def late(begun: int, marks: tuple[Any, Any]) -> float:
-        took = perf_counter_ns() - begun
-        return took / 1e3 - float(marks[0].elapsed_time(marks[1])) * 1e3
-
-    def rounds() -> Iterator[tuple[int, tuple[Any, Any]]]:
+    async def delays(wait: Callable[[], Any]) -> list[float]:
+        found: list[float] = []
         for _ in range(times + times // 10):
-            marks = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             begun = perf_counter_ns()
             with torch.cuda.stream(stream):
-                marks[0].record()
+                start.record()
                 torch.cuda._sleep(_CYCLES)  # noqa: SLF001 - torch's own tests keep the GPU busy so
-                marks[1].record()
-            yield begun, marks
+                end.record()
+            awaitable = wait()
+            if awaitable is not None:
+                await awaitable
+            took = perf_counter_ns() - begun
+            found.append(took / 1e3 - float(start.elapsed_time(end)) * 1e3)
+        return found[times // 10 :]
 
-    def blocking(wait: Callable[[], object]) -> list[float]:
-        found: list[float] = []
-        for begun, marks in rounds():
-            wait()
-            found.append(late(begun, marks))
-        return found
-
-    async def suspended() -> list[float]:
-        found: list[float] = []
-        for begun, marks in rounds():
-            await s
-            found.append(late(begun, marks))
-        return found
-
-    lists = {
-        "await s": asyncio.run(suspended()),
-        "s.sync()": blocking(s.sync),
-        "torch.cuda.Event.synchronize": blocking(by_event),
+    ways: dict[str, Callable[[], Any]] = {
+        "await s": lambda: s,
+        "s.sync()": s.sync,
+        "torch.cuda.Event.synchronize": by_event,
     }
-    measured = {name: found[times // 10 :] for name, found in lists.items()}
+    measured = {name: asyncio.run(delays(wait)) for name, wait in ways.items()}
     return [WakeUp(name, median(found), min(found), max(found)) for name, found in measured.items()]
 
 
