@@ -1,4 +1,4 @@
-"""What this machine has, as the tools need it, and the lines that install what it lacks."""
+"""What this machine has for the tools, and the lines that install what it lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class UnusableError(Exception):
 
 
 def load(name: str, *, on_gpu: bool = True) -> Any:
-    """Import torch, CuPy or Warp; UnusableError if it shall use a GPU and finds none."""
+    """Return the module of torch, CuPy or Warp.
+
+    UnusableError if ``on_gpu`` and it finds no GPU.
+    """
     library: Any = importlib.import_module(name)
     if name == "warp":
         library.init()
@@ -52,5 +55,5 @@ def cuda_version() -> str:
 
 
 def today() -> str:
-    """Return the date, in UTC, as it stands in a record."""
+    """Return the date in UTC, as the records have it."""
     return dt.datetime.now(dt.UTC).date().isoformat()

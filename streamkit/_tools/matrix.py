@@ -1,6 +1,6 @@
 """Whether every ordered pair of the libraries on this machine works as one, seen by the driver.
 
-The oracle is that of ``streamkit.testing``: raw handles and a gate. Nothing here prints.
+Its judge is that of ``streamkit.testing``: raw handles and a gate. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LABELS = {row.name: row.label for row in registry.LIBRARIES} | {NATIVE: "StreamK
 
 @dataclass(frozen=True)
 class Pair:
-    """What was found of one library's streams when another takes them over, or waits for them."""
+    """What happened to one library's streams when another took them over, or waited for them."""
 
     first: str
     second: str
@@ -70,7 +70,7 @@ class MatrixReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every pair is."""
+        """Whether every pair is ok."""
         return all(pair.ok for pair in self.pairs)
 
 
@@ -98,7 +98,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
         results: list[Pair] = []
         for done, (first, second) in enumerate(pairs, len(LABELS)):
             progress(f"{LABELS[first.name]} to {LABELS[second.name]}", done, steps)
-            with _gate.on_device(device):  # whatever context the libraries leave current
+            with _gate.on_device(device):  # the libraries may leave another context current
                 results.append(examine(first, second))
         progress("done", steps, steps)
         gc.collect()

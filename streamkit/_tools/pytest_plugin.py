@@ -1,7 +1,7 @@
 """The pytest plugin: a stream for each test, adversarial seeds, and a marker for GPU tests.
 
-pytest loads this at its start in every project that has StreamKit installed: it imports nothing
-but pytest and the standard library until a test asks for something.
+pytest loads this at its start in every project that has StreamKit installed. So it imports only
+pytest, StreamKit and the standard library until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from streamkit import CudaStream, HostStream
 
-_SEEDS = 10  # two orders of what comes first, five times
+_SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

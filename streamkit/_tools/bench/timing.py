@@ -1,8 +1,8 @@
 """How a row of the speed table is timed.
 
-Both sides take turns of a few hundred calls in one process, so that whatever else the machine does
-meets both. What is timed is the caller: the device is idle when a turn begins, because a full
-queue would make the caller wait.
+Both sides take turns of a few hundred calls in one process, so that other load of the machine
+slows both. Only the caller is timed: the device is idle when a turn begins, because a full queue
+would make the caller wait.
 """
 
 from __future__ import annotations

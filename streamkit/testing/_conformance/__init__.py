@@ -3,7 +3,7 @@
     for check in streamkit.testing.checks("mylib", mylib.Stream):
         check()
 
-It runs wherever there is a CUDA device and ``cuda.bindings``, whose raw handles are its oracle.
+It needs a CUDA device and ``cuda.bindings``: the checks compare with the driver's raw handles.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def check_adapter(  # noqa: PLR0913 - four are optional
             reason = check()
         except errors.NoDeviceError:
             raise
-        except Exception as error:  # noqa: BLE001 - all of them are to be told
+        except Exception as error:  # noqa: BLE001 - the message lists them all
             failures.append(f"{check.name}: {type(error).__name__}: {error}")
             continue
         if reason is None:

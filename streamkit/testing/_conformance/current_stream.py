@@ -74,9 +74,10 @@ def current_is_its_own(subject: Subject) -> None:
             f"current_here gives {messages.describe(here)}, current {messages.describe(found)}",
         )
     if isinstance(subject.adapter, TellsContext):
-        told, context = subject.adapter.current_context(), _gate.current_context()
+        answer, context = subject.adapter.current_context(), _gate.current_context()
         subject.require(
-            told == context, f"current_context gives {told!r}, and {context:#x} is the current one"
+            answer == context,
+            f"current_context gives {answer!r}, and {context:#x} is the current one",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the conformance checks are given: one library's adapter, and how to use the library."""
+"""What each check gets: one library's adapter, and how to use the library."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class NotApplicable(Exception):  # noqa: N818 - a check that does not apply is n
 
 
 class Owner:
-    """Something a handle depends on, to see whether it is kept alive and let go."""
+    """What a handle depends on: checks look whether it is kept alive, and released."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The library under test. Every error names it and what is to be mended."""
+    """The library under test. Every error names it and says what to mend."""
 
     library: str
     adapter: Any
