@@ -21,7 +21,7 @@ _was_enabled = False
 def held_back() -> Generator[None]:
     """Let no collection start in any thread; the last block to end lets them again, if they were.
 
-    What loses its last reference dies at once, as ever.
+    What loses its last reference still dies at once.
     """
     holder = object()
     try:
@@ -46,7 +46,7 @@ def _take(holder: object) -> None:
 
 def _release(holder: object) -> None:
     """Let it go; a second time does what is left."""
-    global _was_enabled  # noqa: PLW0603 - the same
+    global _was_enabled  # noqa: PLW0603 - the process has one collector
     with _lock:
         _holders.discard(holder)
         if not _holders and _was_enabled:
@@ -63,19 +63,21 @@ def _give_back() -> None:
 os.register_at_fork(after_in_child=_give_back)
 
 
-def never_end(*objects: object) -> None:
+def keep_forever(*objects: object) -> None:
     """Give each object a reference that nobody gives up."""
-    import ctypes  # noqa: PLC0415 - slow to import
-
     for one in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        _change_references("Py_IncRef", one)
 
 
 @contextlib.contextmanager
-def unless_whole(one: object) -> Generator[None]:
-    """Let an object never end, unless the block ends well."""
-    import ctypes  # noqa: PLC0415 - the same
-
-    never_end(one)  # first, for an interrupt can come at any moment
+def kept_on_error(one: object) -> Generator[None]:
+    """Keep an object forever, unless the block ends without an error."""
+    keep_forever(one)  # first, for an interrupt can come at any moment
     yield
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(one))
+    _change_references("Py_DecRef", one)
+
+
+def _change_references(call: str, one: object) -> None:
+    import ctypes  # noqa: PLC0415 - slow to import
+
+    getattr(ctypes.pythonapi, call)(ctypes.py_object(one))

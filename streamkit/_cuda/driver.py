@@ -25,7 +25,7 @@ _NOT_READY = 600
 _CAPTURE_IMPLICIT = 906
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
-_HERE: AbstractContextManager[None] = contextlib.nullcontext()
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
@@ -51,8 +51,7 @@ def is_present() -> bool:
 
 def error(call: str, code: int) -> errors.DriverError:
     """Return the error of a call that answered this code."""
-    _, name = loader.cu.cuGetErrorName(code)
-    return errors.DriverError(call, name.decode() if name else "unknown", int(code))
+    return loader.error(loader.cu, call, code)
 
 
 def ask(call: str, *arguments: object) -> Any:
@@ -100,7 +99,7 @@ def set_context(context: int) -> None:
 
 @contextlib.contextmanager
 def in_context(context: int) -> Generator[None]:
-    """Hold a context current for the block, then have the previous one back."""
+    """Make a context current for the block, then restore the previous one."""
     ask("cuCtxPushCurrent", context)
     try:
         yield
@@ -109,12 +108,12 @@ def in_context(context: int) -> Generator[None]:
 
 
 def ensure_context(context: int) -> AbstractContextManager[None]:
-    """Return ``in_context``, or what does nothing where the context is current already."""
-    return _HERE if current_context() == context else in_context(context)
+    """Return ``in_context``, which does nothing if the context is current already."""
+    return _NOTHING if current_context() == context else in_context(context)
 
 
 def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
-    """Make something in a context; it goes if the context before cannot be had back."""
+    """Make something in a context; destroy it if the previous context cannot be restored."""
     made = 0
     try:
         with in_context(context):
@@ -166,10 +165,10 @@ def primary_is_active(device: int) -> bool:
 
 
 def default_context() -> int:
-    """Return what is to be current in a thread that had no context: among devices, device 0's.
+    """Return the context to restore in a thread that had none: of several devices, device 0's.
 
-    With none, a runtime that has been on another device says that it still is, and launches on
-    device 0. But none, 0, while nobody uses device 0, whose context costs memory.
+    Without a context, a runtime that was on another device says that it still is, and launches on
+    device 0. It is 0, none, while nobody uses device 0, whose context costs memory.
     """
     return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
 
@@ -302,7 +301,7 @@ def _relaxed() -> Any:
 
 
 def is_done(call: str, handle: int) -> bool:
-    """Return the answer of a question that has done and not done for codes; others raise."""
+    """Return whether the call answers success, False if "not ready"; other codes raise."""
     (code,) = getattr(loader.cu, call)(handle)
     if code and code != _NOT_READY:
         raise error(call, code)

@@ -18,7 +18,7 @@ _OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
 
 
 class _Unloaded:
-    """Stands for the bindings until the first call, which loads the driver."""
+    """What there is instead of the bindings until the first call, which loads the driver."""
 
     def __getattr__(self, name: str) -> Any:
         with _lock:
@@ -28,7 +28,7 @@ class _Unloaded:
 
 
 class _Forked:
-    """Stands for the bindings in the forked child of a process that had initialised CUDA."""
+    """What there is instead of the bindings in the child of a process that had initialised CUDA."""
 
     def __getattr__(self, name: str) -> Any:
         raise messages.forked()
@@ -64,20 +64,21 @@ def _load() -> None:
 def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
-    except RuntimeError as error:  # cuda-pathfinder finds no libcuda, or the bindings not their way
-        _check_version(driver_version(), error)
-        raise messages.no_device("the CUDA driver library cannot be loaded") from error
+    except RuntimeError as cause:  # cuda-pathfinder finds no libcuda, or the bindings not their way
+        _check_version(driver_version(), cause)
+        raise messages.no_device("the CUDA driver library cannot be loaded") from cause
     if code == _NO_DEVICE:
         raise messages.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
     if code:
-        raise _failed(bindings, "cuInit", code)
+        raise error(bindings, "cuInit", code)
     code, version = bindings.cuDriverGetVersion()
     if code:
-        raise _failed(bindings, "cuDriverGetVersion", code)
+        raise error(bindings, "cuDriverGetVersion", code)
     _check_version(int(version))
 
 
-def _failed(bindings: Any, call: str, code: int) -> errors.DriverError:
+def error(bindings: Any, call: str, code: int) -> errors.DriverError:
+    """Return the error of a call that answered this code."""
     _, name = bindings.cuGetErrorName(code)
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
@@ -109,17 +110,13 @@ def _forbid() -> None:
 def _import_bindings() -> Any:
     try:
         return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        if not _has_driver_library():
-            raise messages.no_device("there is no CUDA driver library") from error
-        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), error) from error
+    except ImportError as cause:
+        if _open_library() is None:
+            raise messages.no_device("there is no CUDA driver library") from cause
+        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), cause) from cause
 
 
-def _has_driver_library() -> bool:
-    return _open() is not None
-
-
-def _open() -> Any:
+def _open_library() -> Any:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     try:
@@ -131,11 +128,11 @@ def _open() -> Any:
 def driver_version() -> int:
     """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
 
-    Asked of the driver itself: bindings that are too new for it may not start.
+    It asks the driver itself: bindings that are too new for it may not start.
     """
-    import ctypes  # noqa: PLC0415 - the same
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    driver, version = _open(), ctypes.c_int()
+    driver, version = _open_library(), ctypes.c_int()
     if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)):
         return 0
     return version.value

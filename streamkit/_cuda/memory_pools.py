@@ -1,4 +1,4 @@
-"""The driver's memory pools: what ``cuMemAllocAsync`` takes from, one current for each device."""
+"""The memory pools from which ``cuMemAllocAsync`` takes; each device has a current one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from streamkit._cuda import driver, loader
 
-_ALL = 2**64 - 1
+_ALL = 2**64 - 1  # bytes that a pool keeps
 
 
 def create(device: int) -> Any:
-    """Create a pool of the device's memory that gives nothing back, so it never unmaps any."""
+    """Create a pool of the device's memory that gives none of it back to the system."""
     cu = loader.cu
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -25,8 +25,8 @@ def create(device: int) -> Any:
     return pool
 
 
-def open_as(pool: Any, other: Any, device: int) -> None:
-    """Let the devices that reach one pool of this device's memory reach another of them."""
+def copy_access(pool: Any, other: Any, device: int) -> None:
+    """Let the devices that can use the other pool of this device's memory use this pool too."""
     access = []
     for peer in range(driver.device_count()):
         if peer == device:

@@ -181,7 +181,7 @@ class Mark:
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
         if _engine is not None:
-            yield from waits.pass_turn()  # what other tasks submit now takes part
+            yield  # other tasks run once: what they submit now takes part
             self.wait()
         elif not self.is_reached:
             yield from waits.told(lambda tell: self.tell(functools.partial(tell, None)))

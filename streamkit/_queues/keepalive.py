@@ -91,7 +91,7 @@ def _prepare() -> None:
 
     A reference that nobody gives up keeps the tables, and what is in them, beyond that end.
     """
-    garbage.never_end(_busy, _waiting)
+    garbage.keep_forever(_busy, _waiting)
     gc.callbacks.append(_collected)
     atexit.register(drain)
 

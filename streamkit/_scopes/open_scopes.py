@@ -53,7 +53,7 @@ def push(scope: OpenScope) -> None:
     stack.scopes.append(scope)
 
 
-def leave(key: Any, kind: object = None, error: object = None, trace: object = None) -> None:  # noqa: ARG001 - as an ``__exit__``
+def leave(key: Any, _kind: object = None, _error: object = None, _trace: object = None) -> None:
     """Leave the scope that was entered under ``key``, the innermost one if all is well.
 
     Restores what entering it changed. Scopes still open inside it are left first, innermost first,

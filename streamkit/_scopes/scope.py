@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
+_WRITTEN_OUT = 3
+
 
 class Plan:
     """What a scope of one stream calls in the chosen libraries."""
@@ -69,8 +71,8 @@ def _all(
 ) -> Callable[[], bool]:
     """Return what asks all of them, and for the context."""
     one, two, three, *others = (*questions, _yes, _yes, _yes)
-    if len(questions) > 3:  # noqa: PLR2004 - those written out
-        three = _all(others[:-3], three, True)  # noqa: FBT003 - what ``three`` answers
+    if len(questions) > _WRITTEN_OUT:
+        three = _all(others[:-_WRITTEN_OUT], three, answer=True)
 
     def all_are_current() -> bool:
         try:
@@ -162,7 +164,7 @@ class Scoped:
                 driver.set_context(plan.context)
             if ordered:
                 scope.order()
-            if plan.count == 3:  # noqa: PLR2004 - written out: see the top
+            if plan.count == _WRITTEN_OUT:
                 one, two, three = plan.enters
                 tokens.append(one())
                 tokens.append(two())
@@ -210,7 +212,7 @@ class CudaScope:
             is_here = False
         if not is_here:  # the body may have changed the device
             self._set_context(plan.context, "of", lost)
-        if len(tokens) == plan.count == 3:  # noqa: PLR2004 - written out: see the top
+        if len(tokens) == plan.count == _WRITTEN_OUT:
             three, two, one = plan.leaves
             try:
                 three(tokens.pop())

@@ -55,6 +55,23 @@ class Outcome(Future[Any]):
         del error  # its frames hold this one
         return super().result(timeout)
 
+    def refuse(self) -> None:
+        """Raise in a forked child, where nobody calls the function.
+
+        Its callbacks and waiters are the parent's, and are told nothing here.
+        """
+        self._condition._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does
+        self._done_callbacks.clear()  # type: ignore[attr-defined]
+        self._waiters.clear()
+        with contextlib.suppress(InvalidStateError):  # cancelled
+            self.set_exception(
+                ForkedProcessError(
+                    "this future was pending when the process was forked: its function is called "
+                    "in the parent, and its outcome is known there only. Ask for it before the "
+                    "fork, or start workers with multiprocessing's 'spawn' or 'forkserver' method."
+                )
+            )
+
 
 class Call:
     """One function to call, and the future of its outcome."""
@@ -67,9 +84,9 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
-        future: Future[Any] | None = None,
+        future: Outcome | None = None,
     ) -> None:
-        self.future: Future[Any] = future or Outcome()
+        self.future: Outcome = future or Outcome()
         self._call: Callable[[], Any] = functools.partial(fn, *args, **kwargs)
         self._surroundings = surroundings
 
@@ -78,24 +95,9 @@ class Call:
         _pending.discard(self)
 
     def refuse(self) -> None:
-        """Let the future raise in a forked child, where nobody calls the function.
-
-        Its callbacks and waiters are the parent's, and are told nothing here.
-        """
-        if self._thread == threading.get_ident():  # it forked, and goes on here too
-            return
-        future: Any = self.future
-        future._condition._at_fork_reinit()  # noqa: SLF001 - the parent's thread may hold it
-        future._done_callbacks.clear()  # noqa: SLF001 - no public way
-        future._waiters.clear()  # noqa: SLF001 - no public way
-        with contextlib.suppress(InvalidStateError):  # cancelled
-            future.set_exception(
-                ForkedProcessError(
-                    "this future was pending when the process was forked: its function is called "
-                    "in the parent, and its outcome is known there only. Ask for it before the "
-                    "fork, or start workers with multiprocessing's 'spawn' or 'forkserver' method."
-                )
-            )
+        """Let the future raise in a forked child, unless the call itself forked and goes on."""
+        if self._thread != threading.get_ident():
+            self.future.refuse()
 
     def run(self, failed: BaseException | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""

@@ -170,13 +170,6 @@ def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> N
         future.set_result(error)  # not set_exception, which complains if nobody comes to ask
 
 
-def pass_turn() -> Generator[Any, Any, None]:
-    """Let every other task that is ready run once."""
-    import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
-
-    yield from asyncio.sleep(0).__await__()
-
-
 def then(
     queue: QueueRecord,
     check: Callable[[], object],

@@ -32,7 +32,7 @@ class Part:
     def begin(self) -> None:
         """Begin it; what torch allocates for that is legal beside others' captures too."""
         # torch (2.11) ends the process with a graph whose beginning has failed
-        with garbage.unless_whole(self._graph), driver.beside_captures():
+        with garbage.kept_on_error(self._graph), driver.beside_captures():
             try:
                 self._graph.capture_begin(capture_error_mode=self._mode)
             except Exception:
@@ -43,7 +43,7 @@ class Part:
     def end(self) -> Graph:
         """End it and return its executable graph."""
         self._back()
-        with garbage.unless_whole(self._graph):  # the traceback could end it in a later capture
+        with garbage.kept_on_error(self._graph):  # the traceback could end it in a later capture
             self._graph.capture_end()
             self._is_open = False
             with driver.beside_captures():

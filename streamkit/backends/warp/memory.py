@@ -169,7 +169,7 @@ class Lent:
             _spare.append(other)
         if self.pool is None:
             self.pool = memory_pools.create(self.device)
-        memory_pools.open_as(self.pool, common, self.device)
+        memory_pools.copy_access(self.pool, common, self.device)
         return self.pool
 
 

@@ -31,18 +31,18 @@ class Thing:
 def test_what_never_ends_outlives_the_interpreter():
     table = "table = [Ends(b'gone')]\n"
     assert python(ENDS + table) == "gone"  # the control
-    assert python(ENDS + table + "garbage.never_end(table)") == ""
+    assert python(ENDS + table + "garbage.keep_forever(table)") == ""
 
 
 def test_what_fails_outlives_the_interpreter():
     fails = """
 one = Ends(b"failed")
 try:
-    with garbage.unless_whole(one):
+    with garbage.kept_on_error(one):
         raise KeyboardInterrupt
 except KeyboardInterrupt:
     del one
-with garbage.unless_whole(Ends(b"whole")):
+with garbage.kept_on_error(Ends(b"whole")):
     pass
 """
     assert python(ENDS + fails) == "whole"
@@ -51,7 +51,7 @@ with garbage.unless_whole(Ends(b"whole")):
 def test_a_block_that_ends_well_keeps_nothing():
     thing = Thing()
     seen = weakref.ref(thing)
-    with garbage.unless_whole(thing):
+    with garbage.kept_on_error(thing):
         pass
     del thing
     gc.collect()
@@ -59,5 +59,5 @@ def test_a_block_that_ends_well_keeps_nothing():
 
 
 def test_an_error_passes():
-    with pytest.raises(ValueError, match="its own"), garbage.unless_whole(Thing()):
+    with pytest.raises(ValueError, match="its own"), garbage.kept_on_error(Thing()):
         raise ValueError("its own")
