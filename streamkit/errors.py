@@ -1,4 +1,4 @@
-"""Every error StreamKit raises; ``_refusals`` has their words.
+"""Every error that StreamKit raises.
 
 Errors hold text and numbers, never streams, so an error kept in a log or sent to another process
 keeps nothing alive.
@@ -77,7 +77,7 @@ class ScopeError(StreamKitError, RuntimeError):
 
 
 class OneQueueError(StreamKitError, AssertionError):
-    """The loaded libraries do not stand on one queue; the message lists where each stands."""
+    """The loaded libraries, or their work, are not on one queue; the message lists them."""
 
 
 class CaptureError(StreamKitError, RuntimeError):

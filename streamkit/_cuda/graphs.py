@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
-
-if TYPE_CHECKING:
-    from streamkit.protocols import CapturedGraph
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -188,20 +185,3 @@ class DriverGraph:
         except errors.DriverError:
             self.executable, self.graph = executable, graph
             raise
-
-
-class Parts:
-    """An executable graph, and what has to live as long."""
-
-    def __init__(
-        self, executable: CapturedGraph, library: str | None, held: list[Any], context: int
-    ) -> None:
-        self.executable = executable
-        self.library = library  # whose streams ``launch`` takes; None for handles
-        self.held = held
-        self.context = context
-
-    def close(self) -> None:
-        """Destroy the graph, then let go of what it used."""
-        self.executable.close()
-        self.held = []

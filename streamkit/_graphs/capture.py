@@ -1,4 +1,4 @@
-"""``capture``: one CUDA graph from every loaded library; what begins and ends when."""
+"""``capture``: one CUDA graph from every loaded library, begun and ended by its parts in order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import garbage, messages
+from streamkit._base import garbage
+from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
-from streamkit._cuda.graphs import DriverPart, Parts
+from streamkit._cuda.graphs import DriverPart
 from streamkit._graphs import checks, disposal
+from streamkit._graphs.disposal import OwnedGraph
 from streamkit._graphs.graph import CudaGraph
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, registry
@@ -40,7 +42,7 @@ _OF_CAPTURES = re.compile(
     r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended|captured_event",
     re.IGNORECASE,
 )
-"""How CUDA and the libraries on it word errors of captures: a program's own can say "captured"."""
+"""How CUDA and the libraries word errors of captures. A program's own errors can say "captured"."""
 
 
 def capture(
@@ -49,26 +51,33 @@ def capture(
     """Capture what the block does into one graph, from every loaded library, without running it.
 
     ``with streamkit.capture() as g:`` makes ``g.stream``, private and nonblocking, current in the
-    libraries; otherwise the block captures on anybody's ``stream``. Allocations are the graph's:
-    an array made inside holds the result of the last launch. Arrays from before are yours to keep,
-    or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which threads'
-    unsafe calls, such as allocations of CUDA's own, break the capture.
+    libraries; otherwise the block captures on ``stream``, of any library. Allocations are the
+    graph's: an array made inside holds the result of the last launch. Arrays from before are yours
+    to keep, or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which
+    threads' unsafe calls, such as allocations of CUDA's own, break the capture.
 
     Run the block once before: what a library makes at its first use is illegal inside.
 
     Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
     outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
-    stream captures and the libraries stand as before. One thread at a time can capture with
-    libraries that have one capture for the process. UnsupportedStreamError on the host, and what
-    ``wrap`` raises.
+    stream captures and the libraries' current streams are as before. One thread at a time can
+    capture with libraries that have one capture for the process. UnsupportedStreamError on the
+    host, and what ``wrap`` raises.
     """
     if mode not in graphs.MODES:
-        raise messages.bad_mode(mode, graphs.MODES)
+        known = ", ".join(graphs.MODES)
+        raise ValueError(f"{describe(mode)} is no capture mode: use one of {known}.")
     target = new_stream(nonblocking=True) if stream is None else wrap(stream)
     if isinstance(target, HostStream):
-        raise messages.host_capture(target)
-    if target._live().handle == LEGACY:  # noqa: SLF001 - next door
-        raise messages.legacy_capture(target)
+        raise errors.UnsupportedStreamError(
+            f"{describe(target)} has no graphs: host work is not captured. Without a GPU call the "
+            "block's code again instead of launching a graph."
+        )
+    if target._live().handle == LEGACY:  # noqa: SLF001 - no method for users
+        raise errors.CaptureError(
+            f"{describe(target)} is the legacy default stream, which CUDA cannot capture. Capture "
+            "on a stream of its own: streamkit.capture() makes one."
+        )
     return _captured(target, mode)
 
 
@@ -78,10 +87,11 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
-    graph = CudaGraph(stream)
+    kept: list[object] = []
+    graph = CudaGraph(stream, kept)
     held: list[Any] = []
     try:
-        with active_captures.noted(single, graph._kept):  # noqa: SLF001 - next door
+        with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context):
                 for preparing in [a for a in adapters if isinstance(a, PreparesCapture)]:
@@ -89,34 +99,33 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
                 for pooling in [a for a in adapters if isinstance(a, PoolsMemory)]:
                     held.append(pools.enter_context(pooling.pool()))  # noqa: PERF401 - one by one
-                work = _Work(stream, mode, adapters)
+                parts = _Parts(stream, mode, adapters)
                 try:
-                    work.begin()
-                    graph._begin()  # noqa: SLF001 - next door
+                    parts.begin()
                     yield graph
-                    work.check(libraries)
-                    graph._complete(work.end(held))  # noqa: SLF001 - next door
+                    parts.check(libraries)
+                    graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
                 except BaseException as error:
-                    graph._fail()  # noqa: SLF001 - next door
+                    graph._fail()  # noqa: SLF001 - no method for users
                     try:
-                        told = work.explain(error)
+                        explained = parts.explain(error)
                     finally:
-                        work.abandon(error)
+                        parts.abandon(error)
                         with contextlib.suppress(errors.StreamKitError), driver.beside_captures():
                             held.clear()
-                    if told is None:
+                    if explained is None:
                         raise
-                    raise told from error
+                    raise explained from error
     finally:
         disposal.sweep()
 
 
-class _Work:
-    """The parts of a capture that goes on: who began it, and who joined."""
+class _Parts:
+    """The parts of a running capture: of the library or driver that began it, and of who joined."""
 
     def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
         self._stream = stream
-        self._queue = stream._live()  # noqa: SLF001 - next door; kept, also if that is closed inside
+        self._queue = stream._live()  # noqa: SLF001 - no method for users; valid if closed inside
         self._adapters = adapters
         self._library: str | None = None
         self._first: CapturePart = DriverPart(self._queue.handle, mode)
@@ -135,22 +144,24 @@ class _Work:
             part.begin()
 
     def check(self, libraries: Iterable[LoadedLibrary]) -> None:
-        """Raise CaptureError if it is not whole, or one of these libraries stands outside it."""
+        """Raise CaptureError if it is not whole, or a library's current stream is outside it."""
         self._return()
         checks.check_complete(self._stream)
         checks.check_nobody_left(self._stream, libraries)
 
-    def end(self, held: list[Any]) -> Parts:
-        """End it well: it is whole."""
+    def end(self, held: list[Any]) -> OwnedGraph:
+        """End a whole capture; return its graph, which holds ``held`` and what the parts give."""
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]
-        return Parts(self._first.end(), self._library, held, self._queue.context)
+        return OwnedGraph(self._first.end(), self._library, held, self._queue.context)
 
     def explain(self, error: BaseException) -> Exception | None:
-        """Return the CaptureError that an error means; None if it is nobody's but the block's."""
+        """Return the CaptureError that an error means; None if it is the block's own error."""
         if isinstance(error, errors.DriverError) and _OF_CAPTURES.search(error.name):
-            return messages.illegal_inside(self._stream, error)
+            return errors.CaptureError(
+                f"the capture on {describe(self._stream)} was dropped: {error}"
+            )
         if isinstance(error, errors.StreamKitError) or not isinstance(error, Exception):
             return None
         try:
@@ -162,14 +173,16 @@ class _Work:
         is_whole = found is not None and found.is_valid
         if is_whole and advice is None and not names_capture(error, self._adapters):
             return None
-        return messages.failed(
-            self._stream, error, advice, blocking=self._queue.nonblocking is False
+        said = str(error).partition("\n")[0]
+        return errors.CaptureError(
+            f"{type(error).__name__} inside the capture on {describe(self._stream)}, which was "
+            f"dropped: {said}.{checks.of_blocking(self._queue)} {advice or checks.FIRST_USE}"
         )
 
     def abandon(self, error: BaseException) -> None:
         """End every part, in whatever state, and drop what was captured.
 
-        What cannot be ended is a note on the error that led here, which its raiser has to see.
+        What cannot be ended becomes a note on ``error``, which led here and is raised.
         """
         try:
             self._abandon()
@@ -177,12 +190,15 @@ class _Work:
             try:
                 self._abandon()
             except Exception as second:  # noqa: BLE001 - a library's own
-                error.add_note(messages.not_ended(self._stream, second))
+                error.add_note(
+                    f"and after that the capture on {describe(self._stream)} could not be ended: "
+                    f"{type(second).__name__}: {second}"
+                )
             if not isinstance(first, Exception):
                 raise
 
     def _return(self) -> None:
-        """Stand in the stream's context, which the block may have left: default streams mean it."""
+        """Make the stream's context current again, which the block may have left."""
         if driver.current_context() != self._queue.context:
             driver.set_context(self._queue.context)
 
@@ -195,10 +211,10 @@ class _Work:
 
 
 def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
-    """Whether an error of these libraries, or a bare one of Python's, is about captures.
+    """Whether an error of these libraries, or a built-in one, is about captures.
 
-    A class of the program's own never is, nor is memory that has run out: what the libraries say
-    then tells of graphs too.
+    An error class of the program's own never is. Nor is an OutOfMemoryError: what the libraries say
+    in it names graphs too.
     """
     kind = type(error)
     roots = {"builtins", *(adapter.name.partition(".")[0] for adapter in adapters)}
@@ -211,5 +227,5 @@ def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
 def _advice(adapter: Adapter, error: Exception) -> str | None:
     try:
         return adapter.explain_capture(error) if isinstance(adapter, ExplainsCapture) else None
-    except Exception:  # noqa: BLE001 - an adapter's own, which must not hide the block's
+    except Exception:  # noqa: BLE001 - an adapter's own error must not hide the block's
         return None

@@ -1,11 +1,11 @@
-"""What is wrong with a capture: broken, left by a fork, or missed by somebody's work."""
+"""What is wrong with a capture: it is broken, a fork was not joined, or work has missed it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import messages
+from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
 from streamkit._queues import identity, ordering, registry
@@ -19,15 +19,25 @@ if TYPE_CHECKING:
     from streamkit._cuda.graphs import Captured
     from streamkit._scopes.loaded_libraries import LoadedLibrary
 
+FIRST_USE = (
+    "Run the block once before it is captured: what a library makes at its first use is illegal "
+    "inside."
+)
+
 
 def refuse_inside_another(stream: CudaStream[Any]) -> None:
-    """Raise CaptureError if the stream, or one on which a library stands here, captures."""
-    if stream.is_capturing:
-        raise messages.already_capturing(stream)
-    with driver.in_context(stream.context):
-        found = _capturing(loaded_libraries.libraries(), stream.device_id)
-    if found is not None:
-        raise messages.already_capturing(CudaStream(identity.identify(found), None))
+    """Raise CaptureError if the stream captures, or a library's current one in this thread."""
+    capturing = stream if stream.is_capturing else None
+    if capturing is None:
+        with driver.in_context(stream.context):
+            found = _capturing(loaded_libraries.libraries(), stream.device_id)
+        if found is None:
+            return
+        capturing = CudaStream(identity.identify(found), None)
+    raise errors.CaptureError(
+        f"{describe(capturing)} captures already, so another capture was not begun here. End that "
+        "one first."
+    )
 
 
 def a_library_captures_here() -> bool:
@@ -49,25 +59,37 @@ def _capturing(libraries: Iterable[LoadedLibrary], device: int) -> Queue | None:
 
 def whole(stream: CudaStream[Any]) -> Captured:
     """Return the capture on this stream; CaptureError if it is broken or has ended."""
-    found = graphs.captured(stream._live().handle)  # noqa: SLF001 - next door
+    queue = stream._live()  # noqa: SLF001 - no method for users
+    found = graphs.captured(queue.handle)
     if found is None:
-        raise messages.ended_inside(stream)
+        raise errors.CaptureError(
+            f"the capture on {describe(stream)} was ended inside its block: leave that to "
+            "streamkit."
+        )
     if not found.is_valid:
-        raise messages.broken(stream, blocking=is_blocking(stream))
+        raise errors.CaptureError(
+            f"something illegal broke the capture on {describe(stream)}: a wait for the GPU, a "
+            "copy to the host, memory allocated or freed by CUDA itself, or a question about a "
+            f"stream that captures.{of_blocking(queue)} {FIRST_USE}"
+        )
     return found
 
 
-def is_blocking(stream: CudaStream[Any]) -> bool:
-    """Whether work on the legacy stream is illegal while this one captures."""
-    queue = stream._live()  # noqa: SLF001 - next door
-    return queue.nonblocking is False
+def of_blocking(queue: QueueRecord) -> str:
+    """Word what else is illegal while a blocking stream captures; "" for a nonblocking one."""
+    if queue.nonblocking is not False:
+        return ""
+    return (
+        " This stream is a blocking one: work on the legacy default stream, of any thread, is "
+        "illegal while it captures. A nonblocking one allows it."
+    )
 
 
 def check_complete(stream: CudaStream[Any]) -> None:
     """Raise CaptureError if the capture is broken, empty, or has a fork that was not joined."""
     found = whole(stream)
     if not graphs.count(found.graph):
-        raise messages.empty_capture(stream, busy_elsewhere(stream))
+        raise no_work(f"nothing was captured on {describe(stream)}: the block", stream)
     loose = graphs.ends(found.graph) - found.frontier
     if loose:
         forks = [
@@ -75,31 +97,46 @@ def check_complete(stream: CudaStream[Any]) -> None:
             for queue in _others(stream)
             if (other := graphs.captured(queue.handle)) and other.frontier & loose
         ]
-        raise messages.unjoined(stream, forks)
+        who = ", ".join(map(describe, forks)) if forks else "another stream"
+        raise errors.CaptureError(
+            f"{who} took part in the capture on {describe(stream)} and was not joined again, so "
+            "the capture was dropped. End what it does with g.stream.wait(that stream)."
+        )
+
+
+def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
+    """Word a part of the program that added nothing to the capture on this stream."""
+    busy = [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
+    pending = f" Work is pending on {', '.join(map(describe, busy))}." if busy else ""
+    return errors.CaptureError(
+        f"{what} did no GPU work, or on a stream outside the capture.{pending} Let the work take "
+        "its library's current stream, or pass it g.stream; a stream joins by t.wait(g.stream)."
+    )
 
 
 def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary]) -> None:
-    """Raise CaptureError if one of these libraries stands on a stream outside the capture.
+    """Raise CaptureError if a library's current stream now is outside the capture.
 
-    The block has moved it there, and its work with it, for good: whoever comes back is not found.
+    The block has left the library, and so its work, there. A library that was back at the end of
+    the block is not found.
     """
-    own = stream._live()  # noqa: SLF001 - next door
+    own = stream._live()  # noqa: SLF001 - no method for users
     number = driver.capture_id(own.handle)
     for library in libraries:
         found, _ = registry.extract(library.current(stream.device_id))
         is_default = found.handle <= LEGACY  # which cannot take part
         if is_default or driver.capture_id(found.handle) != number:
-            raise messages.left_for_elsewhere(stream, library.name, found.handle)
-
-
-def busy_elsewhere(stream: CudaStream[Any]) -> list[CudaStream[Any]]:
-    """Return the other streams of the device, of those known, that have work to do."""
-    return [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
+            name = library.name
+            raise errors.CaptureError(
+                f"the block has left {name} on another stream, {found.handle:#x}, which takes no "
+                f"part in the capture on {describe(stream)}: what {name} was given there is not in "
+                "the graph. Move it in a with block, whose stream joins by t.wait(g.stream)."
+            )
 
 
 def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
-    """Walk the known queues of the device whose handles must be valid."""
-    own = stream._live()  # noqa: SLF001 - next door
+    """Yield the other known queues of the device whose handles must be valid."""
+    own = stream._live()  # noqa: SLF001 - no method for users
     for queue in identity.living():
         is_other = queue.device == own.device and queue.handle != own.handle
         if is_other and queue.thread is None and identity.is_alive(queue):

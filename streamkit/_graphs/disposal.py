@@ -1,9 +1,8 @@
-"""Graphs given up while one of their launches ran, or a capture went on: destroyed later.
+"""Graphs that were given up, with what they hold: destroyed as soon as that is safe.
 
-What a graph holds must outlast its last run; and much of what destroys memory is illegal in the
-thread of a capture, whoever began it: torch (2.11) ends the process with a graph that dies there.
-So both wait here, for the next capture, launch or end of a graph, or whatever lets go of what was
-kept.
+What a graph holds must outlast its last run. And much of what destroys memory is illegal in the
+thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
+graphs wait here for the next capture, launch or end of a graph, or the next look at what was kept.
 """
 
 from __future__ import annotations
@@ -20,44 +19,64 @@ from streamkit._queues import active_captures, keepalive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._cuda.graphs import Parts
-
-waiting: deque[tuple[Any, Parts]] = deque()
-"""Each with the event after its last launch. A deque, because its append needs no lock."""
+    from streamkit.protocols import CapturedGraph
 
 
-def retire(mark: Any, parts: Parts) -> None:
-    """Destroy a graph's parts, now or later; ``mark`` is the event after its last launch or None.
+class OwnedGraph:
+    """An executable graph, and what has to live as long."""
 
-    Safe in a destructor.
-    """
-    waiting.append((mark, parts))
+    last_launch: Any = None
+    """The event after it."""
+    last_queue: int | tuple[int, int, int] | None = None
+    """The id of the queue that was given the last launch."""
+
+    def __init__(
+        self, executable: CapturedGraph, library: str | None, held: list[Any], context: int
+    ) -> None:
+        self.executable = executable
+        self.library = library  # whose streams ``launch`` takes; None for handles
+        self.held = held
+        self.context = context
+
+    def close(self) -> None:
+        """Destroy the graph, then let go of what it used."""
+        self.executable.close()
+        self.held = []
+
+
+waiting: deque[OwnedGraph] = deque()
+"""Those to destroy. A deque, because its append needs no lock."""
+
+
+def dispose(graph: OwnedGraph) -> None:
+    """Destroy a graph and what it holds, now or later; safe in a destructor."""
+    waiting.append(graph)
     sweep()
 
 
 def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Destroy what can be by now."""
+    """Destroy the waiting graphs that can be destroyed by now."""
     if not waiting or is_finalizing() or active_captures.any_goes_on() or not driver.is_usable():
         return
     for _ in range(len(waiting)):
         try:
-            entry = waiting.popleft()
+            graph = waiting.popleft()
         except IndexError:  # another thread took the last one
             return
         stays = True
         try:
             # what can fail here is a broken context, which every other call reports
             with contextlib.suppress(Exception), driver.beside_captures():
-                has_run = entry[0] is None or entry[0].done
+                has_run = graph.last_launch is None or graph.last_launch.done
                 # a library's calls leave its device current, and torch looks at captures there
-                with driver.ensure_context(entry[1].context):
+                with driver.ensure_context(graph.context):
                     if has_run and not checks.a_library_captures_here():
-                        entry[1].close()
+                        graph.close()
                         stays = False
         finally:
             if stays:
-                waiting.append(entry)
-        del entry  # what it held goes here, not with the next one
+                waiting.append(graph)
+        del graph  # what it held goes here, not with the next one
 
 
 keepalive.add_sweep(sweep)

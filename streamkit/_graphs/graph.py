@@ -1,4 +1,4 @@
-"""``CudaGraph``: what ``capture`` gives, first to be filled and then to be launched."""
+"""``CudaGraph``: what ``capture`` gives, filled in its block and launched after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from streamkit import errors
 from streamkit._base import messages
+from streamkit._base.messages import describe
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal
@@ -20,7 +22,7 @@ from streamkit.protocols import Graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._cuda.graphs import Parts
+    from streamkit._graphs.disposal import OwnedGraph
     from streamkit.protocols import StreamLike
 
 
@@ -31,25 +33,20 @@ class CudaGraph(Graph, metaclass=Concrete):
     is closed.
     """
 
-    _parts: Parts | None = None  # until the capture has ended, and once closed
-    _is_capturing = False
-    _mark: Any = None  # the event after the last launch
-    _last: int | tuple[int, int, int] | None = None  # the id of the queue that was given it
+    _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
+    _is_capturing = True
 
-    def __init__(self, stream: CudaStream[Any]) -> None:
+    def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
         self._stream = stream
         self._context = stream.context  # default streams mean it, and a library may move to it
-        self._kept: list[object] = []
+        self._kept = kept
         self._lock = threading.RLock()  # in a forked child nobody can use the graph
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._is_capturing = True
-
-    def _complete(self, parts: Parts) -> None:
-        parts.held.append(self._kept)
-        self._parts, self._is_capturing = parts, False
+    def _complete(self, owned: OwnedGraph) -> None:
+        owned.held.append(self._kept)
+        self._owned, self._is_capturing = owned, False
 
     def _fail(self) -> None:
         self._is_capturing = False
@@ -59,12 +56,15 @@ class CudaGraph(Graph, metaclass=Concrete):
     def section(self, name: str) -> Generator[None]:
         """Hold the block's work: CaptureError at its end if it added no node. See ``Graph``."""
         if not self._is_capturing:
-            raise messages.not_capturing(self)
+            raise errors.CaptureError(
+                f"{describe(self)} is not being captured: sections are for inside the capture's "
+                "block."
+            )
         before = self.nodes
         yield
         if self.nodes == before:
-            busy = checks.busy_elsewhere(self._stream)
-            raise messages.empty_section(name, self._stream, busy)
+            what = f"the section {name!r} added no node to the graph of {describe(self._stream)}"
+            raise checks.no_work(f"{what}: it", self._stream)
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive as long as the graph."""
@@ -82,7 +82,7 @@ class CudaGraph(Graph, metaclass=Concrete):
     @property
     def closed(self) -> bool:
         """Whether it was closed, or its capture failed."""
-        return self._parts is None and not self._is_capturing
+        return self._owned is None and not self._is_capturing
 
     @property
     def nodes(self) -> int:
@@ -94,16 +94,21 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz."""
-        with self._lock:  # as above
+        with self._lock:  # or another thread's close would take it away
             return graphs.dot(self._ready().executable.graph)
 
-    def _ready(self) -> Parts:
-        parts = self._parts
+    def _ready(self) -> OwnedGraph:
+        owned = self._owned
         if self._is_capturing:
-            raise messages.still_capturing(self)
-        if parts is None:
+            raise self._still_capturing()
+        if owned is None:
             raise messages.closed(self)
-        return parts
+        return owned
+
+    def _still_capturing(self) -> errors.CaptureError:
+        return errors.CaptureError(
+            f"{describe(self)} is still being captured: use it after the block."
+        )
 
     def __repr__(self) -> str:
         state = "capturing" if self._is_capturing else "closed" if self.closed else "ready"
@@ -116,22 +121,22 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        """Queue a run of all the work on anybody's stream; never blocks. See ``Graph``."""
+        """Queue a run of all the work on any library's stream; never blocks. See ``Graph``."""
         self._ready()
         target = self._target(stream)
-        if target is not None:
+        if target is None:
+            self._launch_as_a_call()
+        else:
             self._launch(target)
-            return
-        self._launch_as_a_call()
 
     def _launch_as_a_call(self) -> None:
         """Launch after what the libraries were given before, and before what they get next."""
-        queue = self._stream._live()  # noqa: SLF001 - next door
+        queue = self._stream._live()  # noqa: SLF001 - no method for users
         with driver.ensure_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *others):
                 if ordering.capture_of(asked) is not None:
-                    raise messages.launch_in_capture(self, CudaStream(asked, None))
+                    raise self._launched_in_capture(CudaStream(asked, None))
             for other in others:
                 ordering.wait_queue(queue, other)
             try:
@@ -142,18 +147,18 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._lock:
-            parts, queue = self._check(target)
-            library = parts.library
+            owned, queue = self._check(target)
+            library, before = owned.library, owned.last_launch
             number = identity.public_id(queue)  # which one first seen in a capture learns by now
-            if library is not None and self._mark is not None and self._last != number:
+            if library is not None and before is not None and owned.last_queue != number:
                 # the driver orders the runs, but not what a library does before each
-                target.wait(self._mark)
+                target.wait(before)
             where = queue.handle if library is None else target.to(library)
             with driver.ensure_context(self._context):
                 try:
-                    parts.executable.launch(where)
+                    owned.executable.launch(where)
                 finally:  # an interrupt can come when the run is queued already
-                    self._mark, self._last = target.record(self._mark), number
+                    owned.last_launch, owned.last_queue = target.record(before), number
         if disposal.waiting:
             disposal.sweep()
 
@@ -162,9 +167,9 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._ready()
         target = self._target(stream) or self._stream
         with self._lock:
-            parts, queue = self._check(target)
+            owned, queue = self._check(target)
             with driver.ensure_context(self._context):
-                graphs.upload(parts.executable.executable, queue.handle)
+                graphs.upload(owned.executable.executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         if type(stream) is CudaStream:  # the hot path
@@ -174,16 +179,22 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise messages.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")
         return found
 
-    def _check(self, target: CudaStream[Any]) -> tuple[Parts, Any]:
-        parts = self._ready()
-        queue = target._live()  # noqa: SLF001 - next door
+    def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, Any]:
+        owned = self._ready()
+        queue = target._live()  # noqa: SLF001 - no method for users
         if queue.context != self._context:
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."
             )
         if ordering.capture_of(queue) is not None:
-            raise messages.launch_in_capture(self, target)
-        return parts, queue
+            raise self._launched_in_capture(target)
+        return owned, queue
+
+    def _launched_in_capture(self, stream: CudaStream[Any]) -> errors.CaptureError:
+        return errors.CaptureError(
+            f"{describe(self)} was not launched on {describe(stream)}, which captures: that would "
+            "invalidate the capture. Launch it outside, or run its work again inside."
+        )
 
     def close(self) -> None:
         """Give up the graph and what it holds; what runs ends first. See ``Graph``.
@@ -191,13 +202,13 @@ class CudaGraph(Graph, metaclass=Concrete):
         Inside its own block: CaptureError.
         """
         if self._is_capturing:
-            raise messages.still_capturing(self)
+            raise self._still_capturing()
         with self._lock:
-            parts, self._parts = self._parts, None
-            self._kept = []  # the parts hold them until the last run has ended
-        if parts is not None:
-            disposal.retire(self._mark, parts)
+            owned, self._owned = self._owned, None
+            self._kept = []  # the other one holds them until the last run has ended
+        if owned is not None:
+            disposal.dispose(owned)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._parts is not None and not is_finalizing():  # else the modules may be gone
-            disposal.retire(self._mark, self._parts)
+        if self._owned is not None and not is_finalizing():  # else the modules may be gone
+            disposal.dispose(self._owned)

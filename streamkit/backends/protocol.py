@@ -11,6 +11,7 @@ import numbers
 from typing import Any
 
 from streamkit._base import messages
+from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Queue, Traits
 
 name = "protocol"
@@ -24,13 +25,13 @@ def extract(obj: Any) -> Queue:
     """Read the handle from ``__cuda_stream__``, checking every part of the answer."""
     method = inspect.getattr_static(obj, "__cuda_stream__")
     if isinstance(method, property) or not callable(getattr(method, "__func__", method)):
-        raise messages.bad_protocol(obj, "is an attribute, not a method")
+        raise _bad_answer(obj, "is an attribute, not a method")
     try:
         answer = obj.__cuda_stream__()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise messages.bad_protocol(obj, f"raised {type(error).__name__}: {error}") from error
+        raise _bad_answer(obj, f"raised {type(error).__name__}: {error}") from error
     return Queue(_handle(obj, answer), owner=obj)
 
 
@@ -41,8 +42,8 @@ def _handle(obj: Any, answer: object) -> int:
             return int(handle)
         if _is_int(version) and version != 0:
             said = f"returned {messages.describe(answer)}, of protocol version {version}, not 0"
-            raise messages.bad_protocol(obj, said)
-    raise messages.bad_protocol(obj, f"returned {messages.describe(answer)}")
+            raise _bad_answer(obj, said)
+    raise _bad_answer(obj, f"returned {messages.describe(answer)}")
 
 
 def _is_int(value: object) -> bool:
@@ -56,4 +57,13 @@ def borrow(queue: Queue) -> Any:
         "the CUDA stream protocol",
         f"{queue!r} as an object of its own",
         "the StreamKit stream has __cuda_stream__() itself",
+    )
+
+
+def _bad_answer(obj: object, what: str) -> UnsupportedStreamError:
+    """Word a ``__cuda_stream__`` that does not answer ``(0, handle)``."""
+    kind = type(obj)
+    return UnsupportedStreamError(
+        f"{kind.__module__}.{kind.__qualname__}.__cuda_stream__ {what}; the protocol asks for a "
+        "method that returns the tuple (0, handle), handle an int."
     )

@@ -102,7 +102,7 @@ def test_a_graph_whose_end_was_interrupted_lets_go_of_what_it_kept(workload):
         workload.x * 2
         g.keep(kept)
     del kept
-    g._parts.executable.close()  # an interrupt came here, before the rest was let go of
+    g._owned.executable.close()  # an interrupt came here, before the rest was let go of
     g.close()
     gc.collect()
     assert gone() is None

@@ -57,7 +57,6 @@ WORDED = [
     (messages.not_a_stream(STRANGER), "Foreign"),
     (messages.not_a_stream(STRANGER), "__cuda_stream__"),
     (raised(sk.wrap_event, STRANGER), "new_event"),
-    (messages.bad_protocol(STRANGER, "returned 5"), "(0, handle)"),
     (raised(sk.from_handle, "x"), "wrap"),
     (raised(sk.from_handle, "x"), "'x'"),
     (raised(sk.from_handle, -1), "-1"),
