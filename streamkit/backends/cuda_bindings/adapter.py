@@ -34,6 +34,6 @@ def event_handle(event: Any) -> int:
     return int(event)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Build a ``CUevent``. It cannot hold anything: keep the StreamKit event beside it."""
     return driver.CUevent(handle)

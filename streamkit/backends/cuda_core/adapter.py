@@ -7,6 +7,7 @@ from typing import Any
 import cuda.core
 
 from streamkit._base import messages
+from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import events
 from streamkit.protocols import Queue, Traits
 
@@ -40,7 +41,7 @@ def extract(obj: Any) -> Queue:
     except RuntimeError as error:
         raise messages.closed(obj) from error
     handle %= 2**64  # it reads the handle as signed
-    return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+    return Queue(handle, None, None if handle <= PER_THREAD else obj)
 
 
 def borrow(queue: Queue) -> Any:
@@ -68,7 +69,7 @@ def event_device(event: Any) -> int | None:
     return int(event.device.device_id)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Refuse: cuda.core has no way to wrap an event."""
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"

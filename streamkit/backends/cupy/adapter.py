@@ -14,6 +14,7 @@ from weakref import ref
 import cupy
 
 from streamkit._base import messages
+from streamkit._base.queue import PER_THREAD
 from streamkit.backends.cupy import memory
 from streamkit.backends.cupy.capture import explain_capture, pool
 from streamkit.backends.cupy.memory import NOTED
@@ -52,19 +53,19 @@ def extract(obj: Any) -> Queue:
         raise messages.not_a_stream(obj)
     handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
     device = obj.device_id if obj.device_id >= 0 else None
-    return Queue(handle, device, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+    return Queue(handle, device, None if handle <= PER_THREAD else obj)
 
 
 def borrow(queue: Queue) -> Any:
     """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as its own do."""
-    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+    if queue.handle == PER_THREAD:
         return cupy.cuda.Stream.ptds
     if queue.is_default and not _PER_THREAD:
         return cupy.cuda.Stream.null
     memory.release()
     stream = cupy.cuda.Stream.from_external(_Handle(queue.handle))
     stream.device_id = queue.device
-    stream._streamkit_queue = queue  # noqa: SLF001 - keeps the queue's owner alive
+    stream._streamkit_queue = queue  # keeps the queue's owner alive
     return stream
 
 
@@ -131,7 +132,7 @@ def event_handle(event: Any) -> int:
     return int(event.ptr)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Return what CuPy's methods read: any object with ``ptr``.
 
     Not a ``cupy.cuda.Event``, whose end would destroy the event.

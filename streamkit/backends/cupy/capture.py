@@ -32,12 +32,12 @@ _spare: deque[Any] = deque()
 """CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
 
 
-def _malloc(size: int, device: int) -> int:  # noqa: ARG001 - CuPy's signature; it is current
+def _malloc(size: int, device: int) -> int:  # CuPy's signature; it is current
     with driver.beside_captures():
         return int(cupy.cuda.runtime.malloc(size))
 
 
-def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # noqa: ARG001 - the same
+def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     # what keeps an array alive, a traceback for one, can drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         with driver.beside_captures():

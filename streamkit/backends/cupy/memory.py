@@ -43,7 +43,7 @@ def keep(stream: Any) -> None:
 def release() -> None:
     """Let go of the stream objects to which no memory refers any more."""
     for number, stream in _kept.copy().items():
-        queue = stream._streamkit_queue  # noqa: SLF001 - ours
+        queue = stream._streamkit_queue
         noted = queue.views.get("cupy") is weakref.ref(stream)
         if holders(stream) == (NOTED if noted else _nobody):
             _kept.pop(number, None)

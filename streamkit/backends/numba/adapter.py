@@ -9,6 +9,7 @@ import numpy as np
 from numba.cuda.cudadrv import devicearray, driver
 
 from streamkit._base import messages
+from streamkit._base.queue import PER_THREAD
 from streamkit.protocols import Queue, Traits
 
 name = "numba"
@@ -24,13 +25,13 @@ def extract(obj: Any) -> Queue:
     if not isinstance(obj, driver.Stream):
         raise messages.not_a_stream(obj)
     handle = int(obj.handle)
-    return Queue(handle, None, None if handle <= 2 else obj)  # noqa: PLR2004 - default streams
+    return Queue(handle, None, None if handle <= PER_THREAD else obj)
 
 
 def borrow(queue: Queue) -> Any:
     """Build a numba-cuda stream on the queue; no context is needed."""
     stream = driver.Stream(driver.binding.CUstream(queue.handle), external=True)
-    stream._streamkit_queue = queue  # noqa: SLF001 - numba keeps no owner
+    stream._streamkit_queue = queue  # numba keeps no owner
     return stream
 
 
@@ -41,10 +42,10 @@ def event_handle(event: Any) -> int:
     return int(event.handle)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Build a numba-cuda event that does not own the event."""
     event = driver.Event(driver.binding.CUevent(handle))
-    event._streamkit_owner = owner  # noqa: SLF001 - numba keeps none
+    event._streamkit_owner = owner
     return event
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from streamkit._base import messages
+from streamkit._base.queue import PER_THREAD
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "torch"
@@ -64,7 +65,7 @@ def borrow(queue: Queue) -> Any:
 
     Not ``ExternalStream``, which turns handle 0 into a fresh pool stream up to torch 2.12.
     """
-    if queue.handle == 2:  # noqa: PLR2004 - the per-thread default stream
+    if queue.handle == PER_THREAD:
         raise messages.library_cannot_take(
             name,
             "the per-thread default stream",
@@ -75,7 +76,7 @@ def borrow(queue: Queue) -> Any:
     if queue.is_default:
         return torch.cuda.default_stream(queue.device)
     stream = torch.cuda.get_stream_from_external(queue.handle, queue.device)
-    stream._streamkit_queue = queue  # noqa: SLF001 - torch keeps no owner
+    stream._streamkit_queue = queue  # torch keeps no owner
     return stream
 
 
@@ -206,7 +207,7 @@ def record_event(event: Any, stream: Any) -> None:
     event.record(stream)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:  # noqa: ARG001 - contract
+def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Refuse: torch has no way to wrap an event."""
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
@@ -263,7 +264,7 @@ def lend(array: Any, owner: object) -> Any:
     bits = array.view(_BITS[array.element_size()])
     lent = torch.from_dlpack(torch.utils.dlpack.to_dlpack(bits)).view(array.dtype)
     # all views have this storage, whose Python object, once made, lives as long as it does
-    lent.untyped_storage()._streamkit_loan = owner  # noqa: SLF001 - for lent_by
+    lent.untyped_storage()._streamkit_loan = owner  # for lent_by
     return lent if type(array) is torch.Tensor else lent.as_subclass(type(array))
 
 

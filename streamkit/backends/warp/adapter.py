@@ -66,7 +66,7 @@ def borrow(queue: QueueRecord) -> Any:
         if queue.id is not None:
             _views[queue.id] = stream
         if queue.owner is not stream:
-            stream._streamkit_queue = queue  # noqa: SLF001 - Warp keeps no owner
+            stream._streamkit_queue = queue  # Warp keeps no owner
         memory.lend(stream, queue)
     return stream
 
@@ -202,7 +202,7 @@ def event_device(event: Any) -> int | None:
 def borrow_event(handle: int, device: int, owner: object) -> Any:
     """Build a ``wp.Event`` that does not own the event."""
     event = warp.Event(_device(device), cuda_event=handle)
-    event._streamkit_owner = owner  # noqa: SLF001 - Warp keeps none
+    event._streamkit_owner = owner
     return event
 
 
@@ -225,7 +225,7 @@ def lend(array: Any, owner: object) -> Any:
     lent = array.view(array.dtype)
     for part in (lent, lent.grad):
         if part is not None:
-            part._streamkit_loan = owner  # noqa: SLF001 - Warp keeps none
+            part._streamkit_loan = owner
             part._ref = None  # noqa: SLF001 - what it is a view of, always an array
     return lent
 

@@ -56,7 +56,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                     return level
             previous = place._stream  # noqa: SLF001 - see _place
             try:
-                back = previous._streamkit_set  # noqa: SLF001 - ours
+                back = previous._streamkit_set
             except AttributeError:
                 back = _native_set(previous)
             level = stream, place, previous, back, runtime.default_device, me
@@ -269,14 +269,14 @@ def _native() -> Any:
 def _native_set(stream: Any) -> Callable[[], None]:
     """Return what sets Warp's native current stream, with its arguments converted once."""
     try:
-        found: Callable[[], None] = stream._streamkit_set  # noqa: SLF001 - ours
+        found: Callable[[], None] = stream._streamkit_set
     except AttributeError:
         native = _native()
         if native is None:
             return _nothing
         pointer = ctypes.c_void_p.from_param  # as an argument is passed: twice as fast to call
         arguments = pointer(stream.device.context), pointer(stream.cuda_stream), 0
-        found = stream._streamkit_set = functools.partial(native, *arguments)  # noqa: SLF001 - ours
+        found = stream._streamkit_set = functools.partial(native, *arguments)
     return found
 
 

@@ -254,7 +254,7 @@ def lend(stream: Any, queue: QueueRecord) -> None:
             companions[lent.device] = companion
     watch(lent)
     weakref.finalize(stream, end, lent).atexit = False
-    stream._streamkit_lent = lent  # noqa: SLF001 - ours
+    stream._streamkit_lent = lent
 
 
 def guarded(stream: Any, binding: Binding) -> Binding:
