@@ -162,7 +162,7 @@ def side_streams():
 def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk
-    from streamkit._waiting import dispatcher
+    from streamkit._waiting import dispatcher  # it tells when nobody waits
     from support.queues import eventually
 
     def make(device=None):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from streamkit._queues import active_captures
-from streamkit._scopes import loaded_libraries
+from streamkit._queues import active_captures  # what holds the collector back must end
+from streamkit._scopes import loaded_libraries  # to begin as a fresh process does
 from support.emulated.interrupts import held, interrupt_everywhere, locks
 from support.emulated.toys import program  # noqa: F401 - a fixture
 from support.gpu.raw import check, driver
@@ -114,7 +114,7 @@ def joins_capture(stream, mode):
 START = """
 import gc
 import onelib, twolib
-from streamkit._queues import active_captures
+from streamkit._queues import active_captures  # what holds the collector back must end
 driver.cuInit(0)
 stream = sk.new_stream(nonblocking=True)
 event = sk.new_event()

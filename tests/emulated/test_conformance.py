@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from streamkit import testing
-from streamkit.testing import _gate
+from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
 from support.conformance_cases import check_library as check
 from support.conformance_mutants import MUTANTS, UNCHANGED, run_kit

@@ -13,10 +13,10 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._cuda import driver as driver_module
-from streamkit._cuda import events
-from streamkit._waiting import callbacks, dispatcher, side_streams, waits
-from streamkit._waiting.side_streams import Semaphore, SideStreams
+from streamkit._cuda import driver as driver_module  # its calls are made to fail
+from streamkit._cuda import events  # its calls are made to fail
+from streamkit._waiting import callbacks, dispatcher, side_streams, waits  # its lists, limits
+from streamkit._waiting.side_streams import Semaphore, SideStreams  # tried without a dispatcher
 from support.emulated.waits import (
     Later,
     a_stream,

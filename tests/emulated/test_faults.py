@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from streamkit._waiting import waits
+from streamkit._waiting import waits  # the watchdog's calls would be counted
 from support.emulated.faults import ACCEPTED, needed, try_all
 from support.emulated.faulty_operations import CAREFUL, CARELESS
 from support.emulated.operations import (
@@ -42,7 +42,7 @@ def quick_collections(primary_context):
     have_side_streams()
     if installed("warp"):
         libraries.warp()
-        from streamkit.backends.warp import memory
+        from streamkit.backends.warp import memory  # its records would be counted
 
         memory.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):

@@ -17,10 +17,10 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._base import garbage
-from streamkit._cuda import graphs
-from streamkit._graphs import disposal
-from streamkit._scopes import loaded_libraries
+from streamkit._base import garbage  # captures that overlap, without threads
+from streamkit._cuda import graphs  # its calls are delayed
+from streamkit._graphs import disposal  # what waits for its end goes at once
+from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
 from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
 from support.emulated.operations import Foreign, foreign
 from support.emulated.state_snapshot import alive

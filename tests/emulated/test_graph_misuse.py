@@ -13,9 +13,9 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._cuda import graphs
-from streamkit._graphs import checks
-from streamkit._scopes import loaded_libraries
+from streamkit._cuda import graphs  # its calls are interrupted
+from streamkit._graphs import checks  # another capture begins in between
+from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
 from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
 from support.emulated.operations import in_another_context
 from support.gpu.raw import (

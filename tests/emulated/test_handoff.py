@@ -14,7 +14,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._queues import keepalive
+from streamkit._queues import keepalive  # what is kept must not grow
 from support.emulated.interrupts import Interrupted
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
 from support.keepalive import stays_until

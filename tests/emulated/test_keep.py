@@ -12,9 +12,9 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._cuda import driver as driver_module
-from streamkit._queues import keepalive, ordering
-from streamkit._waiting import dispatcher, waits
+from streamkit._cuda import driver as driver_module  # a capture's own mode
+from streamkit._queues import keepalive, ordering  # what is kept must not grow
+from streamkit._waiting import dispatcher, waits  # what it lists must not grow
 from support.emulated.interrupts import Interrupted
 from support.emulated.processes import run
 from support.gpu.raw import (
@@ -517,7 +517,7 @@ def test_a_forked_child_drops_nothing():
         check(driver.cuStreamSynchronize(stream.handle))
         child = os.fork()
         if child == 0:
-            from streamkit._cuda import events
+            from streamkit._cuda import events  # its calls are listed
 
             events.is_done_core = lambda mark: print("asked", flush=True)
             gc.collect()

@@ -9,8 +9,8 @@ import itertools
 import pytest
 
 import streamkit as sk
-from streamkit._tools import matrix
-from streamkit.testing import _gate
+from streamkit._tools import matrix  # the command prints no objects
+from streamkit.testing import _gate  # how long a gate waits in vain
 from support.libraries import installed, need
 
 HERE = [name for name in ("warp", "numba") if installed(name)]

@@ -60,7 +60,9 @@ def test_control_what_is_said_is_found():
 def test_control_what_is_dropped_too_early_is_found():
     need("warp", "numba")
     careless = (
-        LIBRARIES + "\nfrom streamkit._queues import keepalive; keepalive._prepare = lambda: None\n"
+        LIBRARIES
+        + "\nfrom streamkit._queues import keepalive  # the control breaks it\n"
+        + "keepalive._prepare = lambda: None\n"
     )
     wanted = [State("owned", True, "kept objects", "normal")]
     (said,) = wrong(wanted, careless, MODULES, apart_from=LACKS)

@@ -14,7 +14,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._waiting import dispatcher, side_streams
+from streamkit._waiting import dispatcher, side_streams  # its limits
 from support.contention import contended, logged
 from support.emulated.waits import WAITED, Later, wait_for, warm_up
 from support.gpu.raw import Cell, busy, check, destroy_stream, driver, make_stream

@@ -20,7 +20,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._cuda import events
+from streamkit._cuda import events  # its calls are made to fail
 from support.emulated.interrupts import Interrupted
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.libraries import need
@@ -34,7 +34,7 @@ MOST = 8
 @pytest.fixture
 def memory(warp):
     """StreamKit's file, whose lists are empty before the test and after it."""
-    from streamkit.backends.warp import memory as memory_module
+    from streamkit.backends.warp import memory as memory_module  # what is unfreed
 
     gc.collect()
     memory_module.watched.clear()
@@ -863,7 +863,7 @@ def test_a_forked_child_frees_without_the_driver(memory):
 
 
 def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(memory, array):
-    from streamkit._tools.bench import rows
+    from streamkit._tools.bench import rows  # the bench's own work
 
     (plan,) = [plan for plan in rows.PLANS if plan.name.startswith("a Warp array")]
     other = sk.new_stream(nonblocking=True)

@@ -13,13 +13,13 @@ from support.libraries import need
 @pytest.fixture(scope="module")
 def report():
     need("torch", "cupy", "warp")
-    from streamkit._tools import bench
+    from streamkit._tools import bench  # the command prints no objects
 
     return bench.run(repeats=2, iterations=40)
 
 
 def test_every_row_is_there_and_finite(report):
-    from streamkit._tools.bench import PLANS
+    from streamkit._tools.bench import PLANS  # the command prints no objects
 
     assert [row.name for row in report.rows] == list(dict.fromkeys(plan.name for plan in PLANS))
     for row in report.rows:
@@ -37,7 +37,7 @@ def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
 def test_control_an_ordered_scope_is_counted():
     need("torch", "cupy", "warp")
     import streamkit as sk
-    from streamkit._tools.bench import measurements
+    from streamkit._tools.bench import measurements  # the command prints no objects
 
     class Ordered:
         def __init__(self):
@@ -63,7 +63,7 @@ def test_waking_up_is_measured_beside_torch(report):
 
 
 def test_the_rest_is_there(report):
-    from streamkit._tools import bench
+    from streamkit._tools import bench  # the command prints no objects
 
     assert math.isfinite(report.imported.ms)
     assert report.device
@@ -74,7 +74,7 @@ def test_the_rest_is_there(report):
 def test_the_libraries_stand_afterwards_where_they_stood():
     need("torch", "cupy", "warp")
     import streamkit as sk
-    from streamkit._tools import bench
+    from streamkit._tools import bench  # the command prints no objects
     from support.gpu.raw import current_context
 
     before, context = sk.current_streams(), current_context()

@@ -11,7 +11,7 @@ pytest.importorskip("numpy")
 
 def test_the_demo_is_right_and_runs_on_one_queue():
     need("torch", "cupy", "warp")
-    from streamkit._tools import demo
+    from streamkit._tools import demo  # the command prints no objects
 
     result = demo.run()
     assert result.ok

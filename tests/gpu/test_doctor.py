@@ -110,7 +110,7 @@ def test_the_command_imports_all_and_finds_nothing_wrong():
     need("torch", "cupy", "warp")
     done = run_program("""
         import sys
-        from streamkit._tools.cli import main
+        from streamkit._tools.cli import main  # the command, with this streamkit
         sys.argv = ["streamkit", "doctor", "--load", "--json"]
         main()
     """)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the control takes the pool away
 from support.gpu.raw import check, driver
 from support.gpu.workload import COUNT, Pressure
 from support.programs import run_python

@@ -91,7 +91,7 @@ def test_nothing_is_said_at_the_end_of_the_interpreter(ending):
 def test_importing_and_wrapping_touches_no_device():
     done = run_program("""
         import streamkit as sk
-        import streamkit._cuda.loader as seam
+        import streamkit._cuda.loader as seam  # no public name tells whether the driver is loaded
 
         assert not seam.is_loaded()
         for wrong in (None, 5, object()):
@@ -107,7 +107,7 @@ def test_importing_and_wrapping_touches_no_device():
 GRAPHS = """
 import gc, torch
 import streamkit as sk
-from streamkit._graphs import checks
+from streamkit._graphs import checks  # another capture begins in between
 
 x = torch.zeros(8, device="cuda")
 x + 1, torch.rand(8, device="cuda")

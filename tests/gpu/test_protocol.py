@@ -73,7 +73,7 @@ def test_our_own_protocol_serves_others(players, gate):
 
 
 def test_isinstance_asks_the_driver_nothing(monkeypatch):
-    from streamkit._cuda import loader as seam
+    from streamkit._cuda import loader as seam  # the driver's calls are refused
 
     streams = [sk.new_stream(), sk.new_stream(), sk.default_stream()]
     streams[1].close()

@@ -370,7 +370,7 @@ def test_entering_again_moves_the_devices_and_gives_the_bodys_back(three, device
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
-    from streamkit._cuda import driver, events
+    from streamkit._cuda import driver, events  # the driver's calls are refused
 
     stream, other = sk.wrap(three["torch"].new_stream()), sk.new_stream()
     with stream, other:  # builds the views
@@ -569,7 +569,7 @@ def test_a_nested_scope_tells_torchs_two_streams_of_one_handle_apart(three, devi
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
     """They are for versions of torch whose private ones are not known."""
-    from streamkit.backends.torch import adapter as torch_adapter
+    from streamkit.backends.torch import adapter as torch_adapter  # torch's public calls are tried
 
     private = torch_adapter._get, torch_adapter._set
     monkeypatch.setattr(torch_adapter, "_get", torch_adapter._public_get)

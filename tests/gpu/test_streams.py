@@ -210,7 +210,7 @@ def test_events_that_cannot_convert_say_what_to_do(players, library):
 def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
     stream = sk.wrap(players("torch").new_stream())
     view = sk.wrap(stream.to("cupy"))
-    from streamkit._cuda import events
+    from streamkit._cuda import events  # the driver's calls are refused
 
     def refuse(*_):
         raise AssertionError("a driver call")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import events
+from streamkit._cuda import events  # a host function without Python
 from support.contention import contended, logged
 from support.documents import ROOT, blocks
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
@@ -121,7 +121,7 @@ def test_lanes_that_wait_hold_up_no_other_queue():
         + f"""
 sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from support.gpu.raw import Gate, busy, make_stream
-from streamkit._waiting import dispatcher
+from streamkit._waiting import dispatcher  # no public name tells which side streams wait
 
 raw = [make_stream() for _ in range(64)]
 others = [torch.cuda.ExternalStream(handle) for handle in raw]
@@ -197,7 +197,7 @@ def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
 
 def test_no_python_runs_in_the_drivers_thread(held, gate):
     """The host function is called while this thread keeps the GIL; the bindings' own may not be."""
-    from streamkit._waiting.side_streams import Semaphore
+    from streamkit._waiting.side_streams import Semaphore  # tried without a dispatcher
 
     semaphore, stream = Semaphore(), held()
     library = ctypes.PyDLL(None)
@@ -264,7 +264,7 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
 
 
 def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
-    from streamkit._waiting import dispatcher
+    from streamkit._waiting import dispatcher  # no public name tells which side streams wait
 
     stream = held()
 
@@ -376,7 +376,8 @@ def test_lanes_are_made_beside_somebodys_capture_and_leave_it_whole():
     """
     done = run_program(RAW + """
 from support.gpu.raw import make_stream
-from streamkit._waiting import dispatcher; from streamkit._waiting import side_streams
+from streamkit._waiting import dispatcher  # no public name tells which side streams wait
+from streamkit._waiting import side_streams  # no public name tells which side streams wait
 
 second, other, raw = Gate(), sk.new_stream(nonblocking=True), make_stream()
 context, event = check(driver.cuCtxGetCurrent()), check(driver.cuEventCreate(2))

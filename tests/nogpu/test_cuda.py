@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Events, Queue
 from support.libraries import need
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 from support.programs import python
@@ -65,7 +65,7 @@ def test_with_per_thread_streams_switched_on_the_null_stream_is_the_per_thread_o
 import os
 os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "1"
 import cupy
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Queue
 class Handle:
     def __cuda_stream__(self):
@@ -167,7 +167,7 @@ def test_its_current_stream_wants_a_device():
 
 
 def test_what_cupy_does_not_capture_is_explained():
-    from streamkit.backends.cupy.capture import explain_capture
+    from streamkit.backends.cupy.capture import explain_capture  # a capture needs a device
 
     refusal = NotImplementedError(
         "calling cuBLAS API during stream capture is currently unsupported"
@@ -183,7 +183,7 @@ def test_what_cupy_does_not_capture_is_explained():
 
 def test_errors_that_no_capture_makes_are_not_explained():
     """A program's own, whatever its package is called; memory that ran out; a kernel's source."""
-    from streamkit.backends.cupy.capture import explain_capture
+    from streamkit.backends.cupy.capture import explain_capture  # a capture needs a device
 
     helper = type("HelperError", (Exception,), {"__module__": "cupy_helpers.cache"})
     unbuilt = type("OwnError", (NotImplementedError,), {})

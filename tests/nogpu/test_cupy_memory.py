@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from streamkit._base.queue import QueueRecord
+from streamkit._base.queue import QueueRecord  # the public calls need a device
 from support.libraries import need
 
 
@@ -15,21 +15,19 @@ from support.libraries import need
 def view():
     """Make CuPy's object of a queue that nobody destroys here."""
     need("cupy")
-    from streamkit._queues import registry
-    from streamkit.backends.cupy import adapter as cupy_adapter
+    from streamkit._queues import registry  # the public calls need a device
 
     def make():
         queue = QueueRecord(0xDEAD00, 0)
-        made = cupy_adapter.borrow(queue)
+        made = registry.adapter("cupy").borrow(queue)
         queue.note_view("cupy", weakref.ref(made))
         return made
 
-    assert registry  # it loads the adapter in the order of a program
     return make
 
 
 def test_memory_keeps_the_object_and_lets_it_go(view):
-    from streamkit.backends.cupy import memory as memory_module
+    from streamkit.backends.cupy import memory as memory_module  # its memory needs a device
 
     stream = view()
     assert memory_module.holders(stream) == memory_module.NOTED
@@ -47,7 +45,7 @@ def test_memory_keeps_the_object_and_lets_it_go(view):
 
 
 def test_an_object_without_memory_is_not_kept(view):
-    from streamkit.backends.cupy import memory as memory_module
+    from streamkit.backends.cupy import memory as memory_module  # its memory needs a device
 
     stream = view()
     watch = weakref.ref(stream, lambda _: None)

@@ -19,7 +19,7 @@ MODULES = {
 SHOW = """
 import json, sys
 import streamkit as sk
-from streamkit._doctor import report
+from streamkit._doctor import report  # the data that the command prints
 print(json.dumps(report.as_data(sk.doctor({arguments}))))
 """
 

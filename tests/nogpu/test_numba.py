@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 

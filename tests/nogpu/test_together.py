@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from support.libraries import LIBRARIES, installed, need
 from support.programs import python
 
@@ -63,7 +63,8 @@ def test_without_one_library_its_adapter_says_so_and_the_others_work(blocked):
     python(
         f"""
 import streamkit as sk
-from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries  # the public calls need a device
+from streamkit._queues import registry  # the public calls need a device
 for name, extra in {extras!r}.items():
     try:
         registry.adapter(name)
@@ -139,7 +140,8 @@ def test_recognition_works_at_each_moment_of_the_import(library):
         f"""
 import sys
 import streamkit as sk
-from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries  # the public calls need a device
+from streamkit._queues import registry  # the public calls need a device
 
 wrong, asked = [], []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
@@ -159,7 +159,7 @@ def test_submitted_work_of_torch_is_ordered():
 
 
 def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
-    from streamkit._audit import cupti
+    from streamkit._audit import cupti  # an audit needs a device
 
     assert cupti.running_profiler() is None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
@@ -168,7 +168,7 @@ def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
 
 
 def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
-    from streamkit._graphs import capture
+    from streamkit._graphs import capture  # a capture needs a device
 
     adapters = [registry.adapter("torch")]
     said = "CUDA error: operation not permitted when stream is capturing"
@@ -189,7 +189,7 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     ],
 )
 def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is_known):
-    from streamkit.backends.torch import adapter as torch_adapter
+    from streamkit.backends.torch import adapter as torch_adapter  # versions differ
 
     monkeypatch.setattr(torch, "__version__", version)
     public, private = object(), torch._C._get_default_device  # any that there is

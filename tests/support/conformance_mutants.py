@@ -242,7 +242,7 @@ MUTANTS = {
 RUN = """
 import importlib, json, sys
 from streamkit import testing
-from streamkit.testing import _gate
+from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import RawStream
 
 _gate.LIMIT = 2  # seconds, of which those that block the host need some

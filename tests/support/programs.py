@@ -21,6 +21,11 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 
+COMMAND = """
+from streamkit._tools.cli import main  # what the script `streamkit` calls
+main()
+"""
+
 
 def run_python(*arguments, path=(), **variables):
     """Run Python, which finds ``path`` and this streamkit first; return how it ended.
@@ -59,5 +64,5 @@ def python(code, *, blocked=(), path=(), options=()):
 
 def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
-    code = BLOCKER.format(blocked=tuple(blocked)) + "from streamkit._tools.cli import main; main()"
+    code = BLOCKER.format(blocked=tuple(blocked)) + COMMAND
     return run_python("-P", "-c", code, *arguments, CUDA_VISIBLE_DEVICES="-1", COLUMNS="100")

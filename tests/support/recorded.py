@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from streamkit._audit import cuda_operations
-from streamkit._audit import cupti as cupti_module
-from streamkit._audit.cuda_operations import Queues
-from streamkit._audit.cupti import Records
-from streamkit._audit.operations import AuditedQueue
-from streamkit._audit.report import Report
+from streamkit._audit import cuda_operations  # records come from a file here
+from streamkit._audit import cupti as cupti_module  # it reads CUPTI's records
+from streamkit._audit.cuda_operations import Queues  # records come from a file here
+from streamkit._audit.cupti import Records  # it reads CUPTI's records
+from streamkit._audit.operations import AuditedQueue  # records come from a file here
+from streamkit._audit.report import Report  # records come from a file here
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._audit import kernel_names
-from streamkit._audit.cuda_operations import Queues
-from streamkit._audit.cupti import Records
-from streamkit._audit.operations import AuditedQueue
-from streamkit._audit.wait_times import Point, WaitTimes
+from streamkit._audit import kernel_names  # an audit without CUDA names no kernel
+from streamkit._audit.cuda_operations import Queues  # records are made up here
+from streamkit._audit.cupti import Records  # records are made up here
+from streamkit._audit.operations import AuditedQueue  # records are made up here
+from streamkit._audit.wait_times import Point, WaitTimes  # records are made up here
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 
 

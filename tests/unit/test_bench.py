@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._cuda import driver, loader
-from streamkit._tools import bench
-from streamkit._tools.bench import BenchReport, measurements, timing
-from streamkit._tools.bench.measurements import Count, Import, WakeUp
-from streamkit._tools.bench.timing import Arms, Plan, Row
+from streamkit._base import messages  # the command needs a device
+from streamkit._cuda import driver, loader  # its calls are counted without a device
+from streamkit._tools import bench  # the command needs a device
+from streamkit._tools.bench import BenchReport, measurements, timing  # the command needs a device
+from streamkit._tools.bench.measurements import Count, Import, WakeUp  # the command needs a device
+from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
 
 INSTALL = "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
 

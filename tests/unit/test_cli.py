@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from streamkit._tools.bench import BenchReport
-from streamkit._tools.bench.measurements import Count, Import, WakeUp
-from streamkit._tools.bench.timing import Row
+from streamkit._tools.bench import BenchReport  # its report is made up here
+from streamkit._tools.bench.measurements import Count, Import, WakeUp  # its report is made up here
+from streamkit._tools.bench.timing import Row  # its report is made up here
 from support.programs import BLOCKER, streamkit_
 
 for needed in ("numpy", "rich", "typer"):
@@ -93,7 +93,7 @@ def test_demo_that_cannot_write_says_so_and_fails(tmp_path):
 
 @pytest.mark.parametrize("arguments", [("demo",), ("demo", "--json")])
 def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
-    from streamkit._tools import cli, demo
+    from streamkit._tools import cli, demo  # the command, in this process
 
     run = demo.run
     monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
@@ -121,8 +121,8 @@ def test_bench_that_cannot_run_says_what_to_install_and_fails(arguments, tmp_pat
 @pytest.fixture
 def bench(monkeypatch, capsys):
     """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
-    from streamkit._tools import bench as tool
-    from streamkit._tools import cli
+    from streamkit._tools import bench as tool  # it prints what is made up here
+    from streamkit._tools import cli  # the command, in this process
 
     def bench(report, *arguments, columns=120):
         monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
@@ -183,7 +183,7 @@ def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_
 
 
 def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
-    from streamkit._tools import commands
+    from streamkit._tools import commands  # the command, in this process
 
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
@@ -197,8 +197,8 @@ def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, ca
 
 COMMANDS = """
 import sys
-from streamkit._doctor import doctor
-from streamkit._tools import bench, cli, matrix
+from streamkit._doctor import doctor  # it prints what is made up here
+from streamkit._tools import bench, cli, matrix  # the command, in this process
 
 def told_by(command):
     def run(*, progress, load=False):

@@ -11,7 +11,7 @@ import streamkit as sk
 
 np = pytest.importorskip("numpy")
 
-from streamkit._tools import demo  # noqa: E402 - it is of no use without NumPy
+from streamkit._tools import demo  # its numbers  # noqa: E402 - of no use without NumPy
 
 
 @pytest.fixture(scope="module")

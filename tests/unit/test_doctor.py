@@ -10,14 +10,14 @@ import sys
 import pytest
 
 import streamkit as sk
-from streamkit._base import messages
-from streamkit._cuda import driver as driver_module
-from streamkit._cuda import loader
-from streamkit._doctor import doctor, driver_check
-from streamkit._doctor import report as report_module
-from streamkit._doctor.installed import VARIABLES, Installed, replacement
-from streamkit._doctor.report import Driver, Library, Report, Standing
-from streamkit._queues import registry
+from streamkit._base import messages  # the error that it explains
+from streamkit._cuda import driver as driver_module  # a driver is made up here
+from streamkit._cuda import loader  # a driver is made up here
+from streamkit._doctor import doctor, driver_check  # an installation is made up here
+from streamkit._doctor import report as report_module  # an installation is made up here
+from streamkit._doctor.installed import VARIABLES, Installed, replacement  # it is made up here
+from streamkit._doctor.report import Driver, Library, Report, Standing  # it is made up here
+from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
 from support.programs import python
 
@@ -428,7 +428,7 @@ def command(monkeypatch, capsys):
     """Run ``streamkit doctor ARGUMENTS`` on a given report; return its exit status and output."""
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit._tools import cli
+    from streamkit._tools import cli  # the command, in this process
 
     def command(report, *arguments, columns=80):
         def examine(*, load, progress):

@@ -10,10 +10,10 @@ import pytest
 
 import streamkit as sk
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._cuda import devices, loader
-from streamkit._queues import registry
-from streamkit._scopes import open_scopes
+from streamkit._base import messages  # each message is looked at, however it is reached
+from streamkit._cuda import devices, loader  # raised where no device is needed
+from streamkit._queues import registry  # each library's row has an install line
+from streamkit._scopes import open_scopes  # raised where no device is needed
 
 TREE = {
     sk.UnsupportedStreamError: TypeError,
@@ -152,7 +152,7 @@ def test_a_class_without_a_module_can_be_named():
 
 
 def test_every_install_line_is_one_pip_understands():
-    from streamkit._queues import registry
+    from streamkit._queues import registry  # each library's row has an install line
 
     for row in registry.LIBRARIES:
         message = str(messages.not_installed(row.name, row.extras, "why"))
@@ -163,7 +163,7 @@ def test_every_install_line_is_one_pip_understands():
 
 
 def test_every_install_line_names_an_extra_of_this_package():
-    from streamkit._queues import registry
+    from streamkit._queues import registry  # each library's row has an install line
 
     try:
         known = importlib.metadata.metadata("streamkit-cuda").get_all("Provides-Extra")

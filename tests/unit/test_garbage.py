@@ -7,12 +7,12 @@ import weakref
 
 import pytest
 
-from streamkit._base import garbage
+from streamkit._base import garbage  # a public name would need a driver
 from support.programs import python
 
 ENDS = """
 import os
-from streamkit._base import garbage
+from streamkit._base import garbage  # a public name would need a driver
 
 class Ends:
     def __init__(self, name):

@@ -12,7 +12,6 @@ import pytest
 
 import streamkit
 from streamkit import protocols
-from streamkit._base import queue
 from support.documents import ROOT as CHECKOUT
 from support.site import extension
 
@@ -209,7 +208,7 @@ def test_what_the_picture_says_of_a_box_is_there():
     assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
     assert calls["s.to"] in inspect.signature(streamkit.CudaStream.to).parameters
     assert all(hasattr(streamkit.CudaStream, name) for name in line_below("CudaStream").split(", "))
-    assert line_below("queue").split(", ") == list(inspect.signature(queue.Queue).parameters)
+    assert line_below("queue").split(", ") == list(inspect.signature(protocols.Queue).parameters)
     for title in ("its adapter", "their adapter"):
         name, _, argument = line_below(title).rstrip(")").partition("(")
         assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters

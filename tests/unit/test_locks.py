@@ -10,7 +10,7 @@ from support.programs import python
 
 HELD = """
 import os, threading
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import new_lock  # every lock of the package is made by it
 
 lock, held = {lock}, threading.Event()
 

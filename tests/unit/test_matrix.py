@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from streamkit import errors
-from streamkit._cuda import driver
-from streamkit._tools import machine
-from streamkit._tools import matrix as tool
-from streamkit._tools.machine import UnusableError
-from streamkit._tools.matrix import LABELS, LibraryStreams, MatrixReport, Pair
+from streamkit._cuda import driver  # there is no device
+from streamkit._tools import machine  # the command needs a device
+from streamkit._tools import matrix as tool  # the command needs a device
+from streamkit._tools.machine import UnusableError  # the command needs a device
+from streamkit._tools.matrix import LABELS, LibraryStreams, MatrixReport, Pair  # made up here
 
 NAMES = ("torch", "cuda.bindings", "native")
 LOST = ["order: work ran before that for which it was told to wait"]
@@ -123,7 +123,7 @@ def matrix(monkeypatch, capsys):
     """Run ``streamkit matrix ARGUMENTS`` on a given report; return its exit status and output."""
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit._tools import cli
+    from streamkit._tools import cli  # the command, in this process
 
     def matrix(report, *arguments, columns=80):
         monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
@@ -211,7 +211,7 @@ def test_it_that_cannot_write_shows_its_answer_says_so_and_fails(matrix, tmp_pat
 def test_the_command_says_plainly_that_there_is_no_device(monkeypatch, capsys, arguments):
     for needed in ("numpy", "rich", "typer"):
         pytest.importorskip(needed)
-    from streamkit._tools import cli
+    from streamkit._tools import cli  # the command, in this process
 
     monkeypatch.setattr(driver, "is_present", lambda: False)
     monkeypatch.setattr(sys, "argv", ["streamkit", "matrix", *arguments])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 from support.programs import python
 
 BLOCKED = {
@@ -27,7 +27,8 @@ EXTRAS = {
 LOOK = """
 import sys
 import streamkit as sk
-from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries  # the public calls need a device
+from streamkit._queues import registry  # the public calls need a device
 """
 
 
@@ -217,7 +218,7 @@ def test_with_a_driver_and_without_bindings_the_bindings_are_missing():
     python(
         LOOK
         + """
-from streamkit._cuda import loader
+from streamkit._cuda import loader  # a driver library is made up here
 loader._open_library = lambda: object()
 for device in (None, "cuda:0"):
     try:

@@ -36,8 +36,8 @@ def program(path):
     def run(code, **options):
         start = "import sys\nimport streamkit as sk\n"
         start += "from streamkit import protocols\n"
-        start += "from streamkit._queues import registry\n"
-        start += "from streamkit._scopes import loaded_libraries\n"
+        start += "from streamkit._queues import registry  # the public calls need a device\n"
+        start += "from streamkit._scopes import loaded_libraries  # the same calls\n"
         return python(start + code, path=path, **options)
 
     return run
@@ -240,7 +240,8 @@ def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     python(
         """
 import streamkit as sk
-from streamkit._scopes import loaded_libraries; from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries  # the public calls need a device
+from streamkit._queues import registry  # the public calls need a device
 try:
     registry.adapter("empty")
 except sk.BackendNotInstalledError as error:

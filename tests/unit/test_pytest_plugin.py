@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 
-from streamkit._cuda import driver
-from streamkit._tools import pytest_plugin
+from streamkit._cuda import driver  # there is no device
+from streamkit._tools import pytest_plugin  # pytest loads it by its name
 from support.programs import python
 
 pytest_plugins = ["pytester"]
@@ -41,7 +41,7 @@ def test_it_imports_nothing_but_pytest_and_the_standard_library():
 import sys
 import pytest
 before = set(sys.modules)
-import streamkit._tools.pytest_plugin
+import streamkit._tools.pytest_plugin  # pytest loads it by its name
 roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 assert not roots - set(sys.stdlib_module_names) - {"streamkit"}, roots
 assert "streamkit.testing" not in sys.modules

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkit as sk
-from streamkit._audit import chrome_trace
-from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.report import Report
-from streamkit._audit.timeline import STYLES
+from streamkit._audit import chrome_trace  # reports are made up here
+from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
+from streamkit._audit.report import Report  # reports are made up here
+from streamkit._audit.timeline import STYLES  # reports are made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.queues import pending
@@ -31,7 +31,7 @@ def small(*operations):
 
 def show(made, capsys, columns=60):
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal
+    from streamkit._audit import terminal  # it prints to a console of the test
 
     terminal.show(made, console.Console(width=columns, highlight=False))
     return capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_a_row_shows_whose_work_is_most_of_each_cell(capsys):
 
 def test_each_librarys_letter_is_on_its_colour_in_the_rows_and_in_the_legend():
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal
+    from streamkit._audit import terminal  # it prints to a console of the test
 
     operations = (
         Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)

@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.page import page_data
-from streamkit._audit.report import Report
-from streamkit._audit.timeline import STYLES
+from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
+from streamkit._audit.page import page_data  # reports are made up here
+from streamkit._audit.report import Report  # reports are made up here
+from streamkit._audit.timeline import STYLES  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from streamkit._base.locks import new_turn_lock, wait_for_turn
+from streamkit._base.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
 
 
 def take(lock, me, act):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from streamkit._base.weak_table import WeakTable
+from streamkit._base.weak_table import WeakTable  # no public name tells what it holds
 
 
 class Thing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import emulator
-from streamkit._queues import keepalive
+from streamkit._queues import keepalive  # what others kept goes first
 from support.gpu.raw import check, driver
 
 LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")

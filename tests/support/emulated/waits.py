@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import streamkit as sk
-from streamkit._waiting import dispatcher as dispatcher_module
-from streamkit._waiting.side_streams import Semaphore
+from streamkit._waiting import dispatcher as dispatcher_module  # what it does now
+from streamkit._waiting.side_streams import Semaphore  # where its thread sleeps
 from support.gpu.raw import Gate
 from support.queues import LONG, eventually, within
 

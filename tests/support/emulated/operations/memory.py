@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import streamkit as sk
-from streamkit._queues import keepalive
+from streamkit._queues import keepalive  # what others kept goes first
 from support.emulated.operations import capturing, foreign, fresh, in_another_context, operation
 from support.emulated.operations.libraries import warp
 from support.gpu.raw import Gate, check, driver
