@@ -33,7 +33,7 @@ def stretch(x: wp.array2d(dtype=float), strength: float, out: wp.array2d(dtype=f
 @wp.kernel
 def sharpen(x: wp.array2d(dtype=float), amount: float, out: wp.array2d(dtype=float)) -> None:
     i, j = wp.tid()
-    blurred = float(0.0)  # noqa: UP018 - Warp's way to declare a variable that a loop changes
+    blurred = wp.float32(0.0)  # a call declares a variable that a loop changes
     for di in range(-1, 2):
         for dj in range(-1, 2):
             row = wp.clamp(i + di, 0, x.shape[0] - 1)
@@ -46,7 +46,7 @@ def sharpen(x: wp.array2d(dtype=float), amount: float, out: wp.array2d(dtype=flo
 @wp.kernel
 def mean(x: wp.array2d(dtype=float), out: wp.array(dtype=float)) -> None:
     i = wp.tid()
-    total = float(0.0)  # noqa: UP018 - Warp's way to declare a variable that a loop changes
+    total = wp.float32(0.0)  # a variable that the loop changes
     for j in range(x.shape[1]):
         total += x[i, j]
     wp.atomic_add(out, 0, total / float(x.shape[0] * x.shape[1]))

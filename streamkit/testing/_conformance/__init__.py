@@ -18,7 +18,7 @@ from streamkit.testing import _gate
 from streamkit.testing._conformance.current_stream import BOUND, CURRENT
 from streamkit.testing._conformance.events import EVENTS
 from streamkit.testing._conformance.streams import CHECKS
-from streamkit.testing._conformance.subject import NotApplicable, Subject
+from streamkit.testing._conformance.subject import NotApplicableError, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Check:
         try:
             with _gate.on_device(subject.device):
                 self._function(subject)
-        except NotApplicable as reason:
+        except NotApplicableError as reason:
             return str(reason)
         except AssertionError:
             if self._waiver is None:

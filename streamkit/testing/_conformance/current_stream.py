@@ -10,7 +10,7 @@ import streamkit as sk
 from streamkit._base import messages
 from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicable
+from streamkit.testing._conformance.subject import NotApplicableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -229,7 +229,7 @@ def bound_keeps_device(subject: Subject) -> None:
     (own,) = subject.streams(1)
     binding = subject.adapter.bind(own)
     if not binding.keeps_device:
-        raise NotApplicable("its binding says that it does not keep the device")
+        raise NotApplicableError("its binding says that it does not keep the device")
     before = _gate.current_context()
     with _entered(binding):
         binding.is_current()

@@ -10,7 +10,7 @@ import streamkit as sk
 from streamkit._base import messages
 from streamkit.protocols import LocatesEvents
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicable, Owner
+from streamkit.testing._conformance.subject import NotApplicableError, Owner
 
 if TYPE_CHECKING:
     from streamkit.testing._conformance.subject import Subject
@@ -114,7 +114,7 @@ def _borrow(subject: Subject, handle: int, owner: Owner) -> Any:
     try:
         return subject.adapter.borrow_event(handle, subject.device, owner)
     except sk.UnsupportedStreamError as error:
-        raise NotApplicable(f"the library cannot wrap an event: {error}") from None
+        raise NotApplicableError(f"the library cannot wrap an event: {error}") from None
 
 
 EVENTS = (

@@ -11,7 +11,7 @@ from streamkit._base import messages
 from streamkit._queues import registry
 from streamkit.protocols import API, Adapter, BindsCurrent, CurrentStream, Events, Traits
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicable, Owner, Subject, references
+from streamkit.testing._conformance.subject import NotApplicableError, Owner, Subject, references
 
 _CAPABILITIES = {
     CurrentStream: ("current", "enter", "leave"),
@@ -88,7 +88,9 @@ def extract_reads_handle(subject: Subject) -> None:
     """Read the handle that the library itself gives, and no wrong device."""
     for stream in subject.streams(2):
         if subject.handle_of is None and not registry.speaks_protocol(stream):
-            raise NotApplicable("no handle_of was given, and its streams lack __cuda_stream__()")
+            raise NotApplicableError(
+                "no handle_of was given, and its streams lack __cuda_stream__()"
+            )
         handle = subject.handle(stream)
         what = f"extract({messages.describe(stream)})"
         queue = subject.adapter.extract(stream)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class NotApplicable(Exception):  # noqa: N818 - a check that does not apply is no error
+class NotApplicableError(Exception):
     """The check cannot be made of this library; the text says why."""
 
 
@@ -64,7 +64,7 @@ class Subject:
     def event(self, stream: object) -> Any:
         """Return an event of the library, recorded on its stream."""
         if self.make_event is None:
-            raise NotApplicable("no make_event was given, which records the library's event")
+            raise NotApplicableError("no make_event was given, which records the library's event")
         return self.make_event(stream)
 
     def current(self) -> Any:
