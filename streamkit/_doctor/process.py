@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY, PER_THREAD
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from streamkit._doctor.installed import Installed, Package
     from streamkit._doctor.report import Driver
-    from streamkit.protocols import Adapter
+    from streamkit.protocols import Adapter, Traits
 
 
 class Process:
@@ -29,7 +29,12 @@ class Process:
 
     def __init__(self) -> None:
         self.context = 0
-        self.standing: dict[str, Standing] = {}  # on the current device
+        self._current: dict[str, _Current] = {}  # on the current device
+
+    @property
+    def standing(self) -> dict[str, Standing]:
+        """The libraries' current streams on the current device."""
+        return {name: current.standing for name, current in self._current.items()}
 
     def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
         """Look at the current device, then at the others in use."""
@@ -44,21 +49,29 @@ class Process:
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
         here = _OnDevice(device)
-        self.standing = here.standing
+        self._current = here.current
         yield from here.check(installed, served)
         for other in range(driver.device_count()):
             if other != device and driver.primary_is_active(other):
                 yield from _OnDevice(other).check(installed, served)
 
 
+class _Current(NamedTuple):
+    """A library's current stream."""
+
+    stream: CudaStream[Any]
+    standing: Standing
+    nonblocking: bool | None
+    """As far as it is known: nothing is asked for it."""
+    starts_on_default: bool
+
+
 class _OnDevice:
     """What the loaded libraries answer for one device, and what is wrong with it."""
 
     def __init__(self, device: int) -> None:
-        self.standing: dict[str, Standing] = {}
         self._device = device
-        self._streams: dict[str, CudaStream[Any]] = {}
-        self._starts_on_default: dict[str, bool] = {}
+        self.current: dict[str, _Current] = {}
 
     def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
         """Ask each loaded library, with the device's primary context current."""
@@ -81,9 +94,7 @@ class _OnDevice:
         if isinstance(adapter, CurrentStream):
             try:
                 stream = wrap(adapter.current(self._device))
-                self.standing[name] = _standing(stream)
-                self._streams[name] = stream
-                self._starts_on_default[name] = traits_of(adapter).starts_on_default
+                self.current[name] = _describe(stream, traits_of(adapter))
             except CaptureError:
                 pass  # its current stream is the legacy one, and the capture is a finding
             except NoDeviceError as error:
@@ -96,9 +107,9 @@ class _OnDevice:
     def _captures(self) -> Iterator[Finding]:
         """Yield the captures that are open on queues which are surely alive."""
         open_on = {
-            standing.handle: repr(self._streams[name])
-            for name, standing in self.standing.items()
-            if standing.capturing
+            current.standing.handle: repr(current.stream)
+            for current in self.current.values()
+            if current.standing.capturing
         }
         for queue in identity.living():
             is_here = queue.device == self._device and queue.handle != LEGACY
@@ -115,47 +126,49 @@ class _OnDevice:
 
     def _moved(self) -> Iterator[Finding]:
         """Yield the libraries whose current stream is not the one that this thread's scopes set."""
-        for name, stream in self._streams.items():
+        for name, (stream, standing, _, starts_on_default) in self.current.items():
             wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
                 yield Finding(
                     "outside-the-scope",
-                    f"{name} stands on {stream!r}, inside the scope of {wanted!r}",
+                    f"the current stream of {name} is {stream!r}, inside the scope of {wanted!r}",
                     "Import it before the scope is entered, and leave what moved it away.",
                     name,
                 )
-            moved = self._starts_on_default[name] and not stream.is_default
-            if wanted is None and moved and not self.standing[name].capturing:
+            moved = starts_on_default and not stream.is_default
+            if wanted is None and moved and not standing.capturing:
                 yield Finding(
                     "left-redirected",
-                    f"{name} stands on {stream!r}, and no scope of this thread put it there",
+                    f"the current stream of {name} is {stream!r}, and no scope of this thread "
+                    "made it so",
                     "Leave the block, or undo the call, that moved it; or enter 'with "
                     "streamkit.use(stream):', so that the other libraries follow.",
                     name,
                 )
 
     def _contexts(self) -> Iterator[Finding]:
-        for name, stream in self._streams.items():
-            if not self.standing[name].primary:
+        for name, (stream, standing, *_) in self.current.items():
+            if not standing.primary:
                 yield Finding(
                     "other-context",
-                    f"{name} stands on {stream!r} of the context {stream.context:#x}, which is not "
-                    f"the primary one of {stream.device}",
+                    f"the current stream of {name} is {stream!r} of the context "
+                    f"{stream.context:#x}, which is not the primary one of {stream.device}",
                     "Give it a stream of the primary context, and order the two: t.wait(s).",
                     name,
                 )
 
     def _frees(self) -> Iterator[Finding]:
         for row in registry.LIBRARIES:
-            standing = self.standing.get(row.name) if row.frees_on_legacy else None
-            if standing is None or standing.kind != "nonblocking":
+            current = self.current.get(row.name) if row.frees_on_legacy else None
+            if current is None or current.standing.kind != "nonblocking":
                 continue
-            if _scope_of(row.name, standing.device) is None:
+            device = current.standing.device
+            if _scope_of(row.name, device) is None:
                 yield Finding(
                     "blocking-mixture",
-                    f"{row.label} stands on a nonblocking stream of {standing.device} and frees "
-                    "its memory on the legacy default one, which does not wait for it: an array "
-                    "that is dropped early is overwritten",
+                    f"the current stream of {row.label} is a nonblocking one of {device}, and "
+                    f"{row.label} frees its memory on the legacy default one, which does not wait "
+                    "for it: an array that is dropped early is overwritten",
                     "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
                     "arrays until their work has run.",
                     row.name,
@@ -163,26 +176,25 @@ class _OnDevice:
 
     def _mixture(self) -> Iterator[Finding]:
         kinds: dict[bool, list[str]] = {True: [], False: []}
-        for name, stream in self._streams.items():
-            nonblocking = stream._live().nonblocking  # noqa: SLF001 - as known: nothing is asked
-            if nonblocking is not None:
-                kinds[nonblocking].append(name)
+        for name, current in self.current.items():
+            if current.nonblocking is not None:
+                kinds[current.nonblocking].append(name)
         if kinds[True] and kinds[False]:
             yield Finding(
                 "blocking-mixture",
-                f"{', '.join(kinds[True])} stand(s) on a nonblocking stream and "
-                f"{', '.join(kinds[False])} on a blocking one: the implicit order with the legacy "
-                "default stream holds for the second alone",
+                f"{', '.join(kinds[True])} use(s) a nonblocking stream and "
+                f"{', '.join(kinds[False])} a blocking one, which alone has the implicit order "
+                "with the legacy default stream",
                 "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
                 "t.wait(s).",
             )
 
 
-def _standing(stream: CudaStream[Any]) -> Standing:
+def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
     queue = stream._live()  # noqa: SLF001 - ``handle`` would note that others may have it now
     defaults = {LEGACY: "legacy default", PER_THREAD: "per-thread default"}
     flags = {True: "nonblocking", False: "blocking", None: "unknown"}
-    return Standing(
+    standing = Standing(
         device=stream.device,
         handle=queue.handle,
         id=queue.id,
@@ -191,6 +203,7 @@ def _standing(stream: CudaStream[Any]) -> Standing:
         context=queue.context,
         primary=queue.primary,
     )
+    return _Current(stream, standing, queue.nonblocking, traits.starts_on_default)
 
 
 def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
