@@ -1,7 +1,6 @@
 """What StreamKit knows of a library without importing it."""
 
-from __future__ import annotations
-
+# Without annotations from __future__: NamedTuple would compile each of them, at every import.
 from typing import NamedTuple
 
 from streamkit._base.messages import DISTRIBUTION
