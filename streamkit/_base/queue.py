@@ -53,6 +53,8 @@ class Queue:
     it returns must hold that record alive.
     """
 
+    __slots__ = ("__weakref__", "device", "handle", "owner", "permanent", "record")
+
     permanent: bool
     """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""
     record: QueueRecord | None

@@ -58,8 +58,9 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
                 "the driver says to which device this stream belongs. Leave the device out.",
             )
     # of values that hold nothing, another object on this queue will be as good
-    is_value = adapter is None or (not queue.permanent and traits_of(adapter).streams_are_values)
-    if owner is not None or not is_value:
+    if owner is not None or not (
+        adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)
+    ):
         queue = _with_owner(queue, owner, adapter, native)
     if found.permanent and queue.permanent:
         found.record = queue
@@ -101,9 +102,11 @@ def _default_record(found: Queue) -> QueueRecord:
 def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
     context, device, primary = driver.stream_context(stream)
     queue = QueueRecord(found.handle, device, found.owner)
-    queue.permanent = found.permanent
+    queue.permanent, queue.id, queue.context = found.permanent, number, context
     queue.nonblocking = driver.stream_is_nonblocking(stream)
-    return _complete(queue, context, primary=primary, number=number)
+    if not primary:
+        queue.primary = False
+    return _known.first(number, queue)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:

@@ -8,7 +8,7 @@ from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, lifetime
-from streamkit._streams.stream import CudaStream, of_queue
+from streamkit._streams.stream import CudaStream
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Stream
 
@@ -33,7 +33,10 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = identity.younger_record(queue, owner)
-    return of_queue(queue, None, int(handle))
+    stream = CudaStream(queue, None)
+    if handle != queue.handle:
+        stream._spelled = int(handle)  # noqa: SLF001 - seldom, so no parameter of every stream
+    return stream
 
 
 Stream.from_handle = staticmethod(from_handle)  # type: ignore[method-assign]  # the same function

@@ -426,7 +426,9 @@ def _wrap_found(
     if device is not None and not is_named:
         found.device = devices.ordinal_of(device)
     queue = identity.identify(found, adapter, obj)
-    stream = of_queue(queue, obj, found.handle)
+    stream = CudaStream(queue, obj)
+    if found.handle != queue.handle:
+        stream._spelled = found.handle  # noqa: SLF001 - seldom, so no parameter of every stream
     if device is not None:
         _check_device(stream, device)
     is_fixed = (
@@ -438,14 +440,6 @@ def _wrap_found(
     if is_fixed and queue.permanent:
         queue.latest = stream  # what is asked for again and again: a library's current stream
     return stream, is_fixed
-
-
-def of_queue(queue: QueueRecord, native: NativeT, handle: int) -> CudaStream[NativeT]:
-    """Return a stream of that queue, whose ``handle`` is spelled as it came."""
-    stream = CudaStream(queue, native)
-    if handle != queue.handle:
-        stream._spelled = handle  # noqa: SLF001 - as a parameter, each ``wrap`` would pay for it
-    return stream
 
 
 def _check_device(stream: CudaStream[Any] | HostStream, device: object) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._base.queue import QueueRecord
 from streamkit._queues import registry  # the public calls need a device
-from streamkit.protocols import Arrays, Queue
+from streamkit.protocols import Arrays
 from support.libraries import need
 
 ADDRESS = 4096
@@ -145,7 +146,7 @@ def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last()
     owners = [Owner() for _ in range(4)]
     gone = [weakref.ref(owner) for owner in owners]
     while owners:
-        queue = Queue(ADDRESS, 0, owners.pop(0))
+        queue = QueueRecord(ADDRESS, 0, owners.pop(0))
         queue.id = -1  # no stream's
         torch_adapter._remember(queue)
     del queue
