@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.metadata
 import itertools
 import platform
@@ -219,9 +220,8 @@ def _numba(device: int, _: contextlib.ExitStack) -> LibraryStreams:
 
 
 def _core(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    from cuda.core import Device
-
-    current = Device(device)
+    core: Any = importlib.import_module("cuda.core")
+    current = core.Device(device)
     current.set_current()
     return LibraryStreams(
         "cuda.core",
