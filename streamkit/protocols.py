@@ -113,14 +113,14 @@ class Stream(Protocol, metaclass=StaticProtocol):
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks.
 
-        ``event`` is anybody's event to record again, of this device (else DeviceMismatchError);
+        ``event`` is any library's event to record again, of this device (else DeviceMismatchError);
         ``timing`` makes the new event measure time (ValueError with an event given);
         ``external`` makes it a node of the graph being captured instead of an edge in it.
         """
 
     @abstractmethod
     def wait(self, other: object, *, external: bool = False) -> None:
-        """Let work submitted from now on run after ``other``: anybody's stream or event.
+        """Let work submitted from now on run after ``other``: any library's stream or event.
 
         On a stream: after all that was submitted to it so far. On an event that was never
         recorded: nothing, as in CUDA. Never blocks the host, except inside ``with s:`` of a host
@@ -247,7 +247,7 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def launch(self, stream: StreamLike | None = None) -> None:
-        """Queue a run of all the work on anybody's stream of the same device; never blocks.
+        """Queue a run of all the work on any library's stream of the same device; never blocks.
 
         None: the stream of this thread's innermost scope; outside of any, ``stream``, ordered
         after what each library's current stream was given before and before what follows there.

@@ -95,7 +95,7 @@ class CudaRecorder:
 
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
-        return self._key(stream._live())  # noqa: SLF001 - ``handle`` would note that it is known
+        return self._key(stream._live())  # ``handle`` would note that others may have it
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, closed ones included.

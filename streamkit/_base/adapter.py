@@ -1,6 +1,6 @@
-"""What a library provides to take part: an adapter, and the capabilities it may add.
+"""What a library provides to take part: an adapter, and the capabilities that it may add.
 
-A module with these names is one. Users of the contract import it from ``streamkit.protocols``.
+Authors of adapters import these from ``streamkit.protocols``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ API = 1
 
 @runtime_checkable
 class Adapter(Protocol):
-    """One library's streams: recognise, extract, build. A module with these names is one.
+    """How one library's streams are read and built: a module or an object with these names.
 
     ``name`` is what users write in ``to(name)`` and the root package of the library's types;
     register it as an entry point of that name in the group ``streamkit.backends``.
 
-    What is special about its library it says by an attribute ``traits``.
+    An optional attribute ``traits`` says what is special about the library.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Adapter(Protocol):
 
 
 class Traits(NamedTuple):
-    """What an adapter may say of its library; an adapter without ``traits`` has these."""
+    """What is special about a library; these are the values of an adapter without ``traits``."""
 
     streams_are_fixed: bool = False
     """One object means one queue for life, so ``wrap`` need not read it again."""
     streams_are_values: bool = False
-    """Its objects destroy nothing, any two on a queue are as good, and they die unannounced: weak
-    references to them are not told."""
+    """Its objects destroy nothing, and any two on a queue can replace each other. Weak references
+    to them do not tell when they die."""
     hides_owners: bool = False
     """The garbage collector cannot see what its objects hold."""
     any_context: bool = False
@@ -64,7 +64,7 @@ class Traits(NamedTuple):
     has_streams: bool = True
     """It has a stream class of its own."""
     starts_on_default: bool = True
-    """Until somebody moves it, its current stream is a default one."""
+    """Its current stream is a default one until a program changes it."""
 
 
 _USUAL = Traits()

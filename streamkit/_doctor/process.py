@@ -191,7 +191,7 @@ class _OnDevice:
 
 
 def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
-    queue = stream._live()  # noqa: SLF001 - ``handle`` would note that others may have it now
+    queue = stream._live()
     defaults = {LEGACY: "legacy default", PER_THREAD: "per-thread default"}
     flags = {True: "nonblocking", False: "blocking", None: "unknown"}
     standing = Standing(

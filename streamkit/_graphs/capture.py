@@ -73,7 +73,7 @@ def capture(
             f"{describe(target)} has no graphs: host work is not captured. Without a GPU call the "
             "block's code again instead of launching a graph."
         )
-    if target._live().handle == LEGACY:  # noqa: SLF001 - no method for users
+    if target._live().handle == LEGACY:
         raise errors.CaptureError(
             f"{describe(target)} is the legacy default stream, which CUDA cannot capture. Capture "
             "on a stream of its own: streamkit.capture() makes one."
@@ -125,7 +125,7 @@ class _Parts:
 
     def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
         self._stream = stream
-        self._queue = stream._live()  # noqa: SLF001 - no method for users; valid if closed inside
+        self._queue = stream._live()  # now, for the block can close the stream
         self._adapters = adapters
         self._library: str | None = None
         self._first: CapturePart = DriverPart(self._queue.handle, mode)

@@ -59,7 +59,7 @@ def _capturing(libraries: Iterable[LoadedLibrary], device: int) -> Queue | None:
 
 def whole(stream: CudaStream[Any]) -> Captured:
     """Return the capture on this stream; CaptureError if it is broken or has ended."""
-    queue = stream._live()  # noqa: SLF001 - no method for users
+    queue = stream._live()
     found = graphs.captured(queue.handle)
     if found is None:
         raise errors.CaptureError(
@@ -120,7 +120,7 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
     The block has left the library, and so its work, there. A library that was back at the end of
     the block is not found.
     """
-    own = stream._live()  # noqa: SLF001 - no method for users
+    own = stream._live()
     number = driver.capture_id(own.handle)
     for library in libraries:
         found, _ = registry.extract(library.current(stream.device_id))
@@ -136,7 +136,7 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
 
 def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
     """Yield the other known queues of the device whose handles must be valid."""
-    own = stream._live()  # noqa: SLF001 - no method for users
+    own = stream._live()
     for queue in identity.living():
         is_other = queue.device == own.device and queue.handle != own.handle
         if is_other and queue.thread is None and identity.is_alive(queue):

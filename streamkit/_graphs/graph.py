@@ -131,7 +131,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _launch_as_a_call(self) -> None:
         """Launch after what the libraries were given before, and before what they get next."""
-        queue = self._stream._live()  # noqa: SLF001 - no method for users
+        queue = self._stream._live()
         with driver.ensure_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *others):
@@ -181,7 +181,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, Any]:
         owned = self._ready()
-        queue = target._live()  # noqa: SLF001 - no method for users
+        queue = target._live()
         if queue.context != self._context:
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."

@@ -249,7 +249,7 @@ class HostStream(Stream, metaclass=Concrete):
         event = other.record() if isinstance(other, HostStream) else other
         if not isinstance(event, HostEvent):
             raise _not_on_host(self, event)
-        mark = event._live()  # noqa: SLF001 - the class is public
+        mark = event._live()
         if mark is not None:
             trace.note(self, "wait", "wait", mark)
             self._put(Wait(mark))

@@ -124,4 +124,4 @@ def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
     held = None if library.lent_by is None else library.lent_by(array)
     # not the array itself if that is lent, or arrays handed to and fro would hold one another
     lent = held.array if isinstance(held, keepalive.ArrayLoan) else array
-    return library.lend(array, keepalive.ArrayLoan(lent, target._live()))  # noqa: SLF001 - no method for users
+    return library.lend(array, keepalive.ArrayLoan(lent, target._live()))

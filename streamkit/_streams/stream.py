@@ -310,7 +310,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             other = wrap(other)
         source = other._queue  # noqa: SLF001 - another of this class
         if source is None or source.thread is not None:
-            source = other._live()  # noqa: SLF001 - another of this class
+            source = other._live()
         ordering.wait_queue(queue, source, external)
 
     def to(self, library: str) -> Any:

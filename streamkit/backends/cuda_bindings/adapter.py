@@ -23,7 +23,7 @@ def extract(obj: Any) -> Queue:
 
 
 def borrow(queue: Queue) -> Any:
-    """Build a ``CUstream``. It cannot hold anything: keep the StreamKit stream beside it."""
+    """Build a ``CUstream``. It cannot hold anything: keep the StreamKit stream too."""
     return driver.CUstream(queue.handle)
 
 
@@ -35,5 +35,5 @@ def event_handle(event: Any) -> int:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Build a ``CUevent``. It cannot hold anything: keep the StreamKit event beside it."""
+    """Build a ``CUevent``. It cannot hold anything: keep the StreamKit event too."""
     return driver.CUevent(handle)

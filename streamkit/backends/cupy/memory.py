@@ -28,7 +28,7 @@ def holders(stream: Any) -> int:
 
 
 _example = _Weak()
-_nobody = holders(_example)
+_NONE = holders(_example)
 _reference = weakref.ref(_example)
 NOTED = holders(_example)
 """How many there are where the only one is StreamKit's own table."""
@@ -45,5 +45,5 @@ def release() -> None:
     for number, stream in _kept.copy().items():
         queue = stream._streamkit_queue
         noted = queue.views.get("cupy") is weakref.ref(stream)
-        if holders(stream) == (NOTED if noted else _nobody):
+        if holders(stream) == (NOTED if noted else _NONE):
             _kept.pop(number, None)

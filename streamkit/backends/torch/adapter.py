@@ -1,4 +1,4 @@
-"""PyTorch: its streams (``torch.cuda.Stream``, ``torch.Stream`` and others), events and tensors.
+"""PyTorch: its streams, events and tensors.
 
 A torch stream is a value: (stream id, device index, device type). torch destroys none, and keeps
 nothing alive for one made from a handle, so the Queue is attached to the object.
@@ -12,6 +12,7 @@ import torch
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
+from streamkit.backends.torch import capture
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "torch"
@@ -175,8 +176,6 @@ def prepare() -> None:
 
 def begins_capture(stream: Any, mode: str) -> Any:
     """Return the part of torch in a capture, which it begins."""
-    from streamkit.backends.torch import capture  # noqa: PLC0415 - for captures only
-
     return capture.Part(stream, mode, bind)
 
 
@@ -219,8 +218,8 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 _recorded: dict[Any, list[Any]] = {}
-"""Of each queue that torch's allocator may ask until the process ends, the first record and the
-last: nobody knows whose owner destroys it."""
+"""Of each queue whose handle torch's allocator remembers, the first record and the last: one of
+their owners destroys the stream, and which one is not known."""
 
 
 def array_device(array: Any) -> int | None:
@@ -255,7 +254,7 @@ def _remember(queue: Any) -> None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build a tensor on memory of somebody else; its storage holds the owner."""
+    """Build a tensor on memory that is not torch's; its storage holds the owner."""
     if array.requires_grad or array.is_conj() or array.is_neg() or array.is_quantized:
         raise messages.cannot_lend(
             array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"

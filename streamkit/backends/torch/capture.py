@@ -30,7 +30,7 @@ class Part:
         self._is_open = self._is_refused = False
 
     def begin(self) -> None:
-        """Begin it; what torch allocates for that is legal beside others' captures too."""
+        """Begin it; what torch allocates for that breaks no other capture."""
         # torch (2.11) ends the process with a graph whose beginning has failed
         with garbage.kept_on_error(self._graph), driver.beside_captures():
             try:
@@ -53,10 +53,10 @@ class Part:
     def abandon(self) -> None:
         """Let torch end an empty capture instead of this one.
 
-        It leaves its allocator and its random numbers in a capture whose end has failed: random
-        numbers then raise for ever.
+        After a capture whose end has failed, torch's allocator and random numbers stay in it: every
+        later random number raises.
         """
-        if self._is_refused:  # torch would refuse to end it, and a capture is somebody else's
+        if self._is_refused:  # torch would refuse to end it, and the capture there is another's
             return
         handle = int(self._stream.cuda_stream)
         if graphs.captured(handle) is not None:
@@ -80,7 +80,7 @@ class Part:
                 torch.cuda.empty_cache()
 
     def _back(self) -> None:
-        """Stand on the stream that captures; whoever began the capture restores where torch was."""
+        """Make the capturing stream torch's current one; the scope restores what was before."""
         self._bind(self._stream).enter()
 
 

@@ -19,7 +19,7 @@ import warp
 
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
-from streamkit.backends.warp import current_stream, diagnosis, memory
+from streamkit.backends.warp import capture, current_stream, diagnosis, memory
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
@@ -179,8 +179,6 @@ def prepare() -> None:
 
 def joins_capture(stream: Any, mode: str) -> Any:
     """Return the part of Warp in a capture that another begins."""
-    from streamkit.backends.warp import capture  # noqa: PLC0415 - for captures only
-
     return capture.Part(stream, mode)
 
 

@@ -54,7 +54,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                 level = _join(stream, is_current, me)
                 if level is not None:
                     return level
-            previous = place._stream  # noqa: SLF001 - see _place
+            previous = place._stream
             try:
                 back = previous._streamkit_set
             except AttributeError:
@@ -63,7 +63,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             try:
                 _levels.append(level)
                 set_native()
-                place._stream = stream  # noqa: SLF001 - see _place
+                place._stream = stream
                 if runtime.default_device is not device:
                     runtime.default_device = device
             except BaseException:  # an interrupt: without this, nobody could undo the move
@@ -87,11 +87,11 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             _lock.remove(me)
 
     def is_current() -> bool:
-        return place._stream is stream and runtime.default_device is device  # noqa: SLF001 - see _place
+        return place._stream is stream and runtime.default_device is device
 
     def set_current() -> None:
         set_native()
-        place._stream = stream  # noqa: SLF001 - see _place
+        place._stream = stream
         if runtime.default_device is not device:
             runtime.default_device = device
 
@@ -121,7 +121,7 @@ def _end(level: _Level, runtime: Any) -> None:
     else:
         _levels[:] = [other for other in _levels if other is not level]
     back()
-    place._stream = previous  # noqa: SLF001 - see _place
+    place._stream = previous
     if runtime.default_device is not default:
         runtime.default_device = default
 
@@ -168,7 +168,7 @@ def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
 def _since_then(stream: Any) -> str:
     """Word what keeps others out of a scope although it is of their stream."""
     place, runtime = _place(stream.device)
-    now = place._stream  # noqa: SLF001 - see _place
+    now = place._stream
     if now is not stream:
         return f", but a block has moved it to {_text(now)} since"
     if runtime.default_device is not stream.device:
@@ -261,7 +261,7 @@ def _native() -> Any:
     """
     if not warp.__version__.startswith("1.19.") or warp_runtime() is None:
         return None
-    native = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_set_stream  # noqa: SLF001 - its path
+    native = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_set_stream
     native.restype = None
     return native
 

@@ -57,13 +57,13 @@ def _lost(device: Any) -> Iterator[Finding]:
 
 
 def _left(device: Any) -> Iterator[Finding]:
-    """Yield a current stream that nobody will put back."""
+    """Yield a current stream that no scope will restore."""
     stream = device.stream
     if stream.owner or stream is device.null_stream or current_stream.is_held():
         return
     yield Finding(
         "left-redirected",
-        f"Warp stands on the stream {int(stream.cuda_stream):#x} of {device.alias}, which is not "
+        f"Warp is on the stream {int(stream.cuda_stream):#x} of {device.alias}, which is not "
         "its own, and no scope of a living thread put it there",
         "Leave the block, or undo the call, that moved it. Where a thread has ended inside a "
         "scope, the next scope in any thread puts Warp back.",

@@ -408,7 +408,7 @@ def warn_of_version() -> None:
 
 
 def warn_of_allocator(device: Any) -> None:
-    """Warn, once, of an allocator that somebody set, and that may free at once."""
+    """Warn, once, of an allocator that the program has set, and that may free at once."""
     allocator = warp.get_device_allocator(device)
     if isinstance(allocator, _managed):
         return
