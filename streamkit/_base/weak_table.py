@@ -26,11 +26,6 @@ class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
         super().__init__()
         self._lock = new_lock()
 
-    def find(self, key: int) -> V | None:
-        """Return the object under this number if it is alive."""
-        found = self.get(key)
-        return None if found is None else found()
-
     def put(self, key: int, value: V) -> None:
         """Note the object, which something else keeps alive, instead of what was noted."""
         self[key] = weakref.ref(value)

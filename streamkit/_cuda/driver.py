@@ -217,10 +217,7 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
 
 def stream_id(stream: int) -> int:
     """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
-    code, number = loader.cu.cuStreamGetId(stream)
-    if code:
-        raise error("cuStreamGetId", code)
-    return int(number)
+    return int(ask("cuStreamGetId", stream))
 
 
 def id_outside_capture(stream: Any) -> int | None:
@@ -253,10 +250,7 @@ def legacy_id() -> int:
 
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
-    code, flags = loader.cu.cuStreamGetFlags(stream)
-    if code:
-        raise error("cuStreamGetFlags", code)
-    return bool(int(flags) & _NONBLOCKING_FLAG)
+    return bool(int(ask("cuStreamGetFlags", stream)) & _NONBLOCKING_FLAG)
 
 
 def stream_priority(stream: int) -> int:

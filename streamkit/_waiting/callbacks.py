@@ -101,30 +101,26 @@ class Call:
 
     def run(self, failed: BaseException | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
+        future = self.future
         self._thread = threading.get_ident()
         try:
-            self._call_function(failed)
+            if not future.set_running_or_notify_cancel():
+                return
+            if failed is None:
+                try:
+                    with self._surroundings():
+                        result = self._call()
+                except BaseException as error:  # noqa: BLE001 - whoever asks the future is told
+                    failed = error
+            if failed is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failed)
         except BaseException:  # noqa: BLE001 - of what the future calls when it is done
-            _log.exception("exception calling callback for %r", self.future)  # as futures do
+            _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
             _pending.discard(self)  # not before: until then it has a thread for itself
-            del self  # an error's frames hold this one
-
-    def _call_function(self, failed: BaseException | None) -> None:
-        future, call, surroundings = self.future, self._call, self._surroundings
-        if not future.set_running_or_notify_cancel():
-            return
-        if failed is not None:
-            future.set_exception(failed)
-            return
-        try:
-            with surroundings():
-                result = call()
-        except BaseException as error:  # noqa: BLE001 - whoever asks the future is told
-            future.set_exception(error)
-            del self, future  # the error's frames hold them
-        else:
-            future.set_result(result)
+            del self, future, failed  # an error's frames hold this one
 
 
 class SerialCalls:

@@ -71,13 +71,15 @@ def block(
     timeout: float | None,
 ) -> None:
     """Block, without the GIL, until ``done()`` or until ``watch`` tells; else TimeoutError."""
-    end = None if timeout is None else time.monotonic() + timeout
-    if _looks(done, end):
+    now = time.monotonic()
+    end = None if timeout is None else now + timeout
+    limit = now + LOOK
+    if _ask(done, limit if end is None else min(limit, end)):
         return
     told = _Told()
     drop = watch(told)
     if drop is None:
-        reached = _naps(done, end)
+        reached = _ask(done, end, _NAP)
     else:
         try:
             reached = told.wait(end)
@@ -87,21 +89,13 @@ def block(
         messages.raise_timeout(what, timeout)
 
 
-def _looks(done: Callable[[], bool], end: float | None) -> bool:
-    limit = time.monotonic() + LOOK
-    if end is not None:
-        limit = min(limit, end)
-    while not done():
-        if time.monotonic() >= limit:
-            return False
-    return True
-
-
-def _naps(done: Callable[[], bool], end: float | None) -> bool:
+def _ask(done: Callable[[], bool], end: float | None, pause: float = 0) -> bool:
+    """Ask ``done()`` until it is true; False at the end."""
     while not done():
         if end is not None and time.monotonic() >= end:
             return False
-        time.sleep(_NAP)
+        if pause:
+            time.sleep(pause)
     return True
 
 

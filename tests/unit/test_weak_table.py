@@ -15,10 +15,10 @@ def test_it_keeps_nothing_alive():
     table = WeakTable()
     thing = Thing()
     table.put(1, thing)
-    assert table.find(1) is thing
+    assert table[1]() is thing
     del thing
     gc.collect()
-    assert table.find(1) is None
+    assert table[1]() is None
     assert list(table.living()) == []
 
 
@@ -28,7 +28,7 @@ def test_a_sweep_takes_the_dead_and_leaves_the_living():
     for number in range(5_000):
         table.put(number, things.get(number) or Thing())
     assert len(table) < 2_500, "the dead are still there"
-    assert all(table.find(number) is thing for number, thing in things.items())
+    assert all(table[number]() is thing for number, thing in things.items())
     assert set(table.living()) == set(things.values())
 
 
@@ -36,10 +36,10 @@ def test_the_first_one_stays_while_it_lives():
     table = WeakTable()
     one, two = Thing(), Thing()
     assert table.first(1, one) is one
-    assert table.first(1, two) is one is table.find(1)
+    assert table.first(1, two) is one is table[1]()
     del one
     gc.collect()
-    assert table.first(1, two) is two is table.find(1)
+    assert table.first(1, two) is two is table[1]()
 
 
 def test_the_first_ones_are_swept_too():
