@@ -14,7 +14,7 @@ import pytest
 import streamkit as sk
 from streamkit._waiting import waits  # the watchdog's calls would be counted
 from support.emulated.faults import ACCEPTED, needed, try_all
-from support.emulated.faulty_operations import CAREFUL, CARELESS
+from support.emulated.faulty_operations import FAULTY, SOUND
 from support.emulated.operations import (
     OPERATIONS,
     Operation,
@@ -96,12 +96,12 @@ def test_what_is_asked_once_for_the_process():
 # -- the suite can fail -----------------------------------------------------------------------
 
 
-def test_a_careful_operation_passes():
-    assert try_all("careful", CAREFUL) == []
+def test_a_sound_operation_passes():
+    assert try_all("sound", SOUND) == []
 
 
-@pytest.mark.parametrize(("prepare", "problem"), CARELESS.items())
-def test_a_careless_operation_is_found(prepare, problem):
+@pytest.mark.parametrize(("prepare", "problem"), FAULTY.items())
+def test_a_faulty_operation_is_found(prepare, problem):
     problems = try_all(prepare.__name__, Operation(prepare, ends=False))
     assert any(problem in found for found in problems), problems
 

@@ -1,4 +1,4 @@
-"""A CUDA context, a gate, cells of device memory, and the players, made once."""
+"""A CUDA context, a gate, cells of device memory, and the subjects, made once."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def cells(gate):
 
 @pytest.fixture
 def device():
-    """The device on which a test plays; a file that plays on each has its own ``device``."""
+    """The device on which a test works; a file that tries each has its own ``device``."""
     return 0
 
 
 @pytest.fixture(params=[0, 1])
 def each_device(request, three):
-    """The device on which the three play, their kernels loaded; what is current stays device 0."""
+    """The device on which the three work, their kernels loaded; device 0 stays the current one."""
     from support.gpu.raw import Cell, check, driver, on_device
     from support.libraries import cuda_devices
 
@@ -70,8 +70,8 @@ def each_device(request, three):
     three["warp"].device = f"cuda:{request.param}"
     with on_device(request.param):
         src, dst = Cell(1), Cell(0)
-        for player in three.values():
-            player.add_one(player.new_stream(), src.pointer, dst.pointer)
+        for subject in three.values():
+            subject.add_one(subject.new_stream(), src.pointer, dst.pointer)
         check(driver.cuCtxSynchronize())
         src.free(), dst.free()
     yield request.param
@@ -90,30 +90,30 @@ def peek(device, gate):
 
 
 @pytest.fixture
-def three(players):
-    """The players whose libraries have a current stream."""
+def three(subjects):
+    """The subjects whose libraries have a current stream."""
     from support.gpu.library_subjects import WITH_CURRENT
 
-    return {name: players(name) for name in WITH_CURRENT}
+    return {name: subjects(name) for name in WITH_CURRENT}
 
 
 @pytest.fixture(scope="session")
-def players(primary_context):
-    """Give each library's player, warmed up: compiling inside a test could wait for the device."""
-    from support.gpu.library_subjects import PLAYERS
+def subjects(primary_context):
+    """Give each library's subject, warmed up: compiling inside a test could wait for the device."""
+    from support.gpu.library_subjects import SUBJECTS
     from support.gpu.raw import Cell, check, driver
 
     made = {}
 
     def get(name: str):
         if name not in made:
-            player = PLAYERS[name]()
+            subject = SUBJECTS[name]()
             check(driver.cuCtxSetCurrent(primary_context))
             src, dst = Cell(1), Cell(0)
-            player.add_one(player.new_stream(), src.pointer, dst.pointer)
+            subject.add_one(subject.new_stream(), src.pointer, dst.pointer)
             check(driver.cuCtxSynchronize())
             assert dst.read() == 2
-            made[name] = player
+            made[name] = subject
         return made[name]
 
     return get
@@ -127,13 +127,13 @@ def workload(primary_context):
 
 
 @pytest.fixture
-def libraries_as_before(players):
+def libraries_as_before(subjects):
     """Have every library with a current stream, which stands afterwards where it stood."""
     import streamkit as sk
     from support.gpu.library_subjects import WITH_CURRENT
 
     for name in WITH_CURRENT:
-        players(name)
+        subjects(name)
     before = {name: stream.handle for name, stream in sk.current_streams().items()}
     assert gc.isenabled()
     yield

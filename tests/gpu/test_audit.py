@@ -37,23 +37,23 @@ def counted(report):
 
 
 @pytest.fixture
-def program(players, cells):
+def program(subjects, cells):
     """Let torch, CuPy and Warp each run one kernel where it stands."""
-    libraries = [players(name) for name in ("torch", "cupy", "warp")]
+    libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
     places = [cells(0.0) for _ in range(4)]
 
     def run():
-        for player, src, dst in zip(libraries, places, places[1:], strict=False):
-            player.add_one_current(src.pointer, dst.pointer)
+        for subject, src, dst in zip(libraries, places, places[1:], strict=False):
+            subject.add_one_current(src.pointer, dst.pointer)
 
     run()
     check(driver.cuCtxSynchronize())
     return run
 
 
-def test_before_three_libraries_run_on_three_queues(players, program):
-    torch, s = players("torch").torch, players("torch").new_stream()
-    warps = stream_id(players("warp").handle_of(players("warp").current()))
+def test_before_three_libraries_run_on_three_queues(subjects, program):
+    torch, s = subjects("torch").torch, subjects("torch").new_stream()
+    warps = stream_id(subjects("warp").handle_of(subjects("warp").current()))
     with sk.audit() as report, torch.cuda.stream(s):
         program()
     work = {one.library: one for one in report.work}
@@ -67,8 +67,8 @@ def test_before_three_libraries_run_on_three_queues(players, program):
         report.assert_one_queue(s)
 
 
-def test_after_they_run_on_one(players, program):
-    s = players("torch").new_stream()
+def test_after_they_run_on_one(subjects, program):
+    s = subjects("torch").new_stream()
     with sk.audit() as report, sk.use(s):
         program()
     assert where(report.work) == [
@@ -256,11 +256,11 @@ def test_more_work_than_a_buffer_holds(torch):
     assert len(report.work) == 3000
 
 
-def test_numbas_kernel_is_known_by_its_name(players, cells):
-    player, src, dst = players("numba"), cells(1), cells(0)
-    stream = player.new_stream()
+def test_numbas_kernel_is_known_by_its_name(subjects, cells):
+    subject, src, dst = subjects("numba"), cells(1), cells(0)
+    stream = subject.new_stream()
     with sk.audit() as report:
-        player.add_one(stream, src.pointer, dst.pointer)
+        subject.add_one(stream, src.pointer, dst.pointer)
     (kernel,) = report.work
     assert (kernel.kind, kernel.library) == ("kernel", "numba"), kernel.name
     assert kernel.queue.key == report._key_of(sk.wrap(stream))

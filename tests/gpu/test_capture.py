@@ -109,9 +109,9 @@ def test_the_legacy_stream_beside_a_blocking_capture():
 
 
 @MODES
-def test_a_scope_inside_a_capture_adds_nothing_to_it(players, mode):
+def test_a_scope_inside_a_capture_adds_nothing_to_it(subjects, mode):
     for name in ("torch", "cupy", "warp"):
-        players(name)
+        subjects(name)
     stream = sk.new_stream(nonblocking=True)
     sk.current_streams()
     with stream:  # builds the views

@@ -28,11 +28,11 @@ def triton_kernel():
 
 
 @pytest.fixture
-def launch(players, cells, triton_kernel):
+def launch(subjects, cells, triton_kernel):
     """Have Triton launch ``dst = src + 1`` wherever it does; compiled and loaded before."""
-    torch = players("torch")
+    torch = subjects("torch")
     for name in ("cupy", "warp"):  # the scope moves all that are imported
-        players(name)
+        subjects(name)
 
     def run(src, dst):
         triton_kernel[(1,)](torch.array(src.pointer), torch.array(dst.pointer))
@@ -59,8 +59,8 @@ def test_a_triton_kernel_in_the_scope_runs_on_its_queue(gate, cells, launch, pee
     assert peek(dst) == 2
 
 
-def test_control_outside_the_scope_triton_does_not_wait(players, gate, cells, launch, peek):
-    stream, torch = sk.new_stream(nonblocking=True), players("torch")
+def test_control_outside_the_scope_triton_does_not_wait(subjects, gate, cells, launch, peek):
+    stream, torch = sk.new_stream(nonblocking=True), subjects("torch")
     src, dst = cells(1), cells(0)
     with sk.use(stream):
         gate.hold(stream.handle)

@@ -272,23 +272,23 @@ def test_no_call_moves_the_current_device(calls, kind, primary_context):
             destroy_stream(kit.raw)
 
 
-def numbers(players, library):
+def numbers(subjects, library):
     """An array of the library on device 1."""
     with on_device(1):
         if library == "torch":
-            array = players("torch").torch.zeros(4, device="cuda:1")
+            array = subjects("torch").torch.zeros(4, device="cuda:1")
         else:
-            array = players("cupy").cupy.zeros(4, dtype="f4")
+            array = subjects("cupy").cupy.zeros(4, dtype="f4")
         check(driver.cuCtxSynchronize())
     return array
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_nor_do_those_that_ask_torch_and_cupy(three, players, library, primary_context):
+def test_nor_do_those_that_ask_torch_and_cupy(three, subjects, library, primary_context):
     for current in (primary_context, 0):  # 0: none
         check(driver.cuCtxSetCurrent(primary_context))
         kit = make_kit(sk.new_stream)
-        array = numbers(players, library)
+        array = numbers(subjects, library)
         with on_device(1):  # where the array's library stands, if nobody says
             sk.current_stream(library)
         check(driver.cuCtxSetCurrent(current))

@@ -37,9 +37,9 @@ def test_2_is_this_threads_own_queue():
 
 
 @pytest.mark.parametrize("library", SPELLING)
-def test_the_librarys_own_default_is_the_legacy_stream(players, library):
-    player = players(library)
-    native = player.default()
+def test_the_librarys_own_default_is_the_legacy_stream(subjects, library):
+    subject = subjects(library)
+    native = subject.default()
     stream = sk.wrap(native)
     assert stream == sk.default_stream() == sk.from_handle(0)
     assert stream.to(library) is native
@@ -49,24 +49,24 @@ def test_the_librarys_own_default_is_the_legacy_stream(players, library):
 
 @pytest.mark.parametrize("spelled", [0, 1])
 @pytest.mark.parametrize("library", SPELLING)
-def test_the_legacy_stream_converts_to_the_librarys_spelling(players, library, spelled):
-    player = players(library)
+def test_the_legacy_stream_converts_to_the_librarys_spelling(subjects, library, spelled):
+    subject = subjects(library)
     view = sk.from_handle(spelled).to(library)
-    assert isinstance(view, player.stream_class())
-    assert player.handle_of(view) == SPELLING[library][0]
+    assert isinstance(view, subject.stream_class())
+    assert subject.handle_of(view) == SPELLING[library][0]
     assert sk.wrap(view) == sk.default_stream()
 
 
 @pytest.mark.parametrize("library", SPELLING)
-def test_the_per_thread_stream_converts_or_is_refused(players, library):
-    player = players(library)
+def test_the_per_thread_stream_converts_or_is_refused(subjects, library):
+    subject = subjects(library)
     expected = SPELLING[library][1]
     if expected is None:
         with pytest.raises(sk.UnsupportedStreamError, match="per-thread"):
             sk.per_thread_stream().to(library)
         return
     view = sk.per_thread_stream().to(library)
-    assert player.handle_of(view) == expected
+    assert subject.handle_of(view) == expected
     assert sk.wrap(view) == sk.per_thread_stream()
 
 
@@ -96,7 +96,7 @@ def test_a_per_thread_stream_refuses_other_threads():
     assert all(here in text and there in text for text in seen.values())
 
 
-def test_torch_handle_0_is_never_a_fresh_pool_stream(players):
+def test_torch_handle_0_is_never_a_fresh_pool_stream(subjects):
     view = sk.default_stream().to("torch")
-    assert view == players("torch").default()
+    assert view == subjects("torch").default()
     assert view.cuda_stream == 0

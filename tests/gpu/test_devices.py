@@ -51,19 +51,19 @@ def test_events_belong_to_their_device():
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
-def test_conversion_keeps_the_device(players, library):
-    player = players(library)
+def test_conversion_keeps_the_device(subjects, library):
+    subject = subjects(library)
     before = current_context()
     stream = sk.new_stream(1)
     view = stream.to(library)
-    assert player.handle_of(view) == stream.handle
+    assert subject.handle_of(view) == stream.handle
     assert sk.wrap(view) == stream
     assert sk.wrap(view).device == "cuda:1"
     assert current_context() == before
 
 
-def test_a_scope_switches_the_device_once_and_back(players):
-    torch, cupy, warp = (players(name) for name in ("torch", "cupy", "warp"))
+def test_a_scope_switches_the_device_once_and_back(subjects):
+    torch, cupy, warp = (subjects(name) for name in ("torch", "cupy", "warp"))
     before = (current_context(), torch.torch.cuda.current_device(), cupy.cupy.cuda.Device().id,
               str(warp.warp.get_device()))  # fmt: skip
     with sk.new_stream(1) as stream:
@@ -82,8 +82,8 @@ def test_a_wrong_device_is_refused():
         sk.from_handle(stream.handle, device=0)
 
 
-def test_torch_streams_of_the_other_device(players, gate):
-    torch = players("torch").torch
+def test_torch_streams_of_the_other_device(subjects, gate):
+    torch = subjects("torch").torch
     native = torch.cuda.Stream(device=1)
     stream = sk.wrap(native)
     assert stream.device == "cuda:1"
@@ -97,8 +97,8 @@ def test_torch_streams_of_the_other_device(players, gate):
     assert int(check(driver.cuCtxGetDevice())) == 0
 
 
-def test_a_thread_without_a_context_is_on_device_0_again(players):
-    torch = players("torch").torch
+def test_a_thread_without_a_context_is_on_device_0_again(subjects):
+    torch = subjects("torch").torch
     there, y = sk.new_stream(1), torch.zeros(1000, device="cuda:1")
 
     def work():

@@ -15,11 +15,11 @@ WITH_CODE = [
 
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_code_of_a_page_runs(path, tmp_path, players):
+def test_the_code_of_a_page_runs(path, tmp_path, subjects):
     found = blocks(path.read_text(encoding="utf-8"))
     if any("sk.audit()" in block.code for block in found if block.runs(99)):
         pytest.importorskip("cupti")  # of CUDA 13 alone
     for name in ("torch", "cupy", "warp"):
-        players(name)  # warmed up: a first use inside a page could wait for the device
+        subjects(name)  # warmed up: a first use inside a page could wait for the device
     if not run(path, tmp_path, cuda_devices()):
         pytest.skip("its code needs more devices")

@@ -16,49 +16,49 @@ from support.gpu.raw import Cell, Gate, busy, check, driver, sync
 SIZE = 256
 
 
-def make_torch(players, stream):
-    return players("torch").torch.ones(SIZE, device="cuda")
+def make_torch(subjects, stream):
+    return subjects("torch").torch.ones(SIZE, device="cuda")
 
 
-def make_cupy(players, stream):
-    return players("cupy").cupy.ones(SIZE, "f4")
+def make_cupy(subjects, stream):
+    return subjects("cupy").cupy.ones(SIZE, "f4")
 
 
-def make_warp(players, stream):
-    return players("warp").warp.ones(SIZE, dtype=float, device="cuda:0")
+def make_warp(subjects, stream):
+    return subjects("warp").warp.ones(SIZE, dtype=float, device="cuda:0")
 
 
-def make_numba(players, stream):
-    return players("numba").cuda.to_device(np.ones(SIZE, "f4"))
+def make_numba(subjects, stream):
+    return subjects("numba").cuda.to_device(np.ones(SIZE, "f4"))
 
 
-def make_numba_bound(players, stream):
-    return make_numba(players, stream).bind(stream.to("numba"))
+def make_numba_bound(subjects, stream):
+    return make_numba(subjects, stream).bind(stream.to("numba"))
 
 
 DLPACK = {
-    "torch": lambda players: players("torch").torch.from_dlpack,
-    "cupy": lambda players: players("cupy").cupy.from_dlpack,
-    "warp": lambda players: players("warp").warp.from_dlpack,
+    "torch": lambda subjects: subjects("torch").torch.from_dlpack,
+    "cupy": lambda subjects: subjects("cupy").cupy.from_dlpack,
+    "warp": lambda subjects: subjects("warp").warp.from_dlpack,
 }
 MAKERS = {"torch": make_torch, "cupy": make_cupy, "warp": make_warp}
 
 
-def into_torch(players):
-    torch = players("torch").torch
+def into_torch(subjects):
+    torch = subjects("torch").torch
     return lambda array: torch.as_tensor(array, device="cuda")
 
 
-def into_warp(players):
-    warp = players("warp").warp
+def into_warp(subjects):
+    warp = subjects("warp").warp
     return lambda array: warp.array(data=array, dtype=float, copy=False, device="cuda:0")
 
 
 INTERFACE = {
     "torch": into_torch,
-    "cupy": lambda players: players("cupy").cupy.asarray,
+    "cupy": lambda subjects: subjects("cupy").cupy.asarray,
     "warp": into_warp,
-    "numba": lambda players: players("numba").cuda.as_cuda_array,
+    "numba": lambda subjects: subjects("numba").cuda.as_cuda_array,
 }
 SHOWN = {**MAKERS, "numba": make_numba, "numba, bound": make_numba_bound}
 BLOCKS = {("cupy", "numba"), ("numba, bound", "cupy")}
@@ -66,11 +66,11 @@ BLOCKS = {("cupy", "numba"), ("numba, bound", "cupy")}
 
 
 @pytest.fixture(params=["torch's", "StreamKit's"])
-def stream(players, request):
+def stream(subjects, request):
     for name in ("torch", "cupy", "warp", "numba"):
-        players(name)
+        subjects(name)
     if request.param == "torch's":
-        return sk.wrap(players("torch").new_stream())
+        return sk.wrap(subjects("torch").new_stream())
     return sk.new_stream(nonblocking=True)
 
 
@@ -94,24 +94,24 @@ def pairs(makers, takers):
 
 
 @pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, DLPACK))
-def test_dlpack_on_a_held_queue_returns_at_once(players, gate, stream, source, taker):
-    take = DLPACK[taker](players)
+def test_dlpack_on_a_held_queue_returns_at_once(subjects, gate, stream, source, taker):
+    take = DLPACK[taker](subjects)
     with stream:
-        take(MAKERS[source](players, stream))  # the first time anything may be compiled
+        take(MAKERS[source](subjects, stream))  # the first time anything may be compiled
         stream.sync()
-        array = MAKERS[source](players, stream)
+        array = MAKERS[source](subjects, stream)
         gate.hold(stream.handle)
         assert not blocks(gate, lambda: take(array))
 
 
 @pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, DLPACK))
-def test_dlpack_makes_the_queue_wait_for_no_other(players, gate, stream, source, taker):
-    take = DLPACK[taker](players)
-    others = [players(name).current() for name in MAKERS]
+def test_dlpack_makes_the_queue_wait_for_no_other(subjects, gate, stream, source, taker):
+    take = DLPACK[taker](subjects)
+    others = [subjects(name).current() for name in MAKERS]
     holder = sk.new_stream(nonblocking=True)
     with stream:
-        take(MAKERS[source](players, stream))
-        array = MAKERS[source](players, stream)
+        take(MAKERS[source](subjects, stream))
+        array = MAKERS[source](subjects, stream)
         check(driver.cuCtxSynchronize())
         gate.hold(holder.handle)
         for other in [*map(sk.wrap, others), sk.default_stream()]:
@@ -120,17 +120,17 @@ def test_dlpack_makes_the_queue_wait_for_no_other(players, gate, stream, source,
 
 
 @pytest.mark.parametrize("taker", DLPACK)
-def test_control_an_array_of_another_queue_is_waited_for(players, gate, stream, taker):
+def test_control_an_array_of_another_queue_is_waited_for(subjects, gate, stream, taker):
     source = "cupy" if taker == "torch" else "torch"
     other = sk.new_stream(nonblocking=True)
     with stream:
-        DLPACK[taker](players)(MAKERS[source](players, stream))
+        DLPACK[taker](subjects)(MAKERS[source](subjects, stream))
     with other:
-        array = MAKERS[source](players, other)
+        array = MAKERS[source](subjects, other)
         check(driver.cuCtxSynchronize())
         gate.hold(other.handle)
         with sk.use(stream, libraries=[taker]):
-            DLPACK[taker](players)(array)
+            DLPACK[taker](subjects)(array)
         stream.record()
         assert busy(stream.handle)
 
@@ -170,7 +170,7 @@ class Unordered:
 
 
 @pytest.fixture
-def adding(players, stream, jax):
+def adding(subjects, stream, jax):
     """An array of some library, and what has JAX add to it; both have worked before."""
 
     def prepare(source):
@@ -178,10 +178,10 @@ def adding(players, stream, jax):
             return jax.dlpack.from_dlpack(array) + 1
 
         with stream:
-            array = MAKERS[source](players, stream)
+            array = MAKERS[source](subjects, stream)
             FILL[source](array)
             add(array).block_until_ready()
-            array = MAKERS[source](players, stream)
+            array = MAKERS[source](subjects, stream)
         check(driver.cuCtxSynchronize())
         return array, add
 
@@ -211,9 +211,9 @@ def test_jax_has_the_host_wait_for_nothing(adding, gate, stream, source):
 
 
 @pytest.mark.parametrize("source", MAKERS)
-def test_jax_waits_for_no_other_queue(players, adding, gate, stream, source):
+def test_jax_waits_for_no_other_queue(subjects, adding, gate, stream, source):
     (array, add), holder = adding(source), sk.new_stream(nonblocking=True)
-    others = [players(name).current() for name in MAKERS]
+    others = [subjects(name).current() for name in MAKERS]
     with stream:
         gate.hold(holder.handle)
         for other in [*map(sk.wrap, others), sk.default_stream()]:
@@ -260,10 +260,10 @@ def computing(jax):
 @pytest.mark.parametrize("taker", DLPACK)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_queue_waits_for_what_jax_computes_and_the_host_does_not(
-    players, stream, computing, taker, ordered
+    subjects, stream, computing, taker, ordered
 ):
     """In the control arm it is another queue that takes the array."""
-    take, cell, other = DLPACK[taker](players), Cell(0), sk.new_stream(nonblocking=True)
+    take, cell, other = DLPACK[taker](subjects), Cell(0), sk.new_stream(nonblocking=True)
     for size in LONG:
         array, value = computing(size)
         with stream if ordered else other:
@@ -284,19 +284,19 @@ def test_a_queue_waits_for_what_jax_computes_and_the_host_does_not(
 
 
 @pytest.mark.parametrize(("source", "taker"), pairs(SHOWN, INTERFACE))
-def test_the_array_interface_blocks_where_the_page_says(players, gate, stream, source, taker):
-    take = INTERFACE[taker](players)
+def test_the_array_interface_blocks_where_the_page_says(subjects, gate, stream, source, taker):
+    take = INTERFACE[taker](subjects)
     with stream:
-        take(SHOWN[source](players, stream))
-        array = SHOWN[source](players, stream)
+        take(SHOWN[source](subjects, stream))
+        array = SHOWN[source](subjects, stream)
         check(driver.cuCtxSynchronize())
         gate.hold(stream.handle)
         assert blocks(gate, lambda: take(array)) is ((source, taker) in BLOCKS)
 
 
 @pytest.mark.parametrize("taker", INTERFACE)
-def test_jax_shows_no_stream_and_forbids_to_write(players, gate, stream, jax, taker):
-    take = INTERFACE[taker](players)
+def test_jax_shows_no_stream_and_forbids_to_write(subjects, gate, stream, jax, taker):
+    take = INTERFACE[taker](subjects)
     array = (jax.numpy.zeros(SIZE, "float32") + 1).block_until_ready()
     with stream:
         if taker == "torch":
@@ -310,13 +310,13 @@ def test_jax_shows_no_stream_and_forbids_to_write(players, gate, stream, jax, ta
 
 
 @pytest.mark.parametrize(("source", "taker"), pairs(MAKERS, INTERFACE))
-def test_the_array_interface_orders_nothing_on_the_device(players, stream, source, taker):
+def test_the_array_interface_orders_nothing_on_the_device(subjects, stream, source, taker):
     """So an array of another queue has to be ordered by hand, but where the host has waited."""
     other, gate = sk.new_stream(nonblocking=True), Gate()
-    take = INTERFACE[taker](players)
+    take = INTERFACE[taker](subjects)
     with other:
-        take(SHOWN[source](players, other))
-        array = SHOWN[source](players, other)
+        take(SHOWN[source](subjects, other))
+        array = SHOWN[source](subjects, other)
         check(driver.cuCtxSynchronize())
         gate.hold(other.handle)
     with stream:
@@ -328,11 +328,11 @@ def test_the_array_interface_orders_nothing_on_the_device(players, stream, sourc
     gate.free()
 
 
-def test_the_remedies(players, gate, stream):
-    cupy, cuda = players("cupy").cupy, players("numba").cuda
+def test_the_remedies(subjects, gate, stream):
+    cupy, cuda = subjects("cupy").cupy, subjects("numba").cuda
     with stream:
-        array = make_cupy(players, stream)
-        bound = make_numba_bound(players, stream)
+        array = make_cupy(subjects, stream)
+        bound = make_numba_bound(subjects, stream)
         check(driver.cuCtxSynchronize())
         gate.hold(stream.handle)
         assert not blocks(gate, lambda: cuda.as_cuda_array(array, sync=False))

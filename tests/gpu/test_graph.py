@@ -85,32 +85,32 @@ def test_the_other_modes_capture_the_same(workload, mode):
 # -- where it runs ----------------------------------------------------------------------------
 
 TARGETS = {
-    "torch": lambda players: players("torch").new_stream(),
-    "CuPy": lambda players: players("cupy").new_stream(),
-    "Warp": lambda players: players("warp").new_stream(),
-    "cuda.core": lambda players: players("cuda.core").new_stream(),
-    "legacy": lambda players: sk.default_stream(),
-    "blocking": lambda players: sk.new_stream(),
-    "nonblocking": lambda players: sk.new_stream(nonblocking=True),
+    "torch": lambda subjects: subjects("torch").new_stream(),
+    "CuPy": lambda subjects: subjects("cupy").new_stream(),
+    "Warp": lambda subjects: subjects("warp").new_stream(),
+    "cuda.core": lambda subjects: subjects("cuda.core").new_stream(),
+    "legacy": lambda subjects: sk.default_stream(),
+    "blocking": lambda subjects: sk.new_stream(),
+    "nonblocking": lambda subjects: sk.new_stream(nonblocking=True),
 }
 
 
-def through_all(players, cells):
+def through_all(subjects, cells):
     """Cells, of which each but the first is one more after the work of one library."""
     chain = [cells(1), cells(0), cells(0), cells(0)]
 
     def work():
         for name, src, dst in zip(WITH_CURRENT, chain, chain[1:], strict=False):
-            players(name).add_one_current(src.pointer, dst.pointer)
+            subjects(name).add_one_current(src.pointer, dst.pointer)
 
     return chain, work
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_graph_runs_on_streams_of_every_library(players, cells, gate, kind):
-    native = TARGETS[kind](players)
+def test_a_graph_runs_on_streams_of_every_library(subjects, cells, gate, kind):
+    native = TARGETS[kind](subjects)
     target, aside = sk.wrap(native), make_stream()
-    chain, work = through_all(players, cells)
+    chain, work = through_all(subjects, cells)
     with sk.capture() as g:
         work()
     g.launch()  # the first one brings it to the device, which could wait for what is held
@@ -130,8 +130,8 @@ def test_a_graph_runs_on_streams_of_every_library(players, cells, gate, kind):
     destroy_stream(aside)
 
 
-def test_a_graph_of_torchs_does_not_run_on_the_per_thread_stream(players, cells):
-    chain, work = through_all(players, cells)
+def test_a_graph_of_torchs_does_not_run_on_the_per_thread_stream(subjects, cells):
+    chain, work = through_all(subjects, cells)
     with sk.capture() as g:
         work()
     with pytest.raises(sk.UnsupportedStreamError, match="per-thread default stream"):
@@ -144,9 +144,9 @@ def test_a_graph_of_torchs_does_not_run_on_the_per_thread_stream(players, cells)
 # -- external records and waits -----------------------------------------------------------------
 
 
-def test_each_launch_makes_an_external_record(players, cells):
+def test_each_launch_makes_an_external_record(subjects, cells):
     """Others wait for a point of the graph that a launch is still held before."""
-    chain, work = through_all(players, cells)
+    chain, work = through_all(subjects, cells)
     copy, event, other = cells(0), sk.new_event(), make_stream()
     with sk.capture() as g:
         work()
@@ -169,8 +169,8 @@ def test_each_launch_makes_an_external_record(players, cells):
     destroy_stream(other)
 
 
-def test_each_launch_waits_for_the_last_record_outside(players, cells):
-    chain, work = through_all(players, cells)
+def test_each_launch_waits_for_the_last_record_outside(subjects, cells):
+    chain, work = through_all(subjects, cells)
     event, other = sk.new_event(), make_stream()
     check(driver.cuEventRecord(event.handle, other))
     with sk.capture() as g:
@@ -250,8 +250,8 @@ BEGUN = {
 
 @pytest.mark.parametrize("begun", BEGUN)
 @pytest.mark.parametrize("recorder", WITH_CURRENT)
-def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
-    player, handle = players(recorder), make_stream()
+def test_three_initiators_and_three_recorders(subjects, cells, begun, recorder):
+    subject, handle = subjects(recorder), make_stream()
     src, dst, copy = cells(1), cells(0), cells(0)
     check(driver.cuCtxSynchronize())
     with BEGUN[begun](handle) as (native, launch):
@@ -260,7 +260,7 @@ def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
         assert stream.is_capturing
         with sk.use(stream), sk.use(stream, ordered=True), stream:
             sk.assert_one_queue()
-            player.add_one_current(src.pointer, dst.pointer)
+            subject.add_one_current(src.pointer, dst.pointer)
         side = sk.new_stream(nonblocking=True)
         side.wait(stream)
         with side:
@@ -288,16 +288,16 @@ def test_three_initiators_and_three_recorders(players, cells, begun, recorder):
     gc.collect()
 
 
-def two_more(player, src, dst):
+def two_more(subject, src, dst):
     """Write ``src + 2`` through an array of the library's own."""
-    if player.name == "warp":
-        between = player.warp.empty(1, dtype=player.warp.float32, device=player.device)
-        player.warp.launch(player.kernel, dim=1, inputs=[player.array(src), between])
-        player.warp.launch(player.kernel, dim=1, inputs=[between, player.array(dst)])
+    if subject.name == "warp":
+        between = subject.warp.empty(1, dtype=subject.warp.float32, device=subject.device)
+        subject.warp.launch(subject.kernel, dim=1, inputs=[subject.array(src), between])
+        subject.warp.launch(subject.kernel, dim=1, inputs=[between, subject.array(dst)])
         return
-    between = player.array(src) + 1
-    library = player.torch if player.name == "torch" else player.cupy
-    library.add(between, 1, out=player.array(dst))
+    between = subject.array(src) + 1
+    library = subject.torch if subject.name == "torch" else subject.cupy
+    library.add(between, 1, out=subject.array(dst))
 
 
 # in a capture that somebody else began, torch and Warp would not keep the memory for it
@@ -313,16 +313,16 @@ ALLOCATES = [
 
 
 @pytest.mark.parametrize(("begun", "recorder"), ALLOCATES)
-def test_a_recorder_allocates_in_a_scope_inside(players, cells, begun, recorder):
-    player, handle = players(recorder), make_stream()
+def test_a_recorder_allocates_in_a_scope_inside(subjects, cells, begun, recorder):
+    subject, handle = subjects(recorder), make_stream()
     src, dst = cells(1), cells(0)
     with sk.from_handle(handle):  # the library's pool for this stream has what it will need
-        two_more(player, src.pointer, dst.pointer)
+        two_more(subject, src.pointer, dst.pointer)
     check(driver.cuCtxSynchronize())
     dst.write(0)
     with BEGUN[begun](handle) as (native, launch):
         with sk.wrap(native):
-            two_more(player, src.pointer, dst.pointer)
+            two_more(subject, src.pointer, dst.pointer)
         assert capturing(handle) == 1
     check(driver.cuCtxSynchronize())
     assert dst.read() == 0
@@ -336,8 +336,8 @@ def test_a_recorder_allocates_in_a_scope_inside(players, cells, begun, recorder)
     gc.collect()
 
 
-def test_a_fork_into_another_librarys_stream(players, cells):
-    torch, cupy = players("torch"), players("cupy")
+def test_a_fork_into_another_librarys_stream(subjects, cells):
+    torch, cupy = subjects("torch"), subjects("cupy")
     a, b, c = cells(1), cells(0), cells(0)
     with sk.capture() as g:
         torch.add_one_current(a.pointer, b.pointer)

@@ -76,7 +76,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_inside_leaves_every_library_usable(workload, players, cells, name):
+def test_a_failure_inside_leaves_every_library_usable(workload, subjects, cells, name):
     fail, words = FAILURES[name]
     if name in REFUSED:
         fail(workload, None)  # it works outside
@@ -89,9 +89,9 @@ def test_a_failure_inside_leaves_every_library_usable(workload, players, cells, 
     del held
     assert not capturing(g.stream.handle)
     assert g.closed
-    for player in WITH_CURRENT:
+    for subject in WITH_CURRENT:
         src, dst = cells(1), cells(0)
-        players(player).add_one_current(src.pointer, dst.pointer)
+        subjects(subject).add_one_current(src.pointer, dst.pointer)
         check(driver.cuCtxSynchronize())
         assert dst.read() == 2
     if name in REFUSED:

@@ -21,8 +21,8 @@ ROUNDS = 200
 
 
 class Torch:
-    def __init__(self, players):
-        self.module = players("torch").torch
+    def __init__(self, subjects):
+        self.module = subjects("torch").torch
 
     def full(self, value):
         return self.module.full((SIZE,), value, device="cuda", dtype=self.module.float32)
@@ -34,17 +34,17 @@ class Torch:
 class TorchOfCupy(Torch):
     """Tensors on memory that CuPy's pool owns."""
 
-    def __init__(self, players):
-        super().__init__(players)
-        self.cupy = Cupy(players)
+    def __init__(self, subjects):
+        super().__init__(subjects)
+        self.cupy = Cupy(subjects)
 
     def full(self, value):
         return self.module.from_dlpack(self.cupy.full(value))
 
 
 class Cupy:
-    def __init__(self, players):
-        self.module = players("cupy").cupy
+    def __init__(self, subjects):
+        self.module = subjects("cupy").cupy
 
     def full(self, value):
         return self.module.full(SIZE, value, dtype="f4")
@@ -61,8 +61,8 @@ class CupyAsync(Cupy):
 
 
 class Warp:
-    def __init__(self, players):
-        self.module = players("warp").warp
+    def __init__(self, subjects):
+        self.module = subjects("warp").warp
 
     def full(self, value):
         return self.module.full(SIZE, value, dtype=float, device="cuda:0")
@@ -111,21 +111,21 @@ def corrupted(library, gate, rounds, hand_over):
 
 
 @each
-def test_control_without_handoff_the_array_is_overwritten(players, gate, kind):
-    library = kind(players)
+def test_control_without_handoff_the_array_is_overwritten(subjects, gate, kind):
+    library = kind(subjects)
     assert corrupted(library, gate, 20, lambda array, _: array) > 10
 
 
 @each
-def test_an_array_that_was_handed_over_is_never_overwritten(players, gate, kind):
-    library = kind(players)
+def test_an_array_that_was_handed_over_is_never_overwritten(subjects, gate, kind):
+    library = kind(subjects)
     assert corrupted(library, gate, ROUNDS, sk.handoff) == 0
 
 
 @each
 @pytest.mark.parametrize("handed", [True, False])
-def test_the_stream_waits_for_the_librarys_current_one(players, gate, kind, handed):
-    library = kind(players)
+def test_the_stream_waits_for_the_librarys_current_one(subjects, gate, kind, handed):
+    library = kind(subjects)
     source, target = streams()
     with source:
         array = library.full(7)
@@ -139,8 +139,8 @@ def test_the_stream_waits_for_the_librarys_current_one(players, gate, kind, hand
     assert type(array) is type(library.full(7))
 
 
-def test_a_tensor_of_torchs_comes_back_as_itself_with_its_gradient(players):
-    torch = players("torch").torch
+def test_a_tensor_of_torchs_comes_back_as_itself_with_its_gradient(subjects):
+    torch = subjects("torch").torch
     source, target = streams()
     tensor = torch.ones(4, device="cuda", requires_grad=True)
     assert sk.handoff(tensor, target) is tensor
@@ -150,8 +150,8 @@ def test_a_tensor_of_torchs_comes_back_as_itself_with_its_gradient(players):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "bool", "complex64"])
-def test_a_tensor_on_foreign_memory_keeps_what_it_is(players, dtype):
-    torch, cupy = players("torch").torch, players("cupy").cupy
+def test_a_tensor_on_foreign_memory_keeps_what_it_is(subjects, dtype):
+    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
     source, target = streams()
     base = torch.from_dlpack(cupy.arange(64, dtype="u1").reshape(4, 16) % 2)
     tensor = base.view(getattr(torch, dtype))[1:, ::2]
@@ -163,16 +163,16 @@ def test_a_tensor_on_foreign_memory_keeps_what_it_is(players, dtype):
     assert torch.equal(lent, tensor)
 
 
-def test_what_cannot_be_lent_says_so(players):
-    torch, cupy = players("torch").torch, players("cupy").cupy
+def test_what_cannot_be_lent_says_so(subjects):
+    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
     tensor = torch.from_dlpack(cupy.ones(4, "f4")).requires_grad_()
     for wrong in (tensor, torch.eye(3, device="cuda").to_sparse()):
         with pytest.raises(TypeError, match="cannot be handed over"):
             sk.handoff(wrong, sk.new_stream())
 
 
-def test_a_stream_that_torch_recorded_is_never_destroyed(players, gate):
-    torch, cupy = players("torch").torch, players("cupy").cupy
+def test_a_stream_that_torch_recorded_is_never_destroyed(subjects, gate):
+    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
     native = cupy.cuda.Stream(non_blocking=True)
     stream, seen = sk.wrap(native), weakref.ref(native)
     tensor = torch.ones(4, device="cuda")
@@ -187,33 +187,33 @@ def test_a_stream_that_torch_recorded_is_never_destroyed(players, gate):
 # -- keep -------------------------------------------------------------------------------------
 
 
-def a_tensor(players):
-    made = Torch(players).full(1)
+def a_tensor(subjects):
+    made = Torch(subjects).full(1)
     return made, weakref.ref(made)
 
 
-def a_cupy_array(players):
-    made = Cupy(players).full(1)
+def a_cupy_array(subjects):
+    made = Cupy(subjects).full(1)
     return made, weakref.ref(made)
 
 
-def a_warp_array(players):
-    made = Warp(players).full(1)
+def a_warp_array(subjects):
+    made = Warp(subjects).full(1)
     return made, weakref.ref(made)
 
 
-def a_numba_array(players):
-    made = players("numba").cuda.device_array(4)
+def a_numba_array(subjects):
+    made = subjects("numba").cuda.device_array(4)
     return made, weakref.ref(made)
 
 
-def a_capsule(players):
-    made = Torch(players).full(1)
+def a_capsule(subjects):
+    made = Torch(subjects).full(1)
     storage = weakref.ref(made)
     return made.__dlpack__(), storage
 
 
-def a_numpy_array(players):
+def a_numpy_array(subjects):
     made = np.ones(4).view()
     return made, weakref.ref(made)
 
@@ -226,10 +226,10 @@ MADE = [a_tensor, a_cupy_array, a_warp_array, a_capsule, a_numpy_array]
     # control arms without numba's, whose free may wait for the device
     [(a_numba_array, True), *((make, kept) for make in MADE for kept in (True, False))],
 )
-def test_what_is_kept_lives_until_the_work_before_has_run(players, gate, make, kept):
-    stream = sk.wrap(players("torch").new_stream())
+def test_what_is_kept_lives_until_the_work_before_has_run(subjects, gate, make, kept):
+    stream = sk.wrap(subjects("torch").new_stream())
     stream.keep()
-    thing, seen = make(players)
+    thing, seen = make(subjects)
     check(driver.cuCtxSynchronize())
     gate.hold(stream.handle)
     if kept:
@@ -242,13 +242,13 @@ def test_what_is_kept_lives_until_the_work_before_has_run(players, gate, make, k
     assert seen() is None
 
 
-def pinned_torch(players, count):
-    made = players("torch").torch.empty(count, pin_memory=True)
+def pinned_torch(subjects, count):
+    made = subjects("torch").torch.empty(count, pin_memory=True)
     return made, made.data_ptr()
 
 
-def pinned_cupy(players, count):
-    players("cupy")
+def pinned_cupy(subjects, count):
+    subjects("cupy")
     import cupyx
 
     made = cupyx.empty_pinned(count, "f4")
@@ -257,12 +257,12 @@ def pinned_cupy(players, count):
 
 @pytest.mark.parametrize("make", [pinned_torch, pinned_cupy])
 @pytest.mark.parametrize("kept", [True, False])
-def test_pinned_memory_of_a_copy_is_not_used_again_before(players, gate, make, kept):
-    cupy = players("cupy").cupy
+def test_pinned_memory_of_a_copy_is_not_used_again_before(subjects, gate, make, kept):
+    cupy = subjects("cupy").cupy
     stream = sk.new_stream(nonblocking=True)
     target = cupy.zeros(SIZE, "f4")
     check(driver.cuCtxSynchronize())
-    staging, pointer = make(players, SIZE)
+    staging, pointer = make(subjects, SIZE)
     (ctypes.c_float * SIZE).from_address(pointer)[:] = [7.0] * SIZE
     gate.hold(stream.handle)
     target.data.copy_from_host_async(ctypes.c_void_p(pointer), 4 * SIZE, stream.to("cupy"))
@@ -270,7 +270,7 @@ def test_pinned_memory_of_a_copy_is_not_used_again_before(players, gate, make, k
         stream.keep(staging)
     del staging
     gc.collect()
-    others = [make(players, SIZE) for _ in range(4)]  # of the same size: the next free ones
+    others = [make(subjects, SIZE) for _ in range(4)]  # of the same size: the next free ones
     for _, address in others:
         (ctypes.c_float * SIZE).from_address(address)[:] = [9.0] * SIZE
     gate.open()
@@ -278,8 +278,8 @@ def test_pinned_memory_of_a_copy_is_not_used_again_before(players, gate, make, k
     assert bool((target == 7).all()) is kept
 
 
-def test_torchs_own_copy_on_the_stream(players, gate):
-    torch = players("torch").torch
+def test_torchs_own_copy_on_the_stream(subjects, gate):
+    torch = subjects("torch").torch
     stream = sk.new_stream(nonblocking=True)
     target = torch.zeros(SIZE, device="cuda")
     torch.cuda.synchronize()
@@ -333,9 +333,9 @@ def is_back(before, after):
 
 
 @pytest.mark.timeout(300)
-def test_keep_leaves_nothing(players):
-    torch, cupy = players("torch").torch, players("cupy").cupy
-    streams = sk.new_stream(), sk.wrap(players("torch").new_stream())
+def test_keep_leaves_nothing(subjects):
+    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
+    streams = sk.new_stream(), sk.wrap(subjects("torch").new_stream())
     made = torch.ones(4, device="cuda"), cupy.ones(4)
 
     def cycle(count):
@@ -350,9 +350,9 @@ def test_keep_leaves_nothing(players):
 @pytest.mark.alone  # for the device's free memory is that of all processes
 @pytest.mark.timeout(300)
 @each
-def test_handoff_leaves_nothing(players, kind):
+def test_handoff_leaves_nothing(subjects, kind):
     """As many handoffs as cycles are asked for, those of all kinds together."""
-    library = kind(players)
+    library = kind(subjects)
     one, other = streams()
     array = library.full(1)
 
@@ -369,8 +369,8 @@ def test_handoff_leaves_nothing(players, kind):
     assert before.free - after.free < 4 << 20
 
 
-def test_who_is_given_the_integer_of_dlpack(players):
-    torch, cupy = players("torch").torch, players("cupy").cupy
+def test_who_is_given_the_integer_of_dlpack(subjects):
+    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
     tensor, array = torch.ones(4, device="cuda"), cupy.ones(4)
     for stream in (sk.new_stream(), sk.default_stream(), sk.from_handle(make_stream())):
         assert type(stream.dlpack_stream) is int

@@ -14,31 +14,31 @@ from support.keepalive import resident_bytes
 CYCLES = int(os.environ.get("STREAMKIT_LEAK_CYCLES", "100000"))
 
 
-def fresh_torch(players):
-    torch = players("torch").torch
+def fresh_torch(subjects):
+    torch = subjects("torch").torch
     return torch.cuda.current_stream
 
 
-def fresh_cupy(players):
-    cupy, native = players("cupy").cupy, players("torch").new_stream()
+def fresh_cupy(subjects):
+    cupy, native = subjects("cupy").cupy, subjects("torch").new_stream()
     return lambda: cupy.cuda.Stream.from_external(native)
 
 
-def fresh_core(players):
-    core, raw = players("cuda.core").core, make_stream()
+def fresh_core(subjects):
+    core, raw = subjects("cuda.core").core, make_stream()
     return lambda: core.Stream.from_handle(raw)
 
 
-def owned(players):
+def owned(subjects):
     return sk.new_stream
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("maker", [fresh_torch, fresh_cupy, fresh_core, owned])
-def test_cycles_leave_nothing(players, maker):
+def test_cycles_leave_nothing(subjects, maker):
     for name in ("torch", "cupy", "warp", "cuda.core", "numba"):
-        players(name)
-    make = maker(players)
+        subjects(name)
+    make = maker(subjects)
     libraries = ("torch", "cupy", "warp", "cuda.core", "numba")
     anchor = sk.new_stream()
 

@@ -7,16 +7,16 @@ import itertools
 import pytest
 
 import streamkit as sk
-from support.gpu.library_subjects import PLAYERS
+from support.gpu.library_subjects import SUBJECTS
 from support.gpu.raw import busy, held, idle, stream_id, sync
 
-PAIRS = list(itertools.permutations(PLAYERS, 2))
+PAIRS = list(itertools.permutations(SUBJECTS, 2))
 pairs = pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])
 
 
 @pairs
-def test_round_trip_keeps_handle_device_and_identity(players, first, second):
-    one, two = players(first), players(second)
+def test_round_trip_keeps_handle_device_and_identity(subjects, first, second):
+    one, two = subjects(first), subjects(second)
     native = one.new_stream()
     stream = sk.wrap(native)
 
@@ -38,9 +38,9 @@ def test_round_trip_keeps_handle_device_and_identity(players, first, second):
 
 @pairs
 def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(  # noqa: PLR0917 - the cases
-    players, gate, cells, peek, first, second
+    subjects, gate, cells, peek, first, second
 ):
-    one, two = players(first), players(second)
+    one, two = subjects(first), subjects(second)
     native = one.new_stream()
     view = sk.wrap(native).to(second)
     src, dst = cells(1), cells(0)
@@ -58,9 +58,9 @@ def test_a_kernel_on_the_converted_stream_runs_on_the_same_queue(  # noqa: PLR09
 
 @pairs
 def test_control_on_a_stream_of_its_own_it_does_not_wait(  # noqa: PLR0917 - the cases
-    players, gate, cells, peek, first, second
+    subjects, gate, cells, peek, first, second
 ):
-    one, two = players(first), players(second)
+    one, two = subjects(first), subjects(second)
     native, own = one.new_stream(), two.new_stream()
     src, dst = cells(1), cells(0)
 
@@ -88,8 +88,8 @@ def produce_and_consume(one, two, gate, cells, order):
 
 
 @pairs
-def test_the_consumer_waits_for_the_held_producer(players, gate, cells, first, second):
-    one, two = players(first), players(second)
+def test_the_consumer_waits_for_the_held_producer(subjects, gate, cells, first, second):
+    one, two = subjects(first), subjects(second)
     _, consumer, result = produce_and_consume(
         one, two, gate, cells, lambda later, earlier: sk.wrap(later).wait(earlier)
     )
@@ -100,8 +100,8 @@ def test_the_consumer_waits_for_the_held_producer(players, gate, cells, first, s
 
 
 @pairs
-def test_control_without_the_wait_it_reads_the_old_value(players, gate, cells, first, second):
-    one, two = players(first), players(second)
+def test_control_without_the_wait_it_reads_the_old_value(subjects, gate, cells, first, second):
+    one, two = subjects(first), subjects(second)
     _, consumer, result = produce_and_consume(one, two, gate, cells, lambda _later, _earlier: None)
     sync(two.handle_of(consumer))
     assert gate.closed
@@ -110,8 +110,8 @@ def test_control_without_the_wait_it_reads_the_old_value(players, gate, cells, f
 
 
 @pairs
-def test_the_consumer_waits_for_the_other_librarys_event(players, gate, first, second):
-    one, two = players(first), players(second)
+def test_the_consumer_waits_for_the_other_librarys_event(subjects, gate, first, second):
+    one, two = subjects(first), subjects(second)
     producer, consumer = one.new_stream(), two.new_stream()
     gate.hold(one.handle_of(producer))
     event = one.new_event(producer)
@@ -127,10 +127,10 @@ def test_the_consumer_waits_for_the_other_librarys_event(players, gate, first, s
 
 
 @pairs
-def test_every_call_returns_while_the_queue_is_held(players, gate, first, second):
+def test_every_call_returns_while_the_queue_is_held(subjects, gate, first, second):
     for name in ("torch", "cupy", "warp"):  # the scope below moves all that are imported
-        players(name)
-    one, two = players(first), players(second)
+        subjects(name)
+    one, two = subjects(first), subjects(second)
     native, other = one.new_stream(), two.new_stream()
     handle = one.handle_of(native)
     gate.hold(handle)

@@ -60,12 +60,12 @@ def test_right_answers_are_the_stream_they_name():
         assert stream.id == stream_id(raw)
 
 
-def test_our_own_protocol_serves_others(players, gate):
+def test_our_own_protocol_serves_others(subjects, gate):
     stream = sk.new_stream(nonblocking=True)
-    cupy, core = players("cupy").cupy, players("cuda.core").core
+    cupy, core = subjects("cupy").cupy, subjects("cuda.core").core
     gate.hold(stream.handle)
     assert cupy.cuda.Stream.from_external(stream).ptr == stream.handle
-    native = players("cuda.core").new_stream()
+    native = subjects("cuda.core").new_stream()
     native.wait(stream)
     assert held(int(native.handle))
     assert core.Stream.from_handle(int(stream)).handle

@@ -13,11 +13,11 @@ from support.gpu.library_subjects import WITH_CURRENT
 from support.gpu.places import (
     current,
     place,
-    playing_on,
     pushed_last,
     stand,
     standing_apart,
     standing_on,
+    working_on,
 )
 from support.gpu.raw import held, idle, make_stream, on_device, sync
 from support.libraries import cuda_devices
@@ -99,7 +99,7 @@ def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa
 def test_control_outside_the_scope_they_do_not_wait(  # noqa: PLR0917 - the cases
     three, gate, peek, device, stream, line
 ):
-    with standing_apart(three, device), playing_on(three, device):
+    with standing_apart(three, device), working_on(three, device):
         gate.hold(stream.handle)
         for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
             three[name].add_one_current(src.pointer, dst.pointer)
@@ -116,7 +116,7 @@ def test_a_pipeline_over_three_libraries_is_in_order_by_the_scope(  # noqa: PLR0
 ):
     with on_device(device):
         line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    with standing_apart(three, device), playing_on(three, device):
+    with standing_apart(three, device), working_on(three, device):
         stream = sk.wrap(three["torch"].current())
         with sk.use(stream) if scoped else contextlib.nullcontext():
             gate.hold(stream.handle)
@@ -142,10 +142,10 @@ def pairs_of(line):
 
 
 def test_the_current_streams_are_the_users_own_objects_again(three):
-    own = {name: player.new_stream() for name, player in three.items()}
+    own = {name: subject.new_stream() for name, subject in three.items()}
     before_all, first = stand(three), current(three)
-    for name, player in three.items():
-        player.make_current(own[name])
+    for name, subject in three.items():
+        subject.make_current(own[name])
     try:
         before = stand(three)
         with sk.new_stream(), sk.use(own["torch"]), sk.wrap(own["cupy"]):
@@ -155,8 +155,8 @@ def test_the_current_streams_are_the_users_own_objects_again(three):
         assert three["cupy"].current() is own["cupy"]
         assert three["warp"].current() is own["warp"]
     finally:
-        for name, player in three.items():
-            player.make_current(first[name])
+        for name, subject in three.items():
+            subject.make_current(first[name])
     assert stand(three) == before_all
 
 
@@ -209,20 +209,20 @@ def bodies(three, device):
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
     kept = []  # a CuPy stream that dies is no longer current
 
-    def new(player):
-        kept.append(player.new_stream())
+    def new(subject):
+        kept.append(subject.new_stream())
         return kept[-1]
 
     def nothing():
         pass
 
     def sets():
-        for player in three.values():
-            player.make_current(new(player))
+        for subject in three.values():
+            subject.make_current(new(subject))
 
     def sets_defaults():
-        for player in three.values():
-            player.make_current(player.default())
+        for subject in three.values():
+            subject.make_current(subject.default())
 
     def enters():
         with (
@@ -258,8 +258,8 @@ def bodies(three, device):
     )
 
 
-def torch_states(player, keep):
-    torch = player.torch
+def torch_states(subject, keep):
+    torch = subject.torch
     foreign = sk.new_stream()
     keep.append(foreign)
     return {
@@ -474,13 +474,13 @@ def test_only_an_ordered_scope_keeps_what_is_before_in_and_after_it_in_order(  #
     three, gate, cells, peek, device, library, first, ordered
 ):
     """``first`` is the queue that is held, from its first work on."""
-    player = three[library]
+    subject = three[library]
     with on_device(device):
         line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    with standing_on(three, library, device) as previous, playing_on(three, device):
+    with standing_on(three, library, device) as previous, working_on(three, device):
         scope = sk.new_stream(device, nonblocking=True)
-        queues = {"previous": player.handle_of(previous), "scope": scope.handle}
-        works = [lambda pair=pair: player.add_one_current(*pair) for pair in pairs_of(line)]
+        queues = {"previous": subject.handle_of(previous), "scope": scope.handle}
+        works = [lambda pair=pair: subject.add_one_current(*pair) for pair in pairs_of(line)]
         if first == "previous":
             gate.hold(queues["previous"])
         works[0]()
@@ -522,17 +522,17 @@ def test_current_stream_names_those_that_differ(three):
 def test_only_what_is_submitted_waits_for_the_queue(  # noqa: PLR0917 - the cases
     three, gate, cells, peek, device, library, submitted
 ):
-    stream, player = sk.new_stream(device), three[library]
+    stream, subject = sk.new_stream(device), three[library]
     with on_device(device):
         src, dst = cells(1), cells(0)
-    with standing_apart(three, device), playing_on(three, device):
+    with standing_apart(three, device), working_on(three, device):
         gate.hold(stream.handle)
         if submitted:
-            assert stream.submit(player.add_one_current, src.pointer, dst=dst.pointer) is None
+            assert stream.submit(subject.add_one_current, src.pointer, dst=dst.pointer) is None
             assert held(stream.handle)
         else:
-            player.add_one_current(src.pointer, dst.pointer)
-            sync(player.handle_of(player.current()))
+            subject.add_one_current(src.pointer, dst.pointer)
+            sync(subject.handle_of(subject.current()))
         assert peek(dst) == (0 if submitted else 2)
         assert gate.closed
         gate.open()

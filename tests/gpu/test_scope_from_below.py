@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 import streamkit as sk
-from support.gpu.places import playing_on, standing_apart
+from support.gpu.places import standing_apart, working_on
 from support.gpu.raw import check, driver, make_stream, on_device
 
 pytest.importorskip("cupti")
@@ -74,8 +74,8 @@ def kernels(three, cells, device):
         src, dst = cells(1).pointer, cells(0).pointer
 
     def run():
-        for player in three.values():
-            player.add_one_current(src, dst)
+        for subject in three.values():
+            subject.add_one_current(src, dst)
 
     return run
 
@@ -83,7 +83,7 @@ def kernels(three, cells, device):
 def test_scopes_give_the_device_nothing_and_wait_for_nothing(  # noqa: PLR0917 - the cases
     three, kernels, device, stream, other, recorded
 ):
-    with standing_apart(three, device), playing_on(three, device):
+    with standing_apart(three, device), working_on(three, device):
         scopes(stream, other)  # builds the views
         kernels()
         check(driver.cuCtxSynchronize())
@@ -100,7 +100,7 @@ def test_scopes_of_many_queues_wait_for_none_of_them(three, kernels, device):
         streams += [sk.new_stream(nonblocking=True) for _ in range(4)]
     for stream in streams:
         stream.to("warp")
-    with standing_apart(three, device), playing_on(three, device):
+    with standing_apart(three, device), working_on(three, device):
         kernels()
         check(driver.cuCtxSynchronize())
         with sk.audit() as report:
@@ -130,8 +130,8 @@ def test_their_work_is_all_there_is_and_the_queues_are_theirs(  # noqa: PLR0917 
 def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
     three, kernels, device, stream
 ):
-    with standing_apart(three, device), playing_on(three, device):
-        before = [sk.wrap(player.current()) for player in three.values()]
+    with standing_apart(three, device), working_on(three, device):
+        before = [sk.wrap(subject.current()) for subject in three.values()]
         with sk.use(stream, libraries=[*three], ordered=True):  # makes what it needs
             pass
         with sk.audit() as report:

@@ -139,9 +139,9 @@ def test_a_recorded_event_can_be_recorded_again(gate):
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
-def test_the_event_of_any_library_is_recorded(players, gate, library):
-    player = players(library)
-    native = player.new_event(player.new_stream())
+def test_the_event_of_any_library_is_recorded(subjects, gate, library):
+    subject = subjects(library)
+    native = subject.new_event(subject.new_stream())
     source, waiting, control = (sk.new_stream(nonblocking=True) for _ in range(3))
     gate.hold(source.handle)
     source.record(native)
@@ -152,14 +152,14 @@ def test_the_event_of_any_library_is_recorded(players, gate, library):
     waiting.sync()
 
 
-def test_the_device_of_a_stream_is_asked_where_cupy_does_not_know_it(players):
-    native = players("cupy").cupy.cuda.Stream.from_external(sk.new_stream())
+def test_the_device_of_a_stream_is_asked_where_cupy_does_not_know_it(subjects):
+    native = subjects("cupy").cupy.cuda.Stream.from_external(sk.new_stream())
     assert native.device_id == -1
     assert sk.wrap(native).device_id == 0
 
 
-def test_a_torch_event_is_created_by_its_first_record(players):
-    torch = players("torch").torch
+def test_a_torch_event_is_created_by_its_first_record(subjects):
+    torch = subjects("torch").torch
     event = torch.cuda.Event()
     wrapped = sk.wrap_event(event)
     assert event.cuda_event == 0 == wrapped.handle
@@ -172,8 +172,8 @@ def test_a_torch_event_is_created_by_its_first_record(players):
     assert event.query()
 
 
-def test_a_torch_event_is_not_recorded_as_a_node_of_its_own(players):
-    event = players("torch").torch.cuda.Event()
+def test_a_torch_event_is_not_recorded_as_a_node_of_its_own(subjects):
+    event = subjects("torch").torch.cuda.Event()
     stream = sk.new_stream()
     for given in (event, sk.wrap_event(event)):
         with pytest.raises(ValueError, match=r"torch.*external"):
@@ -182,8 +182,8 @@ def test_a_torch_event_is_not_recorded_as_a_node_of_its_own(players):
 
 
 @pytest.mark.parametrize("library", ["cupy", "warp", "numba"])
-def test_events_convert_where_the_library_can_wrap_one(players, gate, library):
-    players(library)
+def test_events_convert_where_the_library_can_wrap_one(subjects, gate, library):
+    subjects(library)
     source = sk.new_stream(nonblocking=True)
     gate.hold(source.handle)
     event = source.record()
@@ -201,14 +201,14 @@ def test_events_convert_where_the_library_can_wrap_one(players, gate, library):
 
 
 @pytest.mark.parametrize("library", ["torch", "cuda.core"])
-def test_events_that_cannot_convert_say_what_to_do(players, library):
-    players(library)
+def test_events_that_cannot_convert_say_what_to_do(subjects, library):
+    subjects(library)
     with pytest.raises(sk.UnsupportedStreamError, match="wait"):
         sk.new_stream().record().to(library)
 
 
-def test_waiting_for_the_same_queue_makes_no_driver_call(players, monkeypatch):
-    stream = sk.wrap(players("torch").new_stream())
+def test_waiting_for_the_same_queue_makes_no_driver_call(subjects, monkeypatch):
+    stream = sk.wrap(subjects("torch").new_stream())
     view = sk.wrap(stream.to("cupy"))
     from streamkit._cuda import events  # the driver's calls are refused
 
@@ -275,8 +275,8 @@ def test_close_returns_at_once_and_the_object_is_unusable(gate):
     stream.close()
 
 
-def test_an_owned_stream_lives_as_long_as_its_last_view(players, cells):
-    player = players("cupy")
+def test_an_owned_stream_lives_as_long_as_its_last_view(subjects, cells):
+    subject = subjects("cupy")
     stream = sk.new_stream(nonblocking=True)
     number, view = stream.id, stream.to("cupy")
     stream.close()
@@ -284,14 +284,14 @@ def test_an_owned_stream_lives_as_long_as_its_last_view(players, cells):
     gc.collect()
     assert stream_id(view.ptr) == number
     src, dst = cells(1), cells(0)
-    player.add_one(view, src.pointer, dst.pointer)
+    subject.add_one(view, src.pointer, dst.pointer)
     view.synchronize()
     assert dst.read() == 2
     assert sk.wrap(view).id == number
 
 
-def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(players):
-    players("torch")
+def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(subjects):
+    subjects("torch")
     stream = sk.new_stream(priority=-3)
     number = stream.id
     stream.to("torch")
@@ -301,9 +301,9 @@ def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(players):
     assert number in {other.id for other in others}
 
 
-def test_a_parked_stream_that_was_given_out_is_parked_again(players):
+def test_a_parked_stream_that_was_given_out_is_parked_again(subjects):
     """The allocator that saw it before still remembers its handle."""
-    players("torch")
+    subjects("torch")
     stream = sk.new_stream(priority=-2)
     number = stream.id
     stream.to("torch")
@@ -315,8 +315,8 @@ def test_a_parked_stream_that_was_given_out_is_parked_again(players):
         assert stream.id == number
 
 
-def test_a_busy_parked_stream_is_not_given_out(players, gate):
-    players("torch")
+def test_a_busy_parked_stream_is_not_given_out(subjects, gate):
+    subjects("torch")
     stream = sk.new_stream(priority=-4)
     number = stream.id
     stream.to("torch")
@@ -360,30 +360,30 @@ class Foreign:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "warp", "cuda.core", "numba"])
-def test_a_dropped_owner_does_not_invalidate_a_view(players, cells, library):
-    player = players(library)
+def test_a_dropped_owner_does_not_invalidate_a_view(subjects, cells, library):
+    subject = subjects(library)
     owner = Foreign()
     number = stream_id(owner.raw)
     view = sk.wrap(owner).to(library)
     del owner
     gc.collect()
     assert Foreign.alive == 1
-    assert stream_id(player.handle_of(view)) == number
+    assert stream_id(subject.handle_of(view)) == number
     if library != "numba":  # numba keeps the last streams it launched on
         src, dst = cells(1), cells(0)
-        player.add_one(view, src.pointer, dst.pointer)
-        sync(player.handle_of(view))
+        subject.add_one(view, src.pointer, dst.pointer)
+        sync(subject.handle_of(view))
         assert dst.read() == 2
     del view
     gc.collect()
     assert Foreign.alive == 0, "the view was dropped and its owner is still held"
 
 
-def test_the_second_owner_of_a_queue_is_kept_by_its_views(players):
+def test_the_second_owner_of_a_queue_is_kept_by_its_views(subjects):
     """Nobody knows which of two owners destroys the handle, so each is kept by what it made."""
-    players("torch")
+    subjects("torch")
     owner = Foreign()
-    stranger = sk.wrap(players("cupy").cupy.cuda.Stream.from_external(owner))
+    stranger = sk.wrap(subjects("cupy").cupy.cuda.Stream.from_external(owner))
     view = sk.wrap(owner).to("torch")
     number = stream_id(owner.raw)
     del owner
@@ -407,9 +407,9 @@ def test_from_handle_keeps_its_owner():
     assert Foreign.alive == 0
 
 
-def test_one_warp_view_for_a_queue_however_often_converted(players):
-    warp = players("warp").warp
-    native = players("torch").new_stream()
+def test_one_warp_view_for_a_queue_however_often_converted(subjects):
+    warp = subjects("warp").warp
+    native = subjects("torch").new_stream()
     view = sk.wrap(native).to("warp")
     other = sk.wrap(sk.wrap(native).to("cupy")).to("warp")
     assert view is other is sk.from_handle(native.cuda_stream).to("warp")
@@ -421,14 +421,14 @@ def test_one_warp_view_for_a_queue_however_often_converted(players):
     assert sk.from_handle(own_default.cuda_stream).to("warp") is own_default
 
 
-def test_no_call_outside_use_changes_the_current_context(players):
+def test_no_call_outside_use_changes_the_current_context(subjects):
     for context in (current_context(), 0):
         check(driver.cuCtxSetCurrent(context))
         stream = sk.new_stream()
         sk.default_stream(0).record()
-        sk.wrap(players("torch").new_stream()).wait(stream)
+        sk.wrap(subjects("torch").new_stream()).wait(stream)
         for library in ("torch", "cupy", "warp", "cuda.core", "numba"):
-            players(library)
+            subjects(library)
             check(driver.cuCtxSetCurrent(context))
             stream.to(library)
             assert current_context() == context, library
@@ -442,7 +442,7 @@ def test_no_call_outside_use_changes_the_current_context(players):
         assert current_context() == (context or (stream.context if cuda_devices() > 1 else 0))
 
 
-def test_streams_of_another_context_order_but_do_not_convert(players):
+def test_streams_of_another_context_order_but_do_not_convert(subjects):
     device = check(driver.cuDeviceGet(0))
     arguments = (None, 0, device) if driver.CUDA_VERSION >= 13000 else (0, device)
     context = check(driver.cuCtxCreate(*arguments))
@@ -455,7 +455,7 @@ def test_streams_of_another_context_order_but_do_not_convert(players):
     stream.record(timing=True).sync()
     stream.sync()
     for library in ("torch", "cupy", "warp", "numba"):
-        players(library)
+        subjects(library)
         with pytest.raises(sk.UnsupportedStreamError, match="context"):
             stream.to(library)
     with pytest.raises(sk.UnsupportedStreamError, match="context"), sk.use(stream):
@@ -466,15 +466,15 @@ def test_streams_of_another_context_order_but_do_not_convert(players):
     check(driver.cuCtxDestroy(context))
 
 
-def test_wrap_refuses_a_closed_cuda_core_stream(players):
-    native = players("cuda.core").new_stream()
+def test_wrap_refuses_a_closed_cuda_core_stream(subjects):
+    native = subjects("cuda.core").new_stream()
     native.close()
     with pytest.raises(sk.StreamClosedError):
         sk.wrap(native)
 
 
-def test_generic_torch_streams_and_tensors(players):
-    torch = players("torch").torch
+def test_generic_torch_streams_and_tensors(subjects):
+    torch = subjects("torch").torch
     generic = torch.accelerator.current_stream()
     assert sk.wrap(generic) == sk.default_stream()
     own = torch.Stream("cuda")

@@ -240,29 +240,29 @@ def test_the_recipe_for_thread_pools(three, device, scoped):
         ]
 
 
-def assert_on(players, stream):
+def assert_on(subjects, stream):
     """Have each of them stand on the stream in this thread, by its own API."""
-    for player in players:
-        assert player.handle_of(player.current()) == stream.handle, player.name
+    for subject in subjects:
+        assert subject.handle_of(subject.current()) == stream.handle, subject.name
 
 
-def error_of_a_sum(players, streams, chance):
+def error_of_a_sum(subjects, streams, chance):
     """Compute a sum over two nested scopes of random streams; return by how much it is wrong."""
-    torch, cupy, *warps = players
-    names, value = [player.name for player in players], chance.randrange(100)
+    torch, cupy, *warps = subjects
+    names, value = [subject.name for subject in subjects], chance.randrange(100)
     first, second = chance.choice(streams), chance.choice(streams)
     with sk.use(first, libraries=names, ordered=chance.random() < 0.3):
-        assert_on(players, first)
+        assert_on(subjects, first)
         x = torch.torch.full((257,), value, device="cuda", dtype=torch.torch.float32)
         with sk.use(second, libraries=names):
-            assert_on(players, second)
+            assert_on(subjects, second)
             second.wait(first)
             y = cupy.cupy.from_dlpack(x) * 2
-            for player in warps:
-                z = player.warp.from_dlpack(y)
-                player.warp.launch(player.kernel, dim=1, inputs=[z, z])  # y[0] += 1
+            for subject in warps:
+                z = subject.warp.from_dlpack(y)
+                subject.warp.launch(subject.kernel, dim=1, inputs=[z, z])  # y[0] += 1
             total = int(y.sum())
-        assert_on(players, first)
+        assert_on(subjects, first)
         first.wait(second)  # x and y go back to their pools behind what used them
     return total - (257 * 2 * value + len(warps))
 
@@ -280,15 +280,15 @@ def test_eight_threads_of_random_scopes_and_sums(three, device, seconds):
 
     def run(index):
         chance = random.Random(index)  # noqa: S311 - a test's dice
-        players = (torch, cupy, warp) if index == 0 else (torch, cupy)
+        subjects = (torch, cupy, warp) if index == 0 else (torch, cupy)
         try:
             with on_device(device):
                 streams = [sk.new_stream(), sk.new_stream(), sk.wrap(cupy.new_stream())]
-                before = [player.current() for player in players]
+                before = [subject.current() for subject in subjects]
             while time.monotonic() < end:
-                wrong = error_of_a_sum(players, streams, chance)
+                wrong = error_of_a_sum(subjects, streams, chance)
                 with on_device(device):
-                    after = [player.current() for player in players]
+                    after = [subject.current() for subject in subjects]
                 if wrong or after != before:
                     failures.append((index, rounds[index], wrong, after, before))
                 rounds[index] += 1

@@ -56,8 +56,8 @@ def test_await_ends_when_the_queue_has_run_and_not_before(held, gate, of):
     asyncio.run(main())
 
 
-def test_await_of_a_torch_event_and_stream(players, gate):
-    torch = players("torch").torch
+def test_await_of_a_torch_event_and_stream(subjects, gate):
+    torch = subjects("torch").torch
     stream, event = torch.cuda.Stream(), torch.cuda.Event()
     gate.hold(stream.cuda_stream)
     event.record(stream)
@@ -74,9 +74,9 @@ def test_await_of_a_torch_event_and_stream(players, gate):
     assert event.query()
 
 
-def test_the_median_await_wakes_up_within_a_millisecond(players, record_property):
+def test_the_median_await_wakes_up_within_a_millisecond(subjects, record_property):
     """The one figure that is promised. The work's own time is measured by events, and taken off."""
-    torch = players("torch").torch
+    torch = subjects("torch").torch
     stream = torch.cuda.Stream()
     s, late = sk.wrap(stream), []
 
@@ -159,12 +159,12 @@ print({{future.result(10) for future in futures}})
     assert done.stdout == "before 0\nwith all of them waiting 0 True False\n{0}\n", done.stderr
 
 
-def test_ten_thousand_functions_that_allocate_log_and_take_locks(players):
+def test_ten_thousand_functions_that_allocate_log_and_take_locks(subjects):
     """While other threads hold the GIL in turn. None deadlocks, and all are in order.
 
     Every hundredth gives all memory back first, so that it frees and allocates in the driver.
     """
-    torch = players("torch").torch
+    torch = subjects("torch").torch
     streams = [sk.wrap(torch.cuda.Stream()) for _ in range(8)]
     seen = [[] for _ in streams]
 
@@ -229,8 +229,8 @@ def test_sync_in_many_threads(held, gate):
     together(16, lambda number: streams[number % 8].sync(timeout=LONG))
 
 
-def test_a_function_may_call_cuda_with_the_streams_device_current(players):
-    torch, stream = players("torch").torch, sk.new_stream()
+def test_a_function_may_call_cuda_with_the_streams_device_current(subjects):
+    torch, stream = subjects("torch").torch, sk.new_stream()
 
     def work():
         with sk.use(stream, libraries=["torch"]):

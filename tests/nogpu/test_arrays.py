@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._base.queue import QueueRecord
+from streamkit._base.queue import QueueRecord  # the public calls need a device
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Arrays
 from support.libraries import need

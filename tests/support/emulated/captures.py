@@ -12,7 +12,7 @@ import pytest
 
 from streamkit._queues import active_captures  # no capture may stay listed
 from streamkit.backends.warp import adapter as warp_adapter  # Warp's part cannot run here
-from support.emulated.state_snapshot import Standing
+from support.emulated.state_snapshot import StateSnapshot
 from support.gpu.raw import check, driver
 
 
@@ -20,7 +20,7 @@ from support.gpu.raw import check, driver
 def nothing_left(warp, monkeypatch):
     """Whatever a test does: Warp, contexts, capture mode and collector are as before."""
     monkeypatch.delattr(warp_adapter, "joins_capture")
-    before, collects = Standing(), gc.isenabled()
+    before, collects = StateSnapshot(), gc.isenabled()
     yield
     assert before.differences() == {}
     assert gc.isenabled() is collects

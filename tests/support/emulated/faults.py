@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import emulator
 import streamkit as sk
-from support.emulated.state_snapshot import Standing, alive
+from support.emulated.state_snapshot import StateSnapshot, alive
 from support.gpu.raw import driver
 
 if TYPE_CHECKING:
@@ -192,10 +192,10 @@ KEPT = {
 class Undo(contextlib.ExitStack):
     """What an operation needs undone, and how everything has to stand if it fails."""
 
-    expected: Standing | None = None
+    expected: StateSnapshot | None = None
 
     def expect_what_is_now(self) -> None:
-        self.expected = Standing()
+        self.expected = StateSnapshot()
 
 
 def try_all(name: str, operation: Any) -> list[str]:
@@ -239,10 +239,10 @@ def try_one(name: str, operation: Any, *trial: Fault) -> list[str]:
     """Try it with these calls failing, then once more on the same objects; say what is wrong."""
     problems: list[str] = []
     may_stay = {what for what, where in STAYS if any(where(name, fault) for fault in trial)}
-    before, live = Standing(), alive()
+    before, live = StateSnapshot(), alive()
     with unraisable(problems), Undo() as undo:
         call = operation.prepare(undo)
-        expected = undo.expected or Standing()
+        expected = undo.expected or StateSnapshot()
         for fault in trial:
             emulator.fail(fault.function, fault.code, nth=fault.nth)
         error = error_of(call)
@@ -263,7 +263,7 @@ def try_one(name: str, operation: Any, *trial: Fault) -> list[str]:
 def try_again(operation: Any) -> list[str]:
     """Try it with nothing failing, after something did."""
     problems: list[str] = []
-    before, live = Standing(), alive()
+    before, live = StateSnapshot(), alive()
     with unraisable(problems):
         if error := error_of(lambda: try_whole(operation)):
             problems.append(f"then, on new objects, {error!r}")
@@ -297,7 +297,7 @@ def wrong_outcome(
     return [f"raised {error!r}" if error else "succeeded all the same"]
 
 
-def moved(before: Standing, may_stay: Container[str] = ()) -> list[str]:
+def moved(before: StateSnapshot, may_stay: Container[str] = ()) -> list[str]:
     """What stands elsewhere than before; it is put back."""
     differences = before.differences()
     before.restore()

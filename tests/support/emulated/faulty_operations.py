@@ -16,7 +16,7 @@ def ask(function, *arguments):
     return answers[0] if answers else None
 
 
-def careful(undo):
+def sound(undo):
     raw = foreign(undo).handle
 
     def call():
@@ -157,7 +157,7 @@ def fails_in_a_destructor(undo):
     return call
 
 
-CARELESS = {
+FAULTY = {
     forgets_an_event: "left alive: {'events': 1}",
     swallows_the_code: "succeeded all the same",
     tells_another_code: "raised DriverError('cuStreamQuery', 'CUDA_ERROR_UNKNOWN', 999)",
@@ -170,4 +170,4 @@ CARELESS = {
     works_no_more: "then, on the same objects, ",
     fails_in_a_destructor: "unraisable: ValueError()",
 }
-CAREFUL = Operation(careful, ends=False)
+SOUND = Operation(sound, ends=False)

@@ -24,7 +24,7 @@ def alive():
     return {kind: emulator.live(kind) for kind in LIVE}
 
 
-class Standing:
+class StateSnapshot:
     """This thread's contexts and capture mode, and Warp's streams and default device."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Standing:
 
     def differences(self):
         """What is otherwise now, each with its text."""
-        now = Standing()
+        now = StateSnapshot()
         pairs = {
             "the contexts": (self.contexts, now.contexts),
             "the capture mode": (self.mode.name, now.mode.name),

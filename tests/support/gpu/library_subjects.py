@@ -1,4 +1,4 @@
-"""The libraries as players of one game: each has a stream class and a kernel ``dst = src + 1``.
+"""The libraries that tests are about: each has a stream class and a kernel ``dst = src + 1``.
 
 What each does is its own public way of doing it, on its own objects.
 """
@@ -15,7 +15,7 @@ from support.libraries import need
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 
 
-class Player:
+class Subject:
     """One library: ``new_stream``, ``handle_of`` and ``add_one`` are all its own API."""
 
     name: ClassVar[str]
@@ -46,7 +46,7 @@ def _interface(pointer: int) -> SimpleNamespace:
     )  # fmt: skip
 
 
-class Torch(Player):
+class Torch(Subject):
     name = lane = "torch"
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Torch(Player):
         return event
 
 
-class Cupy(Player):
+class Cupy(Subject):
     name = lane = "cupy"
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Cupy(Player):
         return stream.record()
 
 
-class Warp(Player):
+class Warp(Subject):
     name = lane = "warp"
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Warp(Player):
         self.warp.config.quiet = True
         self.warp.init()
         self.kernel = _warp_kernel()
-        self.device = "cuda:0"  # where a test plays
+        self.device = "cuda:0"  # where a test works
 
     def new_stream(self):
         return self.warp.Stream(self.device)
@@ -174,7 +174,7 @@ def _warp_kernel():
     return add_one
 
 
-class Core(Player):
+class Core(Subject):
     name, lane = "cuda.core", "cuda"
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Core(Player):
         return stream.record()
 
 
-class Numba(Player):
+class Numba(Subject):
     name = lane = "numba"
 
     def __init__(self) -> None:
@@ -245,5 +245,5 @@ class Numba(Player):
         return event
 
 
-PLAYERS = {player.name: player for player in (Torch, Cupy, Warp, Core, Numba)}
+SUBJECTS = {subject.name: subject for subject in (Torch, Cupy, Warp, Core, Numba)}
 WITH_CURRENT = ("torch", "cupy", "warp")

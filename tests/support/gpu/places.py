@@ -25,26 +25,26 @@ def stand(three):
 
 def pushed_last(three, device):
     """To what CuPy goes back after a ``with``: what was pushed last, whatever was set since."""
-    player = three["cupy"]
+    subject = three["cupy"]
     with on_device(device):
-        now = player.current()
-        with player.new_stream():
+        now = subject.current()
+        with subject.new_stream():
             pass
-        found = player.current()
-        player.make_current(now)
+        found = subject.current()
+        subject.make_current(now)
     return found
 
 
 def current(three):
-    """The current stream of each library where it plays."""
-    return {name: player.current() for name, player in three.items()}
+    """The current stream of each library where it works."""
+    return {name: subject.current() for name, subject in three.items()}
 
 
 def place(three, streams, device):
-    """Make each library's stream current where it plays."""
+    """Make each library's stream current where it works."""
     with on_device(device):  # CuPy takes no stream of another
-        for name, player in three.items():
-            player.make_current(streams[name])
+        for name, subject in three.items():
+            subject.make_current(streams[name])
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def standing_apart(three, device):
         first = current(three)
     try:
         with on_device(device):
-            own = {name: player.new_stream() for name, player in three.items()}
+            own = {name: subject.new_stream() for name, subject in three.items()}
         place(three, own, device)
         yield own
     finally:
@@ -74,7 +74,7 @@ def standing_on(three, library, device, stream=None):
 
 
 @contextlib.contextmanager
-def playing_on(three, device):
+def working_on(three, device):
     """The device current for the driver and for Warp, which has a default device of its own."""
     warp = three["warp"].warp
     before = warp.get_device()
