@@ -27,7 +27,7 @@ class CudaRecorder:
         self._began = self._ended = 0
         self._records, self._own = Records(), list[tuple[int, int]]()
         self._queues: Queues | None = None
-        self._met: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
+        self._remembered: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
         self._synced = False
 
     def start(self) -> None:
@@ -38,9 +38,9 @@ class CudaRecorder:
         self._cupti = collector.open()
         # its own, for the next audit can begin before this one reads them
         self._records, self._own = collector.records, collector.own
-        identity.watch(self._meet)
+        identity.watch(self._remember_name)
         for queue in filter(identity.is_alive, identity.living()):
-            self._meet(queue)
+            self._remember_name(queue)
         self._began = self._cupti.get_timestamp()
 
     def sync(self) -> None:
@@ -48,7 +48,7 @@ class CudaRecorder:
         if loader.is_forked:
             raise messages.forked()
         self._ended = self._cupti.get_timestamp()
-        contexts = self._learn_queues()
+        contexts = self._find_queues()
         for context in contexts:
             begun = self._cupti.get_timestamp()
             driver.sync_context(context)
@@ -59,14 +59,14 @@ class CudaRecorder:
         """End. Everything that has run is recorded when it returns."""
         if self._cupti is None:
             return
-        identity.unwatch(self._meet)
+        identity.unwatch(self._remember_name)
         if loader.is_forked:  # CUPTI is the parent's
             return
         try:
             self._ended = self._ended or self._cupti.get_timestamp()
             if self._queues is None:  # the block raised
                 with contextlib.suppress(Exception):  # it is the block's error that counts
-                    self._learn_queues()
+                    self._find_queues()
         finally:
             collector.close()
 
@@ -107,11 +107,11 @@ class CudaRecorder:
             return queues.with_id(stream)
         with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
             return queues[self.key_of(stream)]
-        return self._met.get(stream.id)
+        return self._remembered.get(stream.id)
 
     def _known_queues(self) -> Queues:
         if self._queues is None:
-            self._queues = Queues({named.key: named for named in self._met.values()}, {})
+            self._queues = Queues({named.key: named for named in self._remembered.values()}, {})
         return self._queues
 
     def _key(self, queue: QueueRecord) -> tuple[int, int]:
@@ -123,18 +123,18 @@ class CudaRecorder:
         cupti = self._cupti
         return cupti.get_context_id(context), cupti.get_stream_id_ex(context, handle, 0)
 
-    def _meet(self, queue: QueueRecord) -> None:
+    def _remember_name(self, queue: QueueRecord) -> None:
         """Remember whose queue it is, unless it captures: asking could break the capture."""
-        if queue.id is None or queue.id in self._met or queue.is_default:
+        if queue.id is None or queue.id in self._remembered or queue.is_default:
             return
         with contextlib.suppress(Exception):  # the end names those that can be named
             if driver.capture_id(queue.handle) is None:
-                self._met[queue.id] = self._named(queue)
+                self._remembered[queue.id] = self._named(queue)
 
     def _named(self, queue: QueueRecord) -> AuditedQueue:
         return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
 
-    def _learn_queues(self) -> dict[int, int]:
+    def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
         contexts = _contexts()
         streams = _current_streams(set(contexts.values()))
@@ -161,7 +161,7 @@ class CudaRecorder:
             if queue.context in contexts and identity.is_alive(queue):
                 named = self._named(queue)
                 known.setdefault(named.key, named)
-        for named in tuple(self._met.values()):
+        for named in tuple(self._remembered.values()):
             known.setdefault(named.key, named)
         return Queues(known, devices)
 

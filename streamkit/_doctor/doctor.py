@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from streamkit._doctor import driver_check
 from streamkit._doctor.installed import Installed
 from streamkit._doctor.process import Process
-from streamkit._doctor.report import Report, tell
+from streamkit._doctor.report import Report, run_check
 
 if TYPE_CHECKING:
     from streamkit._doctor.installed import Progress
@@ -40,12 +40,12 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
     driver = driver_check.look(findings)
     usable = None if findings else driver
     broken = list(installed.load(progress)) if load else []
-    installed = installed.asked()
-    findings += tell("what is installed", lambda: installed.check(driver))
+    installed = installed.ask_loaded()
+    findings += run_check("what is installed", lambda: installed.check(driver))
     findings += broken
     process = Process()
     if usable is not None:
-        findings += tell("this process", lambda: process.check(installed, usable))
+        findings += run_check("this process", lambda: process.check(installed, usable))
     return Report(
         python=sys.version.partition(" ")[0],
         streamkit=str(sys.modules["streamkit"].__version__),

@@ -133,7 +133,7 @@ class Installed:
                     name,
                 )
 
-    def asked(self) -> Installed:
+    def ask_loaded(self) -> Installed:
         """Return it with the CUDA that loaded libraries tell where their metadata do not."""
         packages = dict(self.packages)
         for name, load in registry.loaded().items():

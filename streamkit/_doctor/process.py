@@ -9,7 +9,7 @@ from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
 from streamkit._doctor.installed import CPU, newest, replacement
-from streamkit._doctor.report import Standing, tell
+from streamkit._doctor.report import Standing, run_check
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
 from streamkit._streams.stream import CudaStream, wrap
@@ -78,10 +78,16 @@ class _OnDevice:
         with driver.in_context(driver.primary_context(self._device)):
             for name, load in registry.loaded().items():
                 ask = functools.partial(self._ask, name, load, installed, served)
-                yield from tell(name, ask, name)
-            looks = (self._captures, self._moved, self._contexts, self._frees, self._mixture)
+                yield from run_check(name, ask, name)
+            looks = (
+                self._captures,
+                self._moved,
+                self._contexts,
+                self._frees_on_legacy,
+                self._mixture,
+            )
             for look in looks:
-                yield from tell("the current streams", look)
+                yield from run_check("the current streams", look)
 
     def _ask(
         self,
@@ -157,7 +163,7 @@ class _OnDevice:
                     name,
                 )
 
-    def _frees(self) -> Iterator[Finding]:
+    def _frees_on_legacy(self) -> Iterator[Finding]:
         for row in registry.LIBRARIES:
             current = self.current.get(row.name) if row.frees_on_legacy else None
             if current is None or current.standing.kind != "nonblocking":

@@ -86,7 +86,7 @@ def as_data(report: Report) -> dict[str, Any]:
     return data
 
 
-def tell(
+def run_check(
     what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
 ) -> list[Finding]:
     """Return what a check finds; that it failed, if it does."""

@@ -399,7 +399,7 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
         yield FOUND[0]
         raise ValueError("broken")
 
-    found = report_module.tell("the toys", check, "toylib")
+    found = report_module.run_check("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
     assert "earlier GPU work" in found[1].remedy
@@ -409,7 +409,7 @@ def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
     def check():
         raise sk.BackendNotInstalledError("Install matching versions of the two.")
 
-    (found,) = report_module.tell("the toys", check, "toylib")
+    (found,) = report_module.run_check("the toys", check, "toylib")
     assert "matching versions" in found.what
     assert found.remedy == "Do what this error says."
 
