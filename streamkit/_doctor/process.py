@@ -197,7 +197,7 @@ class _OnDevice:
 
 
 def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
-    queue = stream._live()
+    queue = stream._live()  # ``handle`` would note that others may have it now
     defaults = {LEGACY: "legacy default", PER_THREAD: "per-thread default"}
     flags = {True: "nonblocking", False: "blocking", None: "unknown"}
     standing = Standing(

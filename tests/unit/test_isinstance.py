@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 
 import pytest
 
@@ -127,3 +128,26 @@ def test_every_method_of_the_contract_is_documented():
     for protocol in (sk.Stream, sk.Event, protocols.Adapter, protocols.CurrentStream):
         for name in protocol.__abstractmethods__:
             assert inspect.getdoc(getattr(protocol, name)), f"{protocol.__name__}.{name}"
+
+
+# -- capabilities of adapters -----------------------------------------------------------------
+
+CAPABILITIES = [
+    protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CurrentHere,
+    protocols.CurrentStream, protocols.Diagnoses, protocols.Events, protocols.ExplainsCapture,
+    protocols.JoinsCapture, protocols.KnowsLoans, protocols.LocatesEvents, protocols.PoolsMemory,
+    protocols.PreparesCapture, protocols.RecordsEvents, protocols.RecordsStreams,
+    protocols.TellsContext,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda kind: kind.__name__)
+def test_a_module_with_its_functions_has_a_capability(capability):
+    adapter = types.ModuleType("adapter")
+    for name in capability.__abstractmethods__:
+        assert not isinstance(adapter, capability)
+        setattr(adapter, name, print)
+    assert isinstance(adapter, capability)
+    assert [kind for kind in CAPABILITIES if isinstance(adapter, kind)] == [capability]
+    setattr(adapter, name, None)  # as where this version of the library has no such call
+    assert not isinstance(adapter, capability)
