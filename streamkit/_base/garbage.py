@@ -1,4 +1,4 @@
-"""Holding back the garbage collector: what it frees could be illegal where it comes."""
+"""Holding back the garbage collector where what it frees could do something illegal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _release(holder: object) -> None:
 
 
 def _give_back() -> None:
-    """Let collections start in a forked child, where nobody ends the blocks."""
+    """Let collections start in a forked child, where the blocks of other threads never end."""
     for holder in tuple(_holders):
         _release(holder)
 
@@ -64,7 +64,7 @@ os.register_at_fork(after_in_child=_give_back)
 
 
 def keep_forever(*objects: object) -> None:
-    """Give each object a reference that nobody gives up."""
+    """Give each object a reference that is never given up."""
     for one in objects:
         _change_references("Py_IncRef", one)
 

@@ -35,5 +35,5 @@ class StaticProtocol(ProtocolMeta):
 class Concrete(StaticProtocol):
     """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
 
-    if not TYPE_CHECKING:  # the same signature, but no type checker knows that of an assignment
+    if not TYPE_CHECKING:  # type checkers do not see that the signature is the same
         __instancecheck__ = type.__instancecheck__  # the C function

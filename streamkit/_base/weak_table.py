@@ -35,7 +35,7 @@ class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
     def first(self, key: int, value: V) -> V:
         """Return the object under this number if it is alive, else note this one, and return it.
 
-        All threads that come at once get the same.
+        Threads that call it at the same time get the same object.
         """
         mine = weakref.ref(value)
         seen = self.setdefault(key, mine)  # atomic

@@ -160,7 +160,7 @@ def priority_range(device: int) -> tuple[int, int]:
 
 
 def primary_is_active(device: int) -> bool:
-    """Whether anybody has used the device's primary context."""
+    """Whether the device's primary context is in use, by any library."""
     return bool(ask("cuDevicePrimaryCtxGetState", device)[1])
 
 

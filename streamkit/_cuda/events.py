@@ -54,13 +54,13 @@ def wait(stream: int, event: int, *, external: bool = False) -> None:
 
 
 def is_done(event: int) -> bool:
-    """Return whether the event's last record was reached; an error on its stream raises."""
+    """Whether the event's last record was reached; an error on its stream raises."""
     with driver.beside_captures():
         return query(event)
 
 
 def query(event: int) -> bool:
-    """Return the answer of ``is_done`` in a thread that is ``beside_captures`` already."""
+    """Return the answer of ``is_done``; the thread must be inside ``beside_captures``."""
     return driver.is_done("cuEventQuery", event)
 
 
@@ -79,7 +79,7 @@ def call_host(stream: int, function: int, argument: int) -> None:
 @functools.cache
 def _launch_host() -> Callable[[int, int, int], int]:
     # not the bindings' function: some of them (13.3) take the GIL in the driver's thread
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
+    import ctypes  # noqa: PLC0415 - slow to import, and needed by waits only
 
     address, _ = ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
     return ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(address)  # releases the GIL
@@ -158,7 +158,7 @@ def record_and_wait(event: Any, source: Any, target: Any) -> None:
 def is_done_core(event: Any) -> bool:
     """Return whether the event's last record was reached; False if that cannot be told.
 
-    The thread must be ``beside_captures``.
+    The thread must be inside ``beside_captures``.
     """
     try:
         return bool(event.is_done)

@@ -1,8 +1,8 @@
 """The scope: one stream current in every loaded library, exactly restored.
 
-It adds no wait unless it is ordered. It is entered in inner loops. So what it calls is prepared
-once for a stream, and the calls for three libraries are written out beside a loop over any number:
-the loop would cost as much as a call.
+It adds no wait unless it is ordered. Programs enter it in inner loops, so what it calls is prepared
+once for a stream. The calls for three libraries are written out besides the loop over any number:
+the loop alone would cost as much as another call.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class OrderedScope(CudaScope):
         return lost + super().leave()
 
     def _may_wait(self, other: QueueRecord) -> bool:
-        """Whether the other can wait for the queue now, and be no fork that nobody joins."""
+        """Whether the other can wait for the queue now, and is no fork that would not be joined."""
         captures = ordering.capture_of(other), ordering.capture_of(self._queue)
         if captures == (0, None):
             raise _illegal(other)

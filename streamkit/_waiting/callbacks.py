@@ -110,13 +110,13 @@ class Call:
                 try:
                     with self._surroundings():
                         result = self._call()
-                except BaseException as error:  # noqa: BLE001 - whoever asks the future is told
+                except BaseException as error:  # noqa: BLE001 - the future raises it
                     failed = error
             if failed is None:
                 future.set_result(result)
             else:
                 future.set_exception(failed)
-        except BaseException:  # noqa: BLE001 - of what the future calls when it is done
+        except BaseException:  # noqa: BLE001 - of a callback of the future
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
             _pending.discard(self)  # not before: until then it has a thread for itself

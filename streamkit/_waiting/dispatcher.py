@@ -35,7 +35,7 @@ _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
 
 class Point:
-    """An event on which somebody waits. ``tell`` is called once, with the error if there is one.
+    """An event that is waited for. ``tell`` is called once, with the error if there is one.
 
     It is called in the dispatcher's thread, must not block, and runs no code of the user. Points
     of one ``queue`` are reached in the order in which they are watched; None if it is not known.
@@ -49,7 +49,7 @@ class Point:
         self.since = time.monotonic()
 
     def drop(self) -> None:
-        """Tell nobody any more."""
+        """Forget whom to tell."""
         self.tell = None
 
     def finish(self, error: Exception | None) -> None:
@@ -68,7 +68,7 @@ class _Track:
         self.points: deque[Point] = deque()
         self.stream = 0  # the side stream that serves the first
         self.moved = 0.0  # when one was reached
-        self.limit = _MANY  # of the points, until those are taken out that nobody waits for
+        self.limit = _MANY  # points, until those that were dropped are taken out
 
 
 class _Dispatcher:
@@ -100,7 +100,7 @@ class _Dispatcher:
             self._take()
             try:
                 pause = self._look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may hang
+            except Exception as error:  # noqa: BLE001 - no waiter may hang, whatever fails
                 self._fail(error)
                 pause = None
 
@@ -153,7 +153,7 @@ class _Dispatcher:
         )
 
     def _doubt(self, point: Point) -> None:
-        """Note that nobody waits any more for what may be stuck."""
+        """Note a point that was dropped, and whose queue may be stuck."""
         if point.queue is None:  # not to be asked: a capture may have the event by then
             self._reached = -_MANY
         elif len(self._given_up) < _MANY:
@@ -204,7 +204,7 @@ def watch(point: Point) -> bool:
     """Have the point told when it is reached; False if there is no thread for that.
 
     There is none at the end of the interpreter, nor if none can be started, nor for the thread
-    itself, in which the garbage collector may run anybody's destructor.
+    itself, in which the garbage collector may run any destructor.
     """
     found = _dispatcher
     if found is None or not found.thread.is_alive():

@@ -1,9 +1,10 @@
 """Private streams on which the driver waits for an event and posts a semaphore.
 
 The user's queue gets the event only, so a wake-up holds up no work. A side stream serves one event
-at a time, or one queue would wait for another's wake-up. There are few: beside a busy device the
-driver takes some tens of host functions, and then blocks who adds one more. It also blocks who
-makes a stream beside many busy ones, and others' calls too. So they are made while queues move.
+at a time, or one queue would wait for another's wake-up. There are few: while a device is busy, the
+driver takes some tens of host functions, and then blocks the thread that adds one more. It blocks a
+thread that makes a stream too, and the calls of others, while many streams are busy. So side
+streams are made while the queues move.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _SIZE = 64  # bytes, more than a sem_t has on any platform
 class Semaphore:
     """A semaphore of the C library, which the driver can post without Python; it wakes one thread.
 
-    Never freed: the driver may post it when nobody else knows it any more.
+    It is never freed: the driver may post it at any later time.
     """
 
     def __init__(self) -> None:
-        import ctypes  # noqa: PLC0415 - slow to import, and not needed until somebody waits
+        import ctypes  # noqa: PLC0415 - slow to import, and needed by waits only
 
         class Timespec(ctypes.Structure):
             _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))

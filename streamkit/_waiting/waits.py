@@ -37,7 +37,7 @@ _NAP = 1e-3
 def watch_queue(queue: QueueRecord, check: Callable[[], object], tell: Tell) -> Drop | None:
     """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
 
-    Returns what makes it forget; None if there can be no dispatcher, and nobody will be told.
+    Returns what makes it forget; None if there can be no dispatcher, so ``tell`` is never called.
     ``check`` raises while the queue captures.
     """
     event = PointEvent(queue.context)
@@ -161,7 +161,7 @@ def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
 
 def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> None:
     if not future.done():  # it is, if its task was cancelled meanwhile
-        future.set_result(error)  # not set_exception, which complains if nobody comes to ask
+        future.set_result(error)  # not set_exception, which logs an error that is never asked for
 
 
 def then(
