@@ -94,11 +94,12 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context):
-                for preparing in [a for a in adapters if isinstance(a, PreparesCapture)]:
-                    preparing.prepare()
+                for adapter in adapters:
+                    if isinstance(adapter, PreparesCapture):
+                        adapter.prepare()
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
-                for pooling in [a for a in adapters if isinstance(a, PoolsMemory)]:
-                    held.append(pools.enter_context(pooling.pool()))  # noqa: PERF401 - one by one
+                pooling = [adapter for adapter in adapters if isinstance(adapter, PoolsMemory)]
+                held.extend(pools.enter_context(adapter.pool()) for adapter in pooling)
                 parts = _Parts(stream, mode, adapters)
                 try:
                     parts.begin()
