@@ -1,7 +1,7 @@
 """Whose kernel is it: what a kernel's name tells, and nothing that it does not.
 
 CUPTI does not know who launched a kernel. Names do where a library builds its own into them; the
-kernels of cuBLAS, CUB or a user's own source can be anybody's.
+kernels of cuBLAS, CUB or a user's own source can be of any library.
 """
 
 from __future__ import annotations

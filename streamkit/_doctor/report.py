@@ -53,7 +53,7 @@ class Library:
     handle_0: str
     """Which default stream handle 0 is for it: "legacy" or "per-thread"."""
     current: Standing | None
-    """Where it stands; None if it is not loaded, or has no current stream or no CUDA."""
+    """Its current stream; None if it is not loaded, or has no current stream or no CUDA."""
 
 
 @dataclass(frozen=True)
