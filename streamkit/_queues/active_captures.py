@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from streamkit._base.queue import ThreadToken
 
 _lock = new_lock()
-# each capture, by an object of its own: its thread, the libraries of which it has the only part,
-# and what its graph keeps
+# for each capture, by a key of its own: its thread, the libraries that no other capture can have
+# meanwhile, and what its graph keeps
 _ongoing: dict[object, tuple[ThreadToken, Sequence[str], list[object]]] = {}
 
 
@@ -33,10 +33,10 @@ def one_goes_on_here() -> bool:
     return any(thread is here for thread, _, _ in tuple(_ongoing.values()))
 
 
-def keep(event: object) -> None:
-    """Keep what a node names by its handle, which CUDA does not promise to, as long as the graph.
+def keep_in_graphs(event: object) -> None:
+    """Keep an event that a node names by its handle as long as the graph; CUDA may not keep it.
 
-    All graphs that are being captured do: which of them has the node need not be asked.
+    Each graph that is being captured keeps it, so nobody need ask which of them has the node.
     """
     for _, _, kept in tuple(_ongoing.values()):
         kept.append(event)

@@ -202,7 +202,7 @@ def watch(watcher: Callable[[QueueRecord], object]) -> None:
 
 
 def unwatch(watcher: Callable[[QueueRecord], object]) -> None:
-    """End that."""
+    """Tell that watcher no more."""
     global _watchers  # noqa: PLW0603 - one list for the process
     with lock:
         _watchers = tuple(one for one in _watchers if one != watcher)

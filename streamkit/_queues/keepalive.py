@@ -41,7 +41,7 @@ class KeepAlive:
         """Whether the point is known to have passed; raises nothing."""
 
     def end(self) -> None:
-        """Give up what the point is known by: it has passed, and nobody else ends it."""
+        """Free what told that the point has passed; no other thread does."""
 
 
 class KeepAliveList:
@@ -69,7 +69,7 @@ class KeepAliveList:
             if not oldest.has_passed():
                 return
             try:
-                entries.remove(oldest)  # popleft could take one that nobody has asked
+                entries.remove(oldest)  # popleft could take an entry that was not asked
             except ValueError:  # another thread has taken it
                 continue
             oldest.end()
@@ -87,9 +87,9 @@ _waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no
 
 @functools.cache
 def _prepare() -> None:
-    """Have garbage collections drop what has passed, and the end of the interpreter nothing else.
+    """Have garbage collections, and the end of the interpreter, drop what has passed.
 
-    A reference that nobody gives up keeps the tables, and what is in them, beyond that end.
+    The rest stays in the tables, which are never freed, beyond that end.
     """
     garbage.keep_forever(_busy, _waiting)
     gc.callbacks.append(_collected)
@@ -176,7 +176,7 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     except IndexError:
         event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
-    _check_capture(queue, what)  # another thread's has the event, if it has begun meanwhile
+    _check_capture(queue, what)  # one of another thread has the event, if it has begun meanwhile
     kept: KeepAliveList | None = queue.keepalive
     if kept is None:
         kept = queue.keepalive = KeepAliveList()
@@ -193,7 +193,7 @@ def _check_capture(queue: QueueRecord, what: object) -> None:
 
 
 class ArrayLoan:
-    """Holds an array that a queue uses: from its own end until the queue's work so far has run."""
+    """Holds an array that a queue uses; once it ends, until the queue's work so far has run."""
 
     _ended: _EndedLoan | None = None  # until it has one: an interrupt can leave it half made
 
@@ -232,8 +232,8 @@ class _EndedLoan:
 def _keep_lent(loans: list[_EndedLoan]) -> None:
     """Keep what was lent until its queue's work so far has run, where that can be done now."""
     for loan in loans:
-        # its queue captures, belongs to another thread, or cannot be asked: the next time
+        # if its queue captures, is another thread's, or cannot be asked, the next time will do
         with contextlib.suppress(errors.StreamKitError):
-            if loan.is_open():  # else nobody can ask any more when that queue's work is done
+            if loan.is_open():  # else it cannot be asked any more when that queue's work is done
                 keep(loan.queue, loan.queue, (loan.array,))
                 _waiting.pop(loan, None)

@@ -25,9 +25,8 @@ _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 
 
 class OwnedQueue(QueueRecord):
-    """The queue of a stream created here; destroys or parks it when nobody holds it any more."""
+    """The queue of a stream created here, which is destroyed or parked with the last reference."""
 
-    handle: int = 0  # until it has one: an interrupt can leave it half made
     remembered: bool = False
     """Whether a library that remembers handles has seen it."""
 
@@ -43,7 +42,7 @@ class OwnedQueue(QueueRecord):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not driver.is_usable():  # bound above: the module may be gone
             return
-        if not self.handle:
+        if not getattr(self, "handle", 0):  # an interrupt has left it half made
             return
         if self.remembered:
             # a deque, because its append needs no lock: this can run inside any other code
@@ -55,7 +54,7 @@ class OwnedQueue(QueueRecord):
 
 
 def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
-    """Return the queue of a parked stream of these properties that is idle, or of a new one."""
+    """Return the queue of an idle parked stream with these properties, or of a new stream."""
     parked = _unpark(device, nonblocking=nonblocking, priority=priority)
     if parked is None:
         handle = driver.create_stream(device, nonblocking=nonblocking, priority=priority)
@@ -86,9 +85,9 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 
 
 class OwnedEvent:
-    """A CUDA event created here, of one context; destroyed when nobody holds it any more."""
+    """A CUDA event created here, of one context, which is destroyed with the last reference."""
 
-    handle: int = 0  # until it has one, as above
+    handle: int = 0  # until it has one: an interrupt can leave it half made
     core: Any
     serves: int
     """The context whose streams record it through ``core``; 0 for none."""
@@ -105,13 +104,13 @@ class OwnedEvent:
             if not driver.is_usable():  # in a forked child its end would call the driver
                 _never_destroyed.append(self.core)
         elif driver.is_usable():
-            # as for a stream: only a broken context fails, and every other call reports that
+            # what can fail here is a broken context, which every other call reports
             with contextlib.suppress(errors.DriverError):
                 events.destroy(self.handle)
 
 
 class PointEvent(OwnedEvent):
-    """One that is recorded once, and not by cuda.core, whose import would be part of a wait."""
+    """An event that is recorded once, without cuda.core, whose import would be part of a wait."""
 
     def __init__(self, context: int) -> None:
         self.core, self.serves = None, 0

@@ -1,4 +1,4 @@
-"""Ordering edges between queues: record here, wait there. Nothing blocks the host.
+"""Order between queues: one records an event, another waits for it. Nothing blocks the host.
 
 A default stream's handle means the current context's, so work on it runs with its own context
 current; every other handle knows its context.
@@ -22,7 +22,7 @@ _ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
 def on(queue: QueueRecord) -> AbstractContextManager[None]:
-    """Hold current the context in which the queue's handle means that queue."""
+    """Make current, for a block, the context in which the queue's handle means that queue."""
     return driver.in_context(queue.context) if queue.is_default else _ANY_CONTEXT
 
 
@@ -74,7 +74,7 @@ def wait_event(
         with on(queue):
             events.wait(queue.handle, event, external=external)
         if external:
-            active_captures.keep(held)
+            active_captures.keep_in_graphs(held)
 
 
 def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path

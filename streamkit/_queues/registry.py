@@ -137,7 +137,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
 def extract(obj: object) -> tuple[Queue, Adapter]:
     """Return what the adapter of this object's library reads from it, and the adapter.
 
-    UnsupportedStreamError if it is nobody's stream.
+    UnsupportedStreamError if it is no library's stream.
     """
     adapter = stream_types.get(type(obj))
     return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)
@@ -198,13 +198,13 @@ def is_foreign(obj: object) -> bool:
         return True
     try:
         extract(obj)
-    except TypeError:  # nobody's stream
+    except TypeError:  # no library's stream
         return event_library(obj) is not None
     return True
 
 
 def is_loaded(module: str) -> bool:
-    """Whether a module is there and whole: one that is being imported has nobody's streams yet."""
+    """Whether a module is imported completely: before that there are no streams of it."""
     found = sys.modules.get(module)  # None is how an import is forbidden
     if found is None or getattr(found.__spec__, "_initializing", False):
         return False

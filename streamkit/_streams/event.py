@@ -48,15 +48,14 @@ class CudaEvent(Event, metaclass=Concrete):
         *,
         timing: bool = False,
     ) -> None:
-        # else the driver alone can refuse a wrong one
-        self._device_known = device is not None
+        self._device_known = device is not None  # else only the driver can refuse a wrong one
         self._device = driver.current_device() if device is None else device
         self._owned = owned  # None if it is borrowed or closed
         self._native = native
         self._library = library
         self._timing = timing
         # of the last record: the objects through which the same queue records it again, if it can
-        # be that quick; and what gives that queue, where this may be part of anybody's capture
+        # be that quick; and what gives that queue, where this may be part of a capture
         self._last: _Last = _NEVER
         self._queue_id: int | None = None  # of the last record, unless others can make one
 
@@ -134,7 +133,7 @@ class CudaEvent(Event, metaclass=Concrete):
         find = self._last[2]
         queue = None if find is None else find()
         if queue is not None and queue.owner is not None and not identity.is_alive(queue):
-            queue = None  # its owner has closed it, and the handle is nobody's, or another's
+            queue = None  # its owner has closed it, and the handle may be another stream's
         if queue is not None and ordering.capture_of(queue) is not None:
             raise errors.CaptureError(
                 f"{self!r} was last recorded on a stream that captures: asking it could "
@@ -185,9 +184,9 @@ class CudaEvent(Event, metaclass=Concrete):
         self._last = None, None, self._last[2]
 
     def _prepare(self, queue: QueueRecord) -> _Last:
-        """Note the queue, and return its object and the event's through which it records quickly.
+        """Note the queue, and return the objects of both through which it records quickly.
 
-        Too quick to ask whether it captures. None and None where it cannot.
+        None and None if there are none. Nothing asks whether the queue captures: that takes longer.
         """
         owned, core = self._owned, queue.core
         if core is None or owned is None or owned.serves != queue.context:
@@ -209,7 +208,7 @@ class CudaEvent(Event, metaclass=Concrete):
         elif not self._record_by_library(stream, external=external):
             ordering.record(self.handle, queue, external=external)
         if external:
-            active_captures.keep(self._held())
+            active_captures.keep_in_graphs(self._held())
             self._queue_id = None
             return  # a launch of the graph makes that record: the last one is what it was
         self._queue_id = queue.id if self._owned is not None else None
@@ -247,9 +246,9 @@ class CudaEvent(Event, metaclass=Concrete):
 
 
 def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
-    """Return what the steady state notes: too quick to ask whether the queue captures.
+    """Return what an event notes of a quick record, which does not ask whether the queue captures.
 
-    It gives none where nobody holds what destroys the handle: by then it may be no stream's.
+    It gives None if nothing holds what destroys the handle: the handle may be invalid by then.
     """
     is_valid = queue.owner is not None or queue.is_owned or queue.permanent
     found = queue.seen_by_events = weakref.ref(queue) if is_valid else _nothing

@@ -122,6 +122,6 @@ def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
     if record_stream is not None and record_stream(array, target.to(library.name)):
         return array
     held = None if library.lent_by is None else library.lent_by(array)
-    # not the array itself if that is lent, or arrays handed to and fro would hold one another
+    # if the array is lent, what was lent: else arrays handed to and fro would hold one another
     lent = held.array if isinstance(held, keepalive.ArrayLoan) else array
     return library.lend(array, keepalive.ArrayLoan(lent, target._live()))
