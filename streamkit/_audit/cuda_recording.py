@@ -175,7 +175,7 @@ def _contexts() -> dict[int, int]:
     }
     for queue in identity.living():
         if identity.is_alive(queue):
-            found.setdefault(queue.context, queue.device or 0)
+            found.setdefault(queue.context, queue.device)
     return found
 
 

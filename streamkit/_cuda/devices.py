@@ -53,3 +53,9 @@ def ordinal_of(device: object) -> int | None:
             "device='cpu' has no CUDA stream: use None, 'cuda', 'cuda:N' or an ordinal."
         )
     return parsed if isinstance(parsed, int) else None
+
+
+def ordinal_or_current(device: object) -> int:
+    """Return the CUDA ordinal, of the current device if none is named."""
+    ordinal = ordinal_of(device)
+    return driver.current_device() if ordinal is None else ordinal

@@ -45,7 +45,7 @@ def current_stream(
             _ways[library] = current, current_here
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
-        return _current(current, _device_or_current(device))
+        return _current(current, devices.ordinal_or_current(device))
     scope = open_scopes.innermost()
     if scope is not None and devices.parse(device) in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
@@ -67,16 +67,11 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
     """Return each loaded library's current stream; libraries without CUDA here are left out."""
     if devices.on_host(device):
         return {}
-    ordinal = _device_or_current(device)
+    ordinal = devices.ordinal_or_current(device)
     streams = {}
     for found in loaded_libraries.libraries():
         streams[found.name] = _current(found.current, ordinal)
     return streams
-
-
-def _device_or_current(device: object) -> int:
-    ordinal = devices.ordinal_of(device)
-    return driver.current_device() if ordinal is None else ordinal
 
 
 def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:

@@ -325,9 +325,7 @@ def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | Hos
     """
     if devices.on_host(device):
         return HostEvent(timing=bool(timing))
-    ordinal = devices.ordinal_of(device)
-    if ordinal is None:
-        ordinal = driver.current_device()
+    ordinal = devices.ordinal_or_current(device)
     context = driver.primary_context(ordinal)
     owned = OwnedEvent(context, timing=bool(timing))
     return CudaEvent(ordinal, owned, timing=bool(timing))

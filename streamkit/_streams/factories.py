@@ -69,9 +69,7 @@ def new_stream(
     if devices.on_host(device):
         _priority(priority, 0, 0)
         return HostStream(name=name, nonblocking=bool(nonblocking))
-    ordinal = devices.ordinal_of(device)
-    if ordinal is None:
-        ordinal = driver.current_device()
+    ordinal = devices.ordinal_or_current(device)
     chosen = _priority(priority, *driver.priority_range(ordinal))
     queue = lifetime.create(ordinal, nonblocking=bool(nonblocking), priority=chosen)
     queue.name = name

@@ -44,7 +44,7 @@ def watch_queue(queue: QueueRecord, check: Callable[[], object], tell: Tell) -> 
     with ordering.on(queue):
         ordering.record(event.handle, queue)
         check()  # a capture may have begun since the last time, and has the event then
-    return _watch(event.handle, event, queue.first_record(), queue.device or 0, tell)
+    return _watch(event.handle, event, queue.first_record(), queue.device, tell)
 
 
 def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | None:
