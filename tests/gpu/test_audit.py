@@ -9,7 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import Cell, check, current_context, driver, make_stream, on_device, stream_id
+from support.gpu.raw import (
+    Cell,
+    check,
+    current_context,
+    driver,
+    make_stream,
+    on_device,
+    stream_id,
+    sync,
+)
 from support.libraries import cuda_devices, need
 from support.programs import python
 
@@ -87,8 +96,11 @@ def test_raw_work_is_counted_and_placed(cells, gate):
     a, b = cells(1), cells(2)
     with sk.audit() as report:
         check(driver.cuMemsetD32Async(a.pointer, 0, 1, streams[0]))
+        sync(streams[0])  # nothing else orders these, and the report is by start
         check(driver.cuMemcpyDtoDAsync(b.pointer, a.pointer, 4, streams[1]))
+        sync(streams[1])
         check(driver.cuMemsetD32Async(a.pointer, 0, 1, 1))
+        sync(1)
         check(driver.cuMemsetD32Async(a.pointer, 0, 1, 2))
     assert [one.kind for one in report.work] == ["fill", "copy", "fill", "fill"]
     assert len(report.queues) == 4
