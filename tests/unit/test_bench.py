@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import errors
-from streamkit._base import messages  # the command needs a device
+from streamkit import BackendNotInstalledError, errors
 from streamkit._cuda import driver, loader  # its calls are counted without a device
 from streamkit._tools import bench  # the command needs a device
 from streamkit._tools.bench import BenchReport, measurements, timing  # the command needs a device
@@ -347,7 +346,7 @@ def test_missing_libraries_are_named_with_the_line_that_installs_them(monkeypatc
 
 def test_a_driver_without_the_package_that_calls_it(monkeypatch):
     def present():
-        raise messages.not_installed("cuda.bindings", ("cuda13",), "a test")
+        raise BackendNotInstalledError("no cuda.bindings")
 
     message = cannot_run(monkeypatch, installed=("torch", "warp"), present=present)
     assert message == f"Not installed: CUDA Python, CuPy. Install with: {INSTALL}"

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 import streamkit as sk
-from streamkit._base import messages  # the error that it explains
 from streamkit._cuda import driver as driver_module  # a driver is made up here
 from streamkit._cuda import loader  # a driver is made up here
 from streamkit._doctor import doctor, driver_check  # an installation is made up here
@@ -294,7 +293,7 @@ def test_control_a_driver_with_devices_is_no_finding(driver):
     assert (found.cuda, found.devices, findings) == ("13.0", ["device 0", "device 1"], [])
 
 
-NO_DEVICE = messages.no_device("why")
+NO_DEVICE = sk.NoDeviceError("there is no CUDA device: why")
 OLD_DRIVER = sk.DriverError("cuDriverGetVersion", "cudaErrorInsufficientDriver", 35)
 
 
