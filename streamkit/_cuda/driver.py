@@ -250,7 +250,10 @@ def legacy_id() -> int:
 
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
-    return bool(int(ask("cuStreamGetFlags", stream)) & _NONBLOCKING_FLAG)
+    code, flags = loader.cu.cuStreamGetFlags(stream)  # not by ``ask``: each first ``wrap`` is here
+    if code:
+        raise error("cuStreamGetFlags", code)
+    return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
 def stream_priority(stream: int) -> int:
