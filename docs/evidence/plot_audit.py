@@ -13,7 +13,7 @@ from _drawing import main
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from streamkit._audit.report import Report
+from streamkit._audit.report import AuditReport
 from streamkit._audit.timeline import STYLES, library_of, rows_of, span_ns
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def draw(data: dict[str, Any]) -> Figure:
             "The record does not say what x was: it was recorded by an earlier example. "
             "Record it again: python examples/09_see_the_queues.py docs/evidence/audit.json"
         )
-    reports = {name: Report.from_data(data[name]) for name in TITLES}
+    reports = {name: AuditReport.from_data(data[name]) for name in TITLES}
     heights = [len(rows_of(report)) for report in reports.values()]
     figure = Figure(figsize=(9, 1.6 + 0.55 * sum(heights)), layout="constrained")
     charts = figure.subplots(len(reports), height_ratios=heights)
@@ -52,7 +52,7 @@ def draw(data: dict[str, Any]) -> Figure:
     return figure
 
 
-def begin_ns(report: Report) -> int:
+def begin_ns(report: AuditReport) -> int:
     """Return when the work goes on after the last pause, if it has one."""
     work = sorted(report.work, key=lambda one: one.start_ns)
     begin = end = work[0].start_ns
@@ -63,7 +63,7 @@ def begin_ns(report: Report) -> int:
     return begin
 
 
-def draw_rows(axes: Any, report: Report, width: float) -> None:
+def draw_rows(axes: Any, report: AuditReport, width: float) -> None:
     """Draw the queues of one report."""
     shown = rows_of(report)
     start = begin_ns(report)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
-from streamkit._audit.report import Report
+from streamkit._audit.report import AuditReport
 from streamkit._cuda import driver, loader
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def audit() -> Generator[Report]:
+def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
@@ -29,7 +29,7 @@ def audit() -> Generator[Report]:
     forked child host queues alone are recorded, and a block that began before the fork ends with
     ForkedProcessError.
     """
-    report, host = Report(), HostRecorder()
+    report, host = AuditReport(), HostRecorder()
     cuda = None if loader.is_forked or not driver.is_present() else CudaRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
     with ExitStack() as completing, ExitStack() as finishing:
@@ -42,7 +42,7 @@ def audit() -> Generator[Report]:
             recorder.sync()
 
 
-def _complete(report: Report, host: HostRecorder, cuda: CudaRecorder | None) -> None:
+def _complete(report: AuditReport, host: HostRecorder, cuda: CudaRecorder | None) -> None:
     found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
     if cuda is not None:
         found += cuda.operations()

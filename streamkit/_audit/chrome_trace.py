@@ -51,9 +51,8 @@ def events(report: Operations) -> Iterator[dict[str, Any]]:
                     "args": {"kind": one.kind, "library": one.library, "graph": one.graph},
                     **thread,
                 }
-    for number, wait in enumerate(report.waits):
-        if wait.after is None:
-            continue
+    waits = [wait for wait in report.waits if wait.after is not None]
+    for number, wait in enumerate(waits):
         ends = (("s", wait.after, wait.start_ns), ("f", wait.queue, wait.end_ns))
         for phase, queue, time_ns in ends:
             at = {"ts": time_ns / 1000, **threads[queue]}
@@ -68,18 +67,17 @@ def _tracks(operations: list[Operation]) -> list[list[Operation]]:
     On one track they follow or enclose each other. Perfetto drops what else overlaps there: the
     branches of a graph, or the waits of several threads.
     """
-    tracks: list[list[Operation]] = [[]]
-    open_: list[list[int]] = [[]]  # on each track, when what encloses the next ends, innermost last
+    tracks: list[list[Operation]] = []
+    open_: list[list[int]] = []  # on each track, when what encloses the next ends, innermost last
     for one in sorted(operations, key=lambda one: (one.start_ns, -one.end_ns)):
-        for track in itertools.count():
-            if track == len(tracks):
-                tracks.append([])
-                open_.append([])
-            ends = open_[track]
+        for track, ends in zip(tracks, open_, strict=True):
             while ends and ends[-1] <= one.start_ns:
                 ends.pop()
             if not ends or one.end_ns <= ends[-1]:
-                tracks[track].append(one)
+                track.append(one)
                 ends.append(one.end_ns)
                 break
-    return tracks
+        else:
+            tracks.append([one])
+            open_.append([one.end_ns])
+    return tracks or [[]]

@@ -5,82 +5,77 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from streamkit._audit.cupti import EVENT_SYNCHRONIZE, STREAM_WAIT
+from streamkit._audit.cupti import EVENT_SYNCHRONIZE, STREAM_WAIT, Activity, Call, Recorded, Sync
 from streamkit._audit.kernel_names import library_of_kernel, readable
 from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.wait_times import Point, WaitTimes
+from streamkit._audit.wait_times import WaitTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from streamkit._audit.cupti import Activity, Key, Recorded, Records, Sync
+    from streamkit._audit.cupti import Key, Record
 
 _NOWHERE = 0xFFFFFFFF  # for CUPTI, no stream
 
 
-class Queues:
-    """The queues behind CUPTI's ids: those with a name, and unknown ones."""
+class Queues(dict["Key", AuditedQueue]):
+    """The queues behind CUPTI's ids: those with a name, and unknown ones from their first use."""
 
-    def __init__(self, known: dict[Key, AuditedQueue], devices: dict[int, int]) -> None:
-        self._known = known
-        self._devices = devices  # of CUPTI's context ids
-        self._unknown: dict[Key, AuditedQueue] = {}
+    def __init__(self, named: Mapping[Key, AuditedQueue], devices: dict[int, int]) -> None:
+        super().__init__(named)
+        self.devices = devices
+        """Of CUPTI's context ids."""
 
-    def knows(self, key: Key) -> bool:
-        """Whether it has a name."""
-        return key in self._known
+    def __missing__(self, key: Key) -> AuditedQueue:
+        device = f"cuda:{self.devices.get(key[0], '?')}"
+        queue = self[key] = AuditedQueue(device, f"stream #{key[1]}", None, key=key)
+        return queue
 
     def with_id(self, number: int) -> AuditedQueue | None:
         """Return the one that has this public id, if it has a name."""
-        return next((queue for queue in self._known.values() if queue.id == number), None)
+        return next((queue for queue in self.values() if queue.id == number), None)
 
     def called_for(self, key: Key) -> AuditedQueue:
         """Return the queue of a record or a wait: these name the context of the caller."""
-        if key in self._known:
-            return self._known[key]
-        ours = {**self._known, **self._unknown}
-        there = [queue for (_, stream), queue in ours.items() if stream == key[1]]
+        if key in self:
+            return self[key]
+        there = [queue for (_, stream), queue in self.items() if stream == key[1]]
         return there[0] if len(there) == 1 else self[key]
-
-    def __getitem__(self, key: Key) -> AuditedQueue:
-        """Return the queue."""
-        queue = self._known.get(key) or self._unknown.get(key)
-        if queue is None:
-            device = f"cuda:{self._devices.get(key[0], '?')}"
-            queue = AuditedQueue(device, f"stream #{key[1]}", None, key=key)
-            self._unknown[key] = queue
-        return queue
 
 
 def operations(
-    records: Records, queues: Queues, window: tuple[int, int], own: list[tuple[int, int]]
+    records: list[Record], queues: Queues, window: tuple[int, int], own: list[tuple[int, int]]
 ) -> list[Operation]:
     """Return what was asked for in the window, in nanoseconds since it began.
 
     ``own`` are the times of the recorder's own synchronisations, which are left out.
     """
     reader = _Reader(records, queues, window)
-    waits = [one for one in records.syncs if one.kind == STREAM_WAIT]
-    syncs = [
-        one
-        for one in records.syncs
-        if one.kind != STREAM_WAIT and not any(start <= one.start <= end for start, end in own)
-    ]
-    return [*reader.work(), *reader.recorded(), *reader.waits(waits), *reader.synced(syncs)]
+    found = [*reader.work(), *reader.recorded()]
+    for one in records:
+        if not isinstance(one, Sync):
+            continue
+        if one.kind == STREAM_WAIT:
+            found += reader.waits(one)
+        elif not any(start <= one.start <= end for start, end in own):
+            found += reader.synced(one)
+    return found
 
 
 class _Reader:
     """One audit's view of the records."""
 
-    def __init__(self, records: Records, queues: Queues, window: tuple[int, int]) -> None:
-        self._records, self._queues = records, queues
+    def __init__(self, records: list[Record], queues: Queues, window: tuple[int, int]) -> None:
+        self._queues = queues
         self._began, self._ended = window
-        self._calls = {call.correlation: call for call in records.calls}
-        self._activities = list(_on_launching_queue(records.activities, queues))
+        self._calls = {one.correlation: one for one in records if isinstance(one, Call)}
+        activities = [one for one in records if isinstance(one, Activity)]
+        self._activities = list(_on_launching_queue(activities, queues))
         self._times_of_waits = WaitTimes(
-            Point(queues[one.key], one.correlation, one.start, one.end) for one in self._activities
+            (queues[one.key], one.correlation, one.start, one.end) for one in self._activities
         )
-        self._points = {mark.event: self._point(mark) for mark in records.recorded}
+        self._recorded = [one for one in records if isinstance(one, Recorded)]
+        self._points = {mark.event: self._point(mark) for mark in self._recorded}
 
     def _point(self, mark: Recorded) -> tuple[AuditedQueue, int]:
         """Return where an event was recorded, and when its queue got there."""
@@ -115,30 +110,28 @@ class _Reader:
                 )
 
     def recorded(self) -> Iterator[Operation]:
-        for mark in self._records.recorded:
+        for mark in self._recorded:
             queue, reached = self._points[mark.event]
             if self._is_inside(mark.correlation, reached):
                 yield Operation("record", "record", queue, *self._times(reached, reached))
 
-    def waits(self, syncs: list[Sync]) -> Iterator[Operation]:
-        for sync in syncs:
-            if self._is_inside(sync.correlation, sync.start):
-                queue = self._queues.called_for(sync.key)
-                after, start = self._points.get(sync.event, (None, sync.start))
-                free = max(start, sync.start)
-                end = self._times_of_waits.went_on(queue, sync.correlation, free)
-                name = self._name(sync, "wait")
-                yield Operation("wait", name, queue, *self._times(start, end), after=after)
+    def waits(self, sync: Sync) -> Iterator[Operation]:
+        if self._is_inside(sync.correlation, sync.start):
+            queue = self._queues.called_for(sync.key)
+            after, start = self._points.get(sync.event, (None, sync.start))
+            free = max(start, sync.start)
+            end = self._times_of_waits.went_on(queue, sync.correlation, free)
+            name = self._name(sync, "wait")
+            yield Operation("wait", name, queue, *self._times(start, end), after=after)
 
-    def synced(self, syncs: list[Sync]) -> Iterator[Operation]:
-        for sync in syncs:
-            name = self._name(sync, "synchronisation")
-            if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
-                where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
-                if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
-                    where = self._points[sync.event][0]
-                times = self._times(sync.start, sync.end)
-                yield Operation("synchronisation", name, where, *times, blocks_host=True)
+    def synced(self, sync: Sync) -> Iterator[Operation]:
+        name = self._name(sync, "synchronisation")
+        if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
+            where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
+            if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
+                where = self._points[sync.event][0]
+            times = self._times(sync.start, sync.end)
+            yield Operation("synchronisation", name, where, *times, blocks_host=True)
 
 
 def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[Activity]:
@@ -153,6 +146,6 @@ def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[
         else:
             yield one
     for nodes in launches.values():
-        first = min(nodes, key=lambda one: (not queues.knows(one.key), one.node))
+        first = min(nodes, key=lambda one: (one.key not in queues, one.node))
         for one in nodes:
             yield one._replace(key=first.key)

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.cuda_operations import Queues, operations
-from streamkit._audit.cupti import CONTEXT_SYNCHRONIZE, Records, collector
+from streamkit._audit.cupti import CONTEXT_SYNCHRONIZE, Sync, collector
 from streamkit._audit.operations import AuditedQueue
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord
@@ -16,6 +16,7 @@ from streamkit._streams.current import current_streams
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
+    from streamkit._audit.cupti import Record
     from streamkit._audit.operations import Operation
 
 
@@ -25,16 +26,14 @@ class CudaRecorder:
     def __init__(self) -> None:
         self._cupti: Any = None
         self._began = self._ended = 0
-        self._records, self._own = Records(), list[tuple[int, int]]()
-        self._queues: Queues | None = None
-        self._remembered: dict[int, AuditedQueue] = {}  # by id: at the end they may be closed
+        self._records: list[Record] = []
+        self._own: list[tuple[int, int]] = []
+        self._queues = Queues({}, {})  # from the beginning on: at the end they may be closed
+        self._remembered: set[int] = set()  # their ids
         self._synced = False
 
     def start(self) -> None:
-        """Begin.
-
-        BackendNotInstalledError without CUPTI, ScopeError if another tool has it.
-        """
+        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
         self._cupti = collector.open()
         # its own, for the next audit can begin before this one reads them
         self._records, self._own = collector.records, collector.own
@@ -64,7 +63,7 @@ class CudaRecorder:
             return
         try:
             self._ended = self._ended or self._cupti.get_timestamp()
-            if self._queues is None:  # the block raised
+            if not self._queues.devices:  # the block raised
                 with contextlib.suppress(Exception):  # it is the block's error that counts
                     self._find_queues()
         finally:
@@ -80,42 +79,34 @@ class CudaRecorder:
             return []
         records = self._records
         if self._synced and not any(
-            sync.kind == CONTEXT_SYNCHRONIZE and sync.start >= self._ended for sync in records.syncs
+            isinstance(one, Sync) and one.kind == CONTEXT_SYNCHRONIZE and one.start >= self._ended
+            for one in records
         ):
             message = (
                 "another tool took CUPTI inside the audit, so its records are lost: PyTorch's "
                 "profiler is one. Run them one after the other."
             )
             raise ScopeError(message)
-        queues = self._known_queues()
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in driver.private_streams}
-        found = operations(records, queues, window, self._own)
+        found = operations(records, self._queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
     def key_of(self, stream: Any) -> tuple[int, int]:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
-        return self._key(stream._live())  # ``handle`` would note that others may have it
+        queue = stream._live()  # ``handle`` would note that others may have it
+        return self._ids(queue.context, queue.handle)
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, closed ones included.
 
         Or of the stream with this id.
         """
-        queues = self._known_queues()
         if isinstance(stream, int):
-            return queues.with_id(stream)
+            return self._queues.with_id(stream)
         with contextlib.suppress(Exception):  # closed, another thread's, or the device has failed
-            return queues[self.key_of(stream)]
-        return self._remembered.get(stream.id)
-
-    def _known_queues(self) -> Queues:
-        if self._queues is None:
-            self._queues = Queues({named.key: named for named in self._remembered.values()}, {})
-        return self._queues
-
-    def _key(self, queue: QueueRecord) -> tuple[int, int]:
-        return self._ids(queue.context, queue.handle)
+            return self._queues[self.key_of(stream)]
+        return self._queues.with_id(stream.id)
 
     def _ids(self, context: int, handle: int) -> tuple[int, int]:
         if loader.is_forked:
@@ -129,41 +120,42 @@ class CudaRecorder:
             return
         with contextlib.suppress(Exception):  # the end names those that can be named
             if driver.capture_id(queue.handle) is None:
-                self._remembered[queue.id] = self._named(queue)
+                named = self._named(queue)
+                self._queues.setdefault(named.key, named)
+                self._remembered.add(queue.id)
 
     def _named(self, queue: QueueRecord) -> AuditedQueue:
-        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=self._key(queue))
+        key = self._ids(queue.context, queue.handle)
+        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=key)
 
     def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
         contexts = _contexts()
-        streams = _current_streams(set(contexts.values()))
-        _refuse_in_capture(streams)
-        self._queues = self._name_queues(contexts)
-        del streams  # held until their queues had names
-        return contexts
-
-    def _name_queues(self, contexts: dict[int, int]) -> Queues:
+        current: list[Any] = []  # held until their queues have names, also if nobody wrapped them
+        for device in set(contexts.values()):
+            # a library that cannot tell its current stream must not cost the report
+            with contextlib.suppress(Exception):
+                current.extend(current_streams(device=device).values())
+        _refuse_in_capture(current)
         known: dict[tuple[int, int], AuditedQueue] = {}
         devices = {}
         for context, device in contexts.items():
-            number = self._cupti.get_context_id(context)
-            devices[number] = device
             with driver.in_context(context):
                 defaults = (
                     (LEGACY, driver.legacy_id(), "legacy default stream"),
                     (PER_THREAD, None, "per-thread default stream"),
                 )
-            for handle, found, name in defaults:
-                key = number, self._cupti.get_stream_id_ex(context, handle, 0)
-                known[key] = AuditedQueue(f"cuda:{device}", name, found, handle == LEGACY, key)
+            for handle, number, name in defaults:
+                key = self._ids(context, handle)
+                known[key] = AuditedQueue(f"cuda:{device}", name, number, handle == LEGACY, key)
+                devices[key[0]] = device
         for queue in identity.living():
             if queue.context in contexts and identity.is_alive(queue):
                 named = self._named(queue)
                 known.setdefault(named.key, named)
-        for named in tuple(self._remembered.values()):
-            known.setdefault(named.key, named)
-        return Queues(known, devices)
+        self._queues.update(known)
+        self._queues.devices.update(devices)
+        return contexts
 
 
 def _contexts() -> dict[int, int]:
@@ -186,16 +178,6 @@ def _refuse_in_capture(streams: list[Any]) -> None:
         if ordering.capture_of(queue) is not None:
             name = _name(queue)
             raise messages.illegal_in_capture("ending an audit", name, "end it afterwards.")
-
-
-def _current_streams(devices: set[int]) -> list[Any]:
-    """Return the libraries' current streams, so that queues nobody wrapped have names."""
-    found: list[Any] = []
-    for device in devices:
-        # a library that cannot tell its current stream must not cost the report
-        with contextlib.suppress(Exception):
-            found.extend(current_streams(device=device).values())
-    return found
 
 
 def _name(queue: QueueRecord) -> str:

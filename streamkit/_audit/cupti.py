@@ -11,7 +11,6 @@ import functools
 import importlib
 import re
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import messages
@@ -51,8 +50,8 @@ class Activity(NamedTuple):
     correlation: int
     start: int
     end: int
-    graph: int = 0
-    node: int = 0
+    graph: int
+    node: int
     blocks_host: bool = False
 
 
@@ -62,7 +61,6 @@ class Call(NamedTuple):
     correlation: int
     name: str
     start: int
-    end: int
 
 
 class Recorded(NamedTuple):
@@ -84,22 +82,7 @@ class Sync(NamedTuple):
     end: int
 
 
-@dataclass
-class Records:
-    """All that CUPTI delivered since recording began."""
-
-    activities: list[Activity] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    recorded: list[Recorded] = field(default_factory=list)
-    syncs: list[Sync] = field(default_factory=list)
-
-
-def load() -> Any:
-    """Import CUPTI's bindings; BackendNotInstalledError if they cannot be."""
-    try:
-        return importlib.import_module("cupti.cupti")
-    except ImportError as error:
-        raise messages.not_installed("cupti", ("audit",), error) from error
+Record = Activity | Call | Recorded | Sync
 
 
 class Collector:
@@ -109,14 +92,17 @@ class Collector:
         self._lock = new_lock()
         self._open = 0
         self._cupti: Any = None
-        self.records = Records()
+        self.records: list[Record] = []
         self.own: list[tuple[int, int]] = []
 
     def open(self) -> Any:
         """Record from now on, until as many ``close``; return CUPTI's bindings."""
         with self._lock:
             if not self._open:
-                self._cupti = load()
+                try:
+                    self._cupti = importlib.import_module("cupti.cupti")
+                except ImportError as error:
+                    raise messages.not_installed("cupti", ("audit",), error) from error
                 profiling = running_profiler()
                 if profiling is not None:
                     message = (
@@ -124,7 +110,7 @@ class Collector:
                         "both would lose their records. Run the audit before or after it."
                     )
                     raise ScopeError(message)
-                self.records, self.own = Records(), []
+                self.records, self.own = [], []
                 try:
                     self._enable()
                 except BaseException:
@@ -146,8 +132,8 @@ class Collector:
     def _enable(self) -> None:
         cupti = self._cupti
         try:
-            cupti.activity_register_callbacks(_requested, self._completed)
-            for kind in _kinds(cupti):
+            cupti.activity_register_callbacks(lambda: (_BUFFER, 0), self._completed)
+            for kind in _readers(cupti):
                 cupti.activity_enable(kind)
             for disable, number in _other_calls(cupti):
                 disable(number, 0)
@@ -162,7 +148,7 @@ class Collector:
     def _disable(self) -> None:
         with contextlib.ExitStack() as ending:  # one that fails does not leave the others on
             ending.callback(self._cupti.activity_flush_all, _FORCED)
-            for kind in _kinds(self._cupti):
+            for kind in _readers(self._cupti):
                 ending.callback(self._cupti.activity_disable, kind)
 
     def _completed(self, activities: Iterable[Any]) -> None:
@@ -171,22 +157,10 @@ class Collector:
         for one in activities:
             reader = readers.get(one.kind)
             if reader is not None:
-                reader(self.records, one)
+                self.records.append(reader(one))
 
 
 collector = Collector()
-
-
-def _requested() -> tuple[int, int]:
-    return _BUFFER, 0  # as many records as fit
-
-
-def _kinds(cupti: Any) -> list[Any]:
-    kinds = cupti.ActivityKind
-    return [
-        kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMCPY2, kinds.MEMSET,
-        kinds.SYNCHRONIZATION, kinds.CUDA_EVENT, kinds.RUNTIME, kinds.DRIVER,
-    ]  # fmt: skip
 
 
 @functools.cache
@@ -219,28 +193,26 @@ def running_profiler() -> str | None:
 
 
 @functools.cache
-def _readers(cupti: Any) -> dict[int, Callable[[Records, Any], None]]:
+def _readers(cupti: Any) -> dict[int, Callable[[Any], Record]]:
+    """Return what makes a tuple of a record, for each kind of record that is collected."""
     kinds = cupti.ActivityKind
-    driver = {int(one): _call_name(one.name) for one in cupti.driver_api_trace_cbid}
-    runtime = {int(one): _call_name(one.name) for one in cupti.runtime_api_trace_cbid}
-
-    def call(names: dict[int, str]) -> Callable[[Records, Any], None]:
-        def read(records: Records, one: Any) -> None:
-            name = names.get(one.cbid, "")
-            records.calls.append(Call(one.correlation_id, name, one.start, one.end))
-
-        return read
-
     return {
-        int(kinds.CONCURRENT_KERNEL): _kernel,
-        int(kinds.MEMCPY): _copy,
-        int(kinds.MEMCPY2): _copy,
-        int(kinds.MEMSET): _fill,
-        int(kinds.SYNCHRONIZATION): _sync,
-        int(kinds.CUDA_EVENT): _event,
-        int(kinds.DRIVER): call(driver),
-        int(kinds.RUNTIME): call(runtime),
+        kinds.CONCURRENT_KERNEL: lambda one: _activity(one, "kernel", one.name),
+        kinds.MEMCPY: _copy,
+        kinds.MEMCPY2: _copy,
+        kinds.MEMSET: lambda one: _activity(one, "fill", f"fill, {one.bytes} bytes"),
+        kinds.SYNCHRONIZATION: _sync,
+        kinds.CUDA_EVENT: lambda one: Recorded(
+            one.correlation_id, _key(one), one.cuda_event_sync_id
+        ),
+        kinds.RUNTIME: _call_reader(cupti.runtime_api_trace_cbid),
+        kinds.DRIVER: _call_reader(cupti.driver_api_trace_cbid),
     }
+
+
+def _call_reader(calls: Iterable[Any]) -> Callable[[Any], Call]:
+    names = {int(one): _call_name(one.name) for one in calls}
+    return lambda one: Call(one.correlation_id, names.get(one.cbid, ""), one.start)
 
 
 def _call_name(name: str) -> str:
@@ -248,38 +220,22 @@ def _call_name(name: str) -> str:
     return re.sub(r"_(v\d+|ptsz|ptds)", "", name)
 
 
-def _kernel(records: Records, one: Any) -> None:
-    key = one.context_id, one.stream_id
-    graph, node = one.graph_id, one.graph_node_id
-    records.activities.append(
-        Activity("kernel", one.name, key, one.correlation_id, one.start, one.end, graph, node)
-    )
+def _key(one: Any) -> Key:
+    return one.context_id, one.stream_id
 
 
-def _copy(records: Records, one: Any) -> None:
-    key = one.context_id, one.stream_id
+def _activity(one: Any, kind: Kind, name: str, *, blocks_host: bool = False) -> Activity:
+    times, graph = (one.start, one.end), (one.graph_id, one.graph_node_id)
+    return Activity(kind, name, _key(one), one.correlation_id, *times, *graph, blocks_host)
+
+
+def _copy(one: Any) -> Activity:
     name = f"copy {_COPIES.get(one.copy_kind, 'of an array')}, {one.bytes} bytes"
     touches_host = one.src_kind in _HOST_MEMORY or one.dst_kind in _HOST_MEMORY
     blocks = touches_host and not one.flags_ & _ASYNC
-    graph, node = one.graph_id, one.graph_node_id
-    records.activities.append(
-        Activity("copy", name, key, one.correlation_id, one.start, one.end, graph, node, blocks)
-    )
+    return _activity(one, "copy", name, blocks_host=blocks)
 
 
-def _fill(records: Records, one: Any) -> None:
-    key, name = (one.context_id, one.stream_id), f"fill, {one.bytes} bytes"
-    graph, node = one.graph_id, one.graph_node_id
-    records.activities.append(
-        Activity("fill", name, key, one.correlation_id, one.start, one.end, graph, node)
-    )
-
-
-def _sync(records: Records, one: Any) -> None:
-    key, event = (one.context_id, one.stream_id), one.cuda_event_sync_id
-    records.syncs.append(Sync(one.correlation_id, one.type, key, event, one.start, one.end))
-
-
-def _event(records: Records, one: Any) -> None:
-    key = one.context_id, one.stream_id
-    records.recorded.append(Recorded(one.correlation_id, key, one.cuda_event_sync_id))
+def _sync(one: Any) -> Sync:
+    event = one.cuda_event_sync_id
+    return Sync(one.correlation_id, one.type, _key(one), event, one.start, one.end)

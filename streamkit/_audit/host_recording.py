@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.kernel_names import library_of_module
 from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.wait_times import Point, WaitTimes
+from streamkit._audit.wait_times import WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
@@ -25,16 +25,15 @@ class HostRecorder:
     def __init__(self) -> None:
         self._steps: list[Step] = []
         self._began_ns = 0
-        self._listener: Callable[[Step], object] = self._steps.append
 
     def start(self) -> None:
         """Begin."""
         self._began_ns = time.perf_counter_ns()
-        trace.listen(self._listener)
+        trace.listen(self._steps.append)
 
     def stop(self) -> None:
         """End; what was given so far may still have to run."""
-        trace.forget(self._listener)
+        trace.forget(self._steps.append)
 
     def sync(self) -> None:
         """Wait until what was given has run.
@@ -60,12 +59,13 @@ class HostRecorder:
         queues: dict[Any, Any] = {None: None}
         for stream in {step.stream for step in self._steps} - {None}:
             if isinstance(stream, HostStream):
-                queues[stream] = _queue(stream)
+                name = stream.name or f"host stream id={stream.id}"
+                queues[stream] = AuditedQueue("cpu", name, stream.id)
             else:
                 queues[stream] = None if queue_of is None else queue_of(stream)
         marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
         wait_times = WaitTimes(
-            Point(queues[step.stream], step.order, step.start_ns, step.end_ns)
+            (queues[step.stream], step.order, step.start_ns, step.end_ns)
             for step in self._steps
             if step.kind in ("function", "scope") and step.end_ns
         )
@@ -96,7 +96,3 @@ class HostRecorder:
                 )
             )
         return found, unfinished
-
-
-def _queue(stream: HostStream) -> AuditedQueue:
-    return AuditedQueue("cpu", stream.name or f"host stream id={stream.id}", stream.id)

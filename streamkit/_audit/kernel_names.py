@@ -31,9 +31,7 @@ def library_of_module(module: str) -> str | None:
 @functools.lru_cache(maxsize=4096)
 def readable(symbol: str) -> str:
     """Return a C++ symbol as it was written, without its return type and its parameters."""
-    name = _demangled(symbol)
-    if name.startswith("void "):
-        name = name.removeprefix("void ")
+    name = _demangled(symbol).removeprefix("void ")
     return name[: _parameters(name)] if name.endswith(")") else name
 
 

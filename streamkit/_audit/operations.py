@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", "synchronisation"]
 WORK = ("kernel", "copy", "fill", "function", "scope")
@@ -78,11 +78,21 @@ class Operations:
 
     def __init__(self) -> None:
         self._operations: tuple[Operation, ...] | None = None
+        self._key_of: Callable[[Any], tuple[int, int]] | None = None
+        self.unfinished: int = 0
+        """Host functions submitted in the block that had not run when it ended."""
 
-    def fill(self, operations: Iterable[Operation]) -> None:
-        """Take the operations of the block, in any order."""
+    def complete(
+        self,
+        operations: Iterable[Operation],
+        *,
+        unfinished: int = 0,
+        key_of: Callable[[Any], tuple[int, int]] | None = None,
+    ) -> None:
+        """Take the operations, in any order; ``key_of`` finds the queue of a CUDA stream."""
         found = sorted(operations, key=lambda one: one.start_ns)
         self._operations = tuple(_with_distinct_queue_names(found))
+        self.unfinished, self._key_of = unfinished, key_of
 
     @property
     def operations(self) -> tuple[Operation, ...]:

@@ -15,32 +15,14 @@ from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from os import PathLike
 
 _STRAYS = 12  # lines
 
 
-class Report(Operations):
+class AuditReport(Operations):
     """What ran in the block of ``streamkit.audit``; made when the block ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._key_of: Callable[[Any], tuple[int, int]] | None = None
-        self.unfinished: int = 0
-        """Host functions submitted in the block that had not run when it ended."""
-
-    def complete(
-        self,
-        operations: Iterable[Operation],
-        *,
-        unfinished: int = 0,
-        key_of: Callable[[Any], tuple[int, int]] | None = None,
-    ) -> None:
-        """Fill the report in; ``key_of`` finds the queue of a CUDA stream."""
-        self.fill(operations)
-        self.unfinished = unfinished
-        self._key_of = key_of
 
     def off_queue(self, stream: object) -> list[Operation]:
         """Return the work that did not run on ``stream``, a stream of any library."""
@@ -102,7 +84,7 @@ class Report(Operations):
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Report:
+    def from_data(cls, data: dict[str, Any]) -> AuditReport:
         """Return the report that ``as_data`` gave."""
         queues = [AuditedQueue(**{**one, "key": tuple(one["key"])}) for one in data["queues"]]
 

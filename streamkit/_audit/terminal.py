@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from streamkit._audit.timeline import (
@@ -96,16 +97,14 @@ def _drawn(operations: list[Operation], start: int, end: int, width: int, nothin
 
 def _names(row: Row) -> list[str]:
     """Return what ran in a row, equal neighbours together."""
-    lines: list[tuple[str, int]] = []
-    for one in row.operations:
-        name = short(one.name)
-        text = f"{name} [{STYLES[one.library].label}]" if one.library in STYLES else name
-        if lines and lines[-1][0] == text:
-            lines[-1] = text, lines[-1][1] + 1
-        else:
-            lines.append((text, 1))
-    told = [f"{count} x {text}" if count > 1 else text for text, count in lines[:_NAMES]]
-    return told + [f"and {len(lines) - _NAMES} more"] * (len(lines) > _NAMES)
+    texts = [
+        short(one.name) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
+        for one in row.operations
+    ]
+    counts = [(text, len(list(same))) for text, same in itertools.groupby(texts)]
+    lines = [f"{count} x {text}" if count > 1 else text for text, count in counts]
+    more = len(lines) - _NAMES
+    return lines if more <= 0 else [*lines[:_NAMES], f"and {more} more"]
 
 
 def _time(ns: int) -> str:

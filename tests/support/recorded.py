@@ -11,9 +11,8 @@ from types import ModuleType, SimpleNamespace
 from streamkit._audit import cuda_operations  # records come from a file here
 from streamkit._audit import cupti as cupti_module  # it reads CUPTI's records
 from streamkit._audit.cuda_operations import Queues  # records come from a file here
-from streamkit._audit.cupti import Records  # it reads CUPTI's records
 from streamkit._audit.operations import AuditedQueue  # records come from a file here
-from streamkit._audit.report import Report  # records come from a file here
+from streamkit._audit.report import AuditReport  # records come from a file here
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
@@ -31,10 +30,10 @@ def readers():
 
 
 def records(part):
-    found = Records()
-    for record in DATA["parts"][part]["records"]:
-        readers()[record["kind"]](found, SimpleNamespace(**record))
-    return found
+    return [
+        readers()[record["kind"]](SimpleNamespace(**record))
+        for record in DATA["parts"][part]["records"]
+    ]
 
 
 def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
@@ -49,6 +48,6 @@ def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
 
 
 def report(part, **options):
-    made = Report()
+    made = AuditReport()
     made.complete(operations(part, **options))
     return made

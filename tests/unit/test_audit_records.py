@@ -8,9 +8,8 @@ import pytest
 
 from streamkit._audit import kernel_names  # an audit without CUDA names no kernel
 from streamkit._audit.cuda_operations import Queues  # records are made up here
-from streamkit._audit.cupti import Records  # records are made up here
 from streamkit._audit.operations import AuditedQueue  # records are made up here
-from streamkit._audit.wait_times import Point, WaitTimes  # records are made up here
+from streamkit._audit.wait_times import WaitTimes  # records are made up here
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
 
 
@@ -117,11 +116,8 @@ def test_copies_and_fills_say_what_they_are():
 def test_a_blocking_copy_of_host_memory_holds_the_host(flags, memory, blocks):
     copy = DATA["kinds"]["MEMCPY"]
     record = next(one for one in DATA["parts"]["others"]["records"] if one["kind"] == copy)
-    found = Records()
-    readers()[copy](
-        found, SimpleNamespace(**{**record, "flags_": flags, "src_kind": 3, "dst_kind": memory})
-    )
-    assert [one.blocks_host for one in found.activities] == [blocks]
+    changed = {**record, "flags_": flags, "src_kind": 3, "dst_kind": memory}
+    assert readers()[copy](SimpleNamespace(**changed)).blocks_host is blocks
 
 
 def test_a_graph_counts_where_it_was_launched_branches_included():
@@ -199,7 +195,7 @@ def test_without_a_c_plus_plus_runtime_symbols_stay(monkeypatch):
 
 
 def test_when_a_queue_got_to_a_point_and_when_it_went_on():
-    work = [Point(TORCH, 5, 30, 40), Point(TORCH, 1, 0, 50), Point(WARP, 3, 7, 9)]
+    work = [(TORCH, 5, 30, 40), (TORCH, 1, 0, 50), (WARP, 3, 7, 9)]
     timeline = WaitTimes(work)
     assert timeline.got_to(TORCH, 6, 0) == 50  # the first ended last
     assert timeline.got_to(TORCH, 5, 0) == 50

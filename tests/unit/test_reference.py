@@ -16,7 +16,7 @@ from support.site import extension
 REFERENCE = ROOT / "docs" / "reference"
 HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")
 RETURNED = {  # what public functions return, and nobody makes
-    ("streamkit._audit.report", "Report"),
+    ("streamkit._audit.report", "AuditReport"),
     ("streamkit._audit.operations", "Operation"),
     ("streamkit._audit.operations", "AuditedQueue"),
     ("streamkit._doctor.report", "Report"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import streamkit as sk
 from streamkit._audit import chrome_trace  # reports are made up here
 from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
-from streamkit._audit.report import Report  # reports are made up here
+from streamkit._audit.report import AuditReport  # reports are made up here
 from streamkit._audit.timeline import STYLES  # reports are made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
@@ -24,7 +24,7 @@ from support.recorded import LEGACY, TORCH, WARP, report
 
 
 def small(*operations):
-    made = Report()
+    made = AuditReport()
     made.complete(operations)
     return made
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
 from streamkit._audit.page import page_data  # reports are made up here
-from streamkit._audit.report import Report  # reports are made up here
+from streamkit._audit.report import AuditReport  # reports are made up here
 from streamkit._audit.timeline import STYLES  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
@@ -77,7 +77,7 @@ def opened(tmp_path):
 def many(count):
     """Operations in turn on three queues, each tenth followed by a wait."""
     queues, libraries = (TORCH, LEGACY, WARP), ("torch", "cupy", "warp")
-    made, operations = Report(), []
+    made, operations = AuditReport(), []
     for n in range(count):
         place = n % 3
         operations.append(
@@ -115,7 +115,7 @@ def test_it_draws_a_bar_for_each_operation_and_a_row_for_each_queue(opened):
 
 
 def test_each_librarys_bars_and_ticks_have_its_colour(opened):
-    made = Report()
+    made = AuditReport()
     made.complete(
         Operation("kernel", "k", TORCH, n * 1000, n * 1000 + 900, library)
         for n, library in enumerate([*STYLES, None])
@@ -162,7 +162,7 @@ POINT = """
 
 
 def test_a_long_bar_under_many_short_ones_is_found_and_so_are_they(opened):
-    made, ms = Report(), 10**6
+    made, ms = AuditReport(), 10**6
     short = [
         Operation("kernel", f"short_{n}", TORCH, n * 50 * ms, n * 50 * ms + 20 * ms, "torch")
         for n in range(1, 15)
@@ -190,7 +190,7 @@ def test_in_a_narrow_window_the_chart_is_not_wider_than_the_page(opened):
 
 
 def test_names_are_text_and_not_markup(opened):
-    made = Report()
+    made = AuditReport()
     name = "</script><!--<script><img src=x onerror=problems.push(1)><b>&amp;"
     queue = AuditedQueue("cuda:0", name, 1)
     made.complete([Operation("kernel", name, queue, 0, 10**6, None)])
@@ -203,6 +203,6 @@ def test_names_are_text_and_not_markup(opened):
 
 
 def test_an_empty_report_is_drawn(opened):
-    made = Report()
+    made = AuditReport()
     made.complete([])
     assert opened(made, "return DATA.work.length;") == 0
