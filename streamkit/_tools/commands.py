@@ -10,7 +10,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Generator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from streamkit._tools.machine import CannotRunError
 from streamkit.errors import StreamKitError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Data = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the data, as JSON.")]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,33 +50,19 @@ def _demo(
 
     Without a GPU it runs on a host queue. Exits with 1 if the result is wrong.
     """
-    try:
-        with _progress() as progress, _silence():
-            result = demo.run(progress=progress)
-        if output is not None:
-            demo.write_image(result.image, output)
-    except (StreamKitError, OSError) as error:
-        _complain(f"{type(error).__name__}: {error}")
-        raise typer.Exit(1) from error
-    if as_json:
-        data = asdict(result)
-        del data["image"]
-        _say(json.dumps(data, indent=2))
-    else:
-        terminal.show_demo(result)
-        if output is not None:
-            _say(f"Written: {output}")
+    result = _run(
+        demo.run,
+        demo.as_data,
+        terminal.show_demo,
+        output,
+        write=lambda result, path: demo.write_image(result.image, path),
+        as_json=as_json,
+    )
     raise typer.Exit(0 if result.ok else 1)
 
 
 @app.command("bench")
-def _bench(
-    *,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the numbers, as JSON.")
-    ] = None,
-    as_json: _Json = False,
-) -> None:
+def _bench(*, output: _Data = None, as_json: _Json = False) -> None:
     """Time StreamKit's operations against the libraries' own calls, in this process.
 
     Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 if it cannot run
@@ -86,13 +72,7 @@ def _bench(
 
 
 @app.command("matrix")
-def _matrix(
-    *,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what was found, as JSON.")
-    ] = None,
-    as_json: _Json = False,
-) -> None:
+def _matrix(*, output: _Data = None, as_json: _Json = False) -> None:
     """Try every ordered pair of the libraries here: one queue, kept alive, in order.
 
     Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
@@ -114,41 +94,44 @@ def _doctor(
     Exits with 1 if something is.
     """
     examine = functools.partial(doctor.examine, load=load)
-    report = _run(examine, doctor_report.as_data, terminal.show_doctor, None, as_json=as_json)
+    report = _run(examine, doctor_report.as_data, terminal.show_doctor, as_json=as_json)
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _run(
+def _run(  # noqa: PLR0913 - the parts of a command
     run: Callable[..., Any],
     as_data: Callable[[Any], object],
     show: Callable[[Any], None],
-    output: Path | None,
+    output: Path | None = None,
     *,
+    write: Callable[[Any, Path], object] | None = None,
     as_json: bool,
 ) -> Any:
-    """Run a tool and print its report; exit with 1 if it cannot run, or the file not be written."""
+    """Run a tool and print its report; exit with 1 if it cannot run, or the file not be written.
+
+    ``write`` writes something else than the data to the file.
+    """
     try:
-        with _progress() as progress, _silence():
+        # Libraries print at their first use.
+        with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
             report = run(progress=progress)
         text = json.dumps(as_data(report), indent=2)
         if as_json:
-            _say(text)
+            typer.echo(text)
         else:
             show(report)
         if output is not None:
-            output.write_text(text + "\n", encoding="utf-8")
+            if write is None:
+                output.write_text(text + "\n", encoding="utf-8")
+            else:
+                write(report, output)
             if not as_json:
-                _say(f"Written: {output}")
+                typer.echo(f"Written: {output}")
     except (CannotRunError, StreamKitError, OSError) as error:
         name = "" if isinstance(error, CannotRunError) else f"{type(error).__name__}: "
-        _complain(f"{name}{error}")
+        typer.echo(f"{name}{error}", err=True)
         raise typer.Exit(1) from error
     return report
-
-
-def _silence() -> contextlib.AbstractContextManager[object]:
-    """Drop what libraries print at their first use."""
-    return contextlib.redirect_stdout(io.StringIO())
 
 
 @contextlib.contextmanager
@@ -169,11 +152,3 @@ def _progress() -> Generator[Callable[[str, int, int], None]]:
             bar.update(task, description=what, completed=done, total=steps, refresh=True)
 
         yield progress
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -5,10 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import importlib
 import importlib.metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._cuda import driver
 from streamkit._queues import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LoadedT = TypeVar("LoadedT")
 
 
 class CannotRunError(Exception):
@@ -20,17 +25,34 @@ class UnusableError(Exception):
 
 
 def load(name: str, *, on_gpu: bool = True) -> Any:
-    """Return the module of torch, CuPy or Warp.
-
-    UnusableError if ``on_gpu`` and it finds no GPU.
-    """
+    """Import a library; UnusableError if ``on_gpu`` and torch, CuPy or Warp finds no GPU."""
     library: Any = importlib.import_module(name)
     if name == "warp":
         library.init()
-    finds_gpu = library.is_cuda_available if name == "warp" else library.cuda.is_available
-    if on_gpu and not finds_gpu():
-        raise UnusableError(f"{label(name)} {library.__version__} finds no GPU")
+    if on_gpu and name in ("torch", "cupy", "warp"):
+        finds_gpu = library.is_cuda_available if name == "warp" else library.cuda.is_available
+        if not finds_gpu():
+            raise UnusableError(f"{label(name)} {library.__version__} finds no GPU")
     return library
+
+
+def load_each(
+    names: Iterable[str], load: Callable[[str], LoadedT]
+) -> tuple[dict[str, LoadedT], dict[str, str]]:
+    """Return what ``load`` gives for each name, and why it gives nothing for the others."""
+    found: dict[str, LoadedT] = {}
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = load(name)
+        except UnusableError as error:
+            missing[name] = str(error)
+        except ModuleNotFoundError as error:
+            own = error.name in (name, name.partition(".")[0])
+            missing[name] = "not installed" if own else str(error)
+        except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
+            missing[name] = f"{type(error).__name__}: {error}"
+    return found, missing
 
 
 def label(name: str) -> str:

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
-import importlib.metadata
 import itertools
 import platform
 import weakref
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._tools import machine
 from streamkit._tools.machine import CannotRunError, UnusableError
-from streamkit.errors import BackendNotInstalledError
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
@@ -77,11 +74,8 @@ class MatrixReport:
 
 def as_data(report: MatrixReport) -> dict[str, Any]:
     """Return the report in JSON's types, with its verdicts."""
-    data = asdict(report)
-    for found, pair in zip(data["pairs"], report.pairs, strict=True):
-        found["ok"] = pair.ok
-    data["ok"] = report.ok
-    return data
+    pairs = [asdict(pair) | {"ok": pair.ok} for pair in report.pairs]
+    return asdict(report) | {"pairs": pairs, "ok": report.ok}
 
 
 def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixReport:
@@ -90,11 +84,18 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
     Imports them. ``progress`` is called with what comes next, how much is done, and of how much.
     CannotRunError if there is no CUDA device.
     """
-    _require_device()
+    if not driver.is_present():
+        raise CannotRunError("There is no CUDA device here, and the libraries' streams are on one.")
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(_gate.on_device(device))
-        found, missing = _load(device, cleanup, progress)
-        pairs = list(itertools.permutations(found, 2))
+
+        def tell_and_load(name: str) -> LibraryStreams:
+            done = list(LABELS).index(name)
+            progress(f"import {LABELS[name]}", done, len(LABELS) ** 2)  # as many as it can be
+            return load(name, device, cleanup)
+
+        found, missing = machine.load_each(LABELS, tell_and_load)
+        pairs = list(itertools.permutations(found.values(), 2))
         steps = len(LABELS) + len(pairs)
         results: list[Pair] = []
         for done, (first, second) in enumerate(pairs, len(LABELS)):
@@ -109,42 +110,15 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
         cuda=machine.cuda_version(),
         versions={
             "python": platform.python_version(),
-            **{"streamkit" if one.name == NATIVE else one.name: one.version for one in found},
+            **{"streamkit" if name == NATIVE else name: one.version for name, one in found.items()},
         },
-        libraries=[library.name for library in found],
-        missing=missing,
+        libraries=list(found),
+        missing={
+            name: f"{why}. Install it with: {machine.install_line(name)}"
+            for name, why in missing.items()
+        },
         pairs=results,
     )
-
-
-def _require_device() -> None:
-    try:
-        present = driver.is_present()
-    except BackendNotInstalledError as error:
-        raise CannotRunError(
-            "There is a CUDA driver here, but not the package that calls it. Install it with: "
-            f"pip install '{DISTRIBUTION}[cuda13]' (cuda12 if the driver is of CUDA 12)"
-        ) from error
-    if not present:
-        raise CannotRunError("There is no CUDA device here, and the libraries' streams are on one.")
-
-
-def _load(
-    device: int, cleanup: contextlib.ExitStack, progress: Progress
-) -> tuple[list[LibraryStreams], dict[str, str]]:
-    found: list[LibraryStreams] = []
-    missing: dict[str, str] = {}
-    for done, (name, label) in enumerate(LABELS.items()):
-        progress(f"import {label}", done, len(LABELS) ** 2)  # as many pairs as they can make
-        try:
-            found.append(load(name, device, cleanup))
-        except UnusableError as error:
-            missing[name] = f"{error}. Install a build that does: {machine.install_line(name)}"
-        except ModuleNotFoundError:
-            missing[name] = f"not installed. Install it with: {machine.install_line(name)}"
-        except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
-            missing[name] = f"cannot be used here: {type(error).__name__}: {error}"
-    return found, missing
 
 
 # -- the libraries ----------------------------------------------------------------------------
@@ -166,103 +140,59 @@ class LibraryStreams:
         return stream if self.name == NATIVE else stream.to(self.name)
 
 
+_HANDLES: dict[str, Callable[[Any], Any]] = {
+    "torch": lambda stream: stream.cuda_stream,
+    "cupy": lambda stream: stream.ptr,
+    "warp": lambda stream: stream.cuda_stream or 0,
+    "numba": lambda stream: stream.handle,
+    "cuda.core": lambda stream: stream.__cuda_stream__()[1],
+    "cuda.bindings": int,
+    NATIVE: int,
+}
+
+
 def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:
     """Import a library and let it make a stream; any exception says why it cannot."""
-    library = _MAKERS[name](device, cleanup)
+    module = sk if name == NATIVE else machine.load(name)
+    new_stream: Callable[[], Any]
+    match name:
+        case "torch":
+            new_stream = partial(module.cuda.Stream, device)
+        case "cupy":
+            module.cuda.Device(device).use()
+            new_stream = partial(module.cuda.Stream, non_blocking=True)
+        case "warp":
+            new_stream = partial(module.Stream, f"cuda:{device}")
+        case "numba":
+            cuda = machine.load("numba.cuda")
+            cuda.select_device(device)
+            new_stream = cuda.stream
+        case "cuda.core":
+            own = module.Device(device)
+            own.set_current()
+            new_stream = own.create_stream
+        case "cuda.bindings":
+            new_stream = partial(_bare_handle, cleanup)
+        case _:
+            new_stream = partial(sk.new_stream, device, nonblocking=True)
+    library = LibraryStreams(
+        name,
+        str(module.__version__),
+        new_stream,
+        lambda stream: int(_HANDLES[name](stream)),
+        # torch's queues are those of a pool; StreamKit's are held by their views.
+        destroys=name not in ("torch", "cuda.bindings", NATIVE),
+        holds=name != "cuda.bindings",
+    )
     if library.handle_of(library.new_stream()) == 0:
         raise UnusableError("its new stream is the default one")
     return library
 
 
-def _version(name: str) -> str:
-    return importlib.metadata.version(registry.BY_NAME[name].distribution)
-
-
-def _torch(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    torch = machine.load("torch")
-    return LibraryStreams(
-        "torch",
-        str(torch.__version__),
-        lambda: torch.cuda.Stream(device),
-        lambda stream: int(stream.cuda_stream),
-        destroys=False,  # its streams are those of a pool
-    )
-
-
-def _cupy(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    cupy = machine.load("cupy")
-    cupy.cuda.Device(device).use()
-    return LibraryStreams(
-        "cupy",
-        str(cupy.__version__),
-        lambda: cupy.cuda.Stream(non_blocking=True),
-        lambda stream: int(stream.ptr),
-    )
-
-
-def _warp(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    warp = machine.load("warp")
-    return LibraryStreams(
-        "warp",
-        str(warp.__version__),
-        lambda: warp.Stream(f"cuda:{device}"),
-        lambda stream: int(stream.cuda_stream or 0),
-    )
-
-
-def _numba(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    from numba import cuda
-
-    cuda.select_device(device)
-    return LibraryStreams(
-        "numba", _version("numba"), cuda.stream, lambda stream: int(stream.handle)
-    )
-
-
-def _core(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    core: Any = importlib.import_module("cuda.core")
-    current = core.Device(device)
-    current.set_current()
-    return LibraryStreams(
-        "cuda.core",
-        _version("cuda.core"),
-        current.create_stream,
-        lambda stream: int(stream.__cuda_stream__()[1]),
-    )
-
-
-def _bindings(_device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:
+def _bare_handle(cleanup: contextlib.ExitStack) -> Any:
     from cuda.bindings.driver import CUstream
 
-    return LibraryStreams(
-        "cuda.bindings",
-        _version("cuda.bindings"),
-        lambda: CUstream(cleanup.enter_context(_gate.raw_stream())),
-        int,
-        destroys=False,
-        holds=False,
-    )
-
-
-def _native(device: int, _: contextlib.ExitStack) -> LibraryStreams:
-    return LibraryStreams(
-        NATIVE,
-        sk.__version__,
-        lambda: sk.new_stream(device, nonblocking=True),
-        int,
-        destroys=False,  # the stream object may go: its queue is held by its views
-    )
-
-
-_MAKERS = {
-    "torch": _torch,
-    "cupy": _cupy,
-    "warp": _warp,
-    "numba": _numba,
-    "cuda.core": _core,
-    "cuda.bindings": _bindings,
-    NATIVE: _native,
-}
+    return CUstream(cleanup.enter_context(_gate.raw_stream()))
 
 
 # -- one pair ---------------------------------------------------------------------------------
@@ -272,14 +202,16 @@ def examine(first: LibraryStreams, second: LibraryStreams) -> Pair:
     """Let ``second`` take over a stream of ``first``, and wait for another."""
     problems: list[str] = []
 
-    def holds(part: str, test: Callable[[LibraryStreams, LibraryStreams], str | None]) -> bool:
+    def holds(part: str, test: Callable[[LibraryStreams, LibraryStreams], None]) -> bool:
         try:
-            problem = test(first, second)
+            test(first, second)
+        except AssertionError as error:
+            problems.append(f"{part}: {error}")
         except Exception as error:  # noqa: BLE001 - one pair's failure must not stop the others
-            problem = f"{type(error).__name__}: {error}"
-        if problem is not None:
-            problems.append(f"{part}: {problem}")
-        return problem is None
+            problems.append(f"{part}: {type(error).__name__}: {error}")
+        else:
+            return True
+        return False
 
     return Pair(
         first.name,
@@ -293,19 +225,18 @@ def examine(first: LibraryStreams, second: LibraryStreams) -> Pair:
     )
 
 
-def _same_queue(first: LibraryStreams, second: LibraryStreams) -> str | None:
+def _same_queue(first: LibraryStreams, second: LibraryStreams) -> None:
     native = first.new_stream()
     stream = sk.wrap(native)
     view = second.view(stream)
     ids = _gate.stream_id(first.handle_of(native)), _gate.stream_id(second.handle_of(view))
-    if ids[0] != ids[1]:
-        return f"the driver knows the stream as {ids[0]} and its view as {ids[1]}"
-    if sk.wrap(view) != stream:
-        return f"{sk.wrap(view)!r} should equal {stream!r}"
-    return None
+    _gate.require(
+        ids[0] == ids[1], f"the driver knows the stream as {ids[0]} and its view as {ids[1]}"
+    )
+    _gate.require(sk.wrap(view) == stream, f"{sk.wrap(view)!r} should equal {stream!r}")
 
 
-def _same_device(first: LibraryStreams, second: LibraryStreams) -> str | None:
+def _same_device(first: LibraryStreams, second: LibraryStreams) -> None:
     native = first.new_stream()
     stream = sk.wrap(native)
     view = second.view(stream)
@@ -315,12 +246,11 @@ def _same_device(first: LibraryStreams, second: LibraryStreams) -> str | None:
         "StreamKit": stream.device_id,
         "StreamKit, of the view": sk.wrap(view).device_id,
     }
-    if len(set(devices.values())) > 1:
-        return ", ".join(f"{who} says {device}" for who, device in devices.items())
-    return None
+    answers = ", ".join(f"{who} says {device}" for who, device in devices.items())
+    _gate.require(len(set(devices.values())) == 1, answers)
 
 
-def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> str | None:
+def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> None:
     native = first.new_stream()
     handle = first.handle_of(native)
     number = _gate.stream_id(handle)
@@ -328,26 +258,30 @@ def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> str | None:
     view = second.view(sk.wrap(native))
     del native
     gc.collect()
-    if alive() is None:  # not asked of the driver: a destroyed stream must not be touched
-        return "the stream died while its view was in use"
-    if not _gate.is_alive(handle, number):
-        return "the queue was destroyed while its view was in use"
-    if first.name == NATIVE and not sk.from_handle(handle).owned:
-        return "StreamKit gave its queue up while its view was in use"
+    # Not asked of the driver: a destroyed stream must not be touched.
+    _gate.require(alive() is not None, "the stream died while its view was in use")
+    _gate.require(
+        _gate.is_alive(handle, number), "the queue was destroyed while its view was in use"
+    )
+    _gate.require(
+        first.name != NATIVE or sk.from_handle(handle).owned,
+        "StreamKit gave its queue up while its view was in use",
+    )
     del view
-    return None
 
 
-def _control_ran(first: LibraryStreams, second: LibraryStreams) -> str | None:
+def _control_ran(first: LibraryStreams, second: LibraryStreams) -> None:
     held, other = first.new_stream(), second.new_stream()
-    if _gate.runs_beside(first.handle_of(held), second.handle_of(other)):
-        return None
-    return "work on one queue waits for the other without being told to, which proves nothing"
+    _gate.require(
+        _gate.runs_beside(first.handle_of(held), second.handle_of(other)),
+        "work on one queue waits for the other without being told to, which proves nothing",
+    )
 
 
-def _order_kept(first: LibraryStreams, second: LibraryStreams) -> str | None:
+def _order_kept(first: LibraryStreams, second: LibraryStreams) -> None:
     producer, consumer = first.new_stream(), second.new_stream()
     handles = first.handle_of(producer), second.handle_of(consumer)
-    if _gate.runs_after(*handles, lambda: sk.wrap(consumer).wait(producer)):
-        return None
-    return "work ran before that for which it was told to wait"
+    _gate.require(
+        _gate.runs_after(*handles, lambda: sk.wrap(consumer).wait(producer)),
+        "work ran before that for which it was told to wait",
+    )

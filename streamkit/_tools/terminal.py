@@ -5,7 +5,6 @@ The command line imports this once it has found rich.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -27,12 +26,8 @@ _GOOD, _BAD = "green", "bold red"
 
 
 def _console() -> Console:
-    return Console(highlight=False)
-
-
-def _line(console: Console, *parts: Text | str) -> None:
-    """Print a line as it is: only the terminal may break it, so that it can be copied."""
-    console.print(*parts, markup=False, soft_wrap=True)
+    """Return the console; only the terminal may break its lines, so that they can be copied."""
+    return Console(highlight=False, markup=False, soft_wrap=True)
 
 
 def _table() -> Table:
@@ -46,53 +41,46 @@ def show_demo(result: DemoResult) -> None:
     """Print the stages with their libraries and times, the notes, and the verdict."""
     console = _console()
     height, width = result.image.shape
-    _line(console, f"A {width} x {height} photograph through {result.stream}")
+    console.print(f"A {width} x {height} photograph through {result.stream}")
     table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
     table.add_column("ms", justify="right")
     for stage in result.stages:
         library = f"{demo.LABELS[stage.library]} {stage.version}"
         table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
-    console.print(table, soft_wrap=True)
+    console.print(table)
     for note in result.notes:
-        _line(console, note)
+        console.print(note)
     verdict = ("OK", _GOOD) if result.ok else ("WRONG", _BAD)
     error = (
         f": off by {result.max_error:.1e} at most from NumPy in float64 "
         f"({result.tolerance:.0e} allowed)"
     )
-    _line(console, Text.assemble(verdict, error))
+    console.print(Text.assemble(verdict, error))
 
 
 # -- bench ------------------------------------------------------------------------------------
-
-_WIDE = 80  # columns; a narrower terminal shows the ratios without what they are made of
 
 
 def show_bench(report: BenchReport) -> None:
     """Print the rows with their verdicts, what else was measured, and against what."""
     console = _console()
     libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    _line(console, f"{report.device}, CUDA {report.cuda}; {libraries}")
-    console.print(_rows(report, is_wide=console.width >= _WIDE))
-    for line in _below_the_rows(report):
-        _line(console, line)
-
-
-def _rows(report: BenchReport, *, is_wide: bool) -> Table:
-    headings = ["ours\nns", "theirs\nns", "ratio (spread)"] if is_wide else ["ratio"]
+    console.print(f"{report.device}, CUDA {report.cuda}; {libraries}")
     table = _table()
-    table.add_column("row", overflow="fold", vertical="bottom")
-    for heading in (*headings, "at\nmost", "aim", "met?"):
-        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("row", overflow="fold", vertical="bottom", min_width=10)
+    for heading in ("ours\nns", "theirs\nns", "ratio (spread)", "at\nmost", "aim", "met?"):
+        breaks = heading.startswith("ratio")  # in a narrow terminal
+        table.add_column(heading, justify="right", no_wrap=not breaks, vertical="bottom")
     for row in report.rows:
-        ratio = f"{row.ratio:.2f}"
-        spread = f"{ratio} ({row.ratio_low:.2f}-{row.ratio_high:.2f})"
-        measured = [f"{row.ours_ns:.0f}", f"{row.theirs_ns:.0f}", spread] if is_wide else [ratio]
+        spread = f"{row.ratio:.2f} ({row.ratio_low:.2f}-{row.ratio_high:.2f})"
+        measured = f"{row.ours_ns:.0f}", f"{row.theirs_ns:.0f}", spread
         bounds = f"{row.at_most:.2f}", f"{row.aim:.2f}"
-        verdict = Text("aim" if row.ratio <= row.aim else "yes", _GOOD)
-        verdict = verdict if row.met else Text("no", _BAD)
-        table.add_row(Text(row.name), *measured, *bounds, verdict)
-    return table
+        verdict = "aim" if row.ratio <= row.aim else "yes" if row.met else "no"
+        style = _GOOD if row.met else _BAD
+        table.add_row(row.name, *measured, *bounds, Text(verdict, style))
+    console.print(table, soft_wrap=False)
+    for line in _below_the_rows(report):
+        console.print(line)
 
 
 def _below_the_rows(report: BenchReport) -> Iterator[str]:
@@ -121,7 +109,6 @@ _PROMISE = (
     "and kept alive; each column's stream waits for the row's when told to, and only then."
 )
 _BARE = "* not kept alive: a bare handle can hold nothing. Keep the StreamKit stream beside it."
-_ANY_WIDTH = 1000  # columns: more than any grid's
 
 
 def show_matrix(report: MatrixReport) -> None:
@@ -131,39 +118,32 @@ def show_matrix(report: MatrixReport) -> None:
         f"{matrix.LABELS.get(name, name)} {version}" for name, version in report.versions.items()
     )
     labels = {name: matrix.LABELS[name] for name in report.libraries}
-    _line(console, f"{report.device}, CUDA {report.cuda}; {versions}")
-    table = _grid(report, labels, numbered=False)
-    options = console.options.update(width=_ANY_WIDTH)
-    if console.measure(table, options=options).maximum > console.width:
-        table = _grid(report, labels, numbered=True)
-    console.print(table)
+    console.print(f"{report.device}, CUDA {report.cuda}; {versions}")
+    console.print(_grid(report, labels), soft_wrap=False)
     bad = [pair for pair in report.pairs if not pair.ok]
-    _line(console, _PROMISE)
+    console.print(_PROMISE)
     if any(pair.owner_kept is None for pair in report.pairs):
-        _line(console, _BARE)
+        console.print(_BARE)
     for name, why in report.missing.items():
-        _line(console, f"No {matrix.LABELS[name]}: {why}")
+        console.print(f"No {matrix.LABELS[name]}: {why}")
     for pair in bad:
         for problem in pair.problems:
-            _line(console, f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
+            console.print(f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
     verdict = ("FAILED", _BAD) if bad else ("OK", _GOOD)
     failed = f"{len(bad)} of " if bad else ""
     count = f": {failed}{len(report.pairs)} pairs of {len(report.libraries)} libraries"
-    _line(console, Text.assemble(verdict, count))
+    console.print(Text.assemble(verdict, count))
 
 
-def _grid(report: MatrixReport, labels: dict[str, str], *, numbered: bool) -> Table:
-    """Return the grid; ``numbered`` for a terminal that is too narrow for names as headings."""
+def _grid(report: MatrixReport, labels: dict[str, str]) -> Table:
+    """Return the grid; its headings are numbers, because names are too wide for a terminal."""
     table = _table()
-    table.add_column("from \\ to", no_wrap=True)
-    number = {name: f"{place} " for place, name in enumerate(labels, 1)}
-    for name, label in labels.items():
-        heading = re.sub(r"(?<=[.-])", "\n", label)  # or 80 columns would not do
-        table.add_column(number[name] if numbered else heading, no_wrap=True)
+    for heading in ("from \\ to", *map(str, range(1, len(labels) + 1))):
+        table.add_column(heading, no_wrap=True)
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}
-    for first, label in labels.items():
+    for number, (first, label) in enumerate(labels.items(), 1):
         cells = [_cell(pairs.get((first, second))) for second in labels]
-        table.add_row((number[first] if numbered else "") + label, *cells)
+        table.add_row(f"{number} {label}", *cells)
     return table
 
 
@@ -181,24 +161,24 @@ def _cell(pair: Pair | None) -> Text:
 def show_doctor(report: Report) -> None:
     """Print the driver, the libraries, their current streams, the findings, and the verdict."""
     console = _console()
-    _line(console, f"StreamKit {report.streamkit}, Python {report.python}")
-    _line(console, _driver(report.driver))
+    console.print(f"StreamKit {report.streamkit}, Python {report.python}")
+    console.print(_driver(report.driver))
     for name, value in report.environment.items():
-        _line(console, f"{name}={value}")
+        console.print(f"{name}={value}")
     for table in _of_libraries(report):
-        console.print(table)
+        console.print(table, soft_wrap=False)
     if report.missing:
-        _line(console, f"Not installed: {', '.join(report.missing)}")
+        console.print(f"Not installed: {', '.join(report.missing)}")
     for number, finding in enumerate(report.findings, 1):
         code = f"{number}. {finding.code}", _BAD
-        _line(console, Text.assemble("\n", code, f": {finding.what}"))
-        _line(console, f"   {finding.remedy}")
+        console.print(Text.assemble("\n", code, f": {finding.what}"))
+        console.print(f"   {finding.remedy}")
     count = len(report.findings)
     if count:
         verdict = Text.assemble("\n", (f"{count} finding{'s' if count > 1 else ''}", _BAD))
     else:
         verdict = Text.assemble("\n", ("OK", _GOOD), ": nothing wrong was found")
-    _line(console, verdict)
+    console.print(verdict)
 
 
 def _of_libraries(report: Report) -> Iterator[Table]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import platform
 import re
 from dataclasses import asdict, dataclass, field
@@ -31,7 +30,7 @@ from streamkit._tools.bench.measurements import (
 )
 from streamkit._tools.bench.rows import PLANS
 from streamkit._tools.bench.timing import Libraries, Row
-from streamkit._tools.machine import CannotRunError, UnusableError
+from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
@@ -41,7 +40,10 @@ if TYPE_CHECKING:
 
 _ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
 _LIBRARIES = "torch", "cupy", "warp"
-_INSTALL = f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
+_NEEDS = (
+    "The bench needs torch, CuPy, Warp. Install them with: "
+    f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,10 @@ class BenchReport:
 
 def as_data(report: BenchReport) -> dict[str, Any]:
     """Return the report in JSON's types, each row with its verdict."""
-    data = asdict(report)
-    for measured, row in zip(data["rows"], report.rows, strict=True):
-        measured["met"] = row.met
-    for counted, count in zip(data["counts"], report.counts, strict=True):
-        counted["met"] = count.met
-    return data
+    return asdict(report) | {
+        "rows": [asdict(row) | {"met": row.met} for row in report.rows],
+        "counts": [asdict(count) | {"met": count.met} for count in report.counts],
+    }
 
 
 def run(
@@ -165,47 +165,18 @@ def _versions(libraries: Libraries) -> dict[str, str]:
     return found
 
 
-# -- what this machine has --------------------------------------------------------------------
-
-
 def load() -> Libraries:
     """Import the libraries and let each touch the device, so that no row pays for that."""
-    missing = [machine.label(name) for name in _LIBRARIES if not _installed(name)]
-    try:
-        present = driver.is_present()
-    except BackendNotInstalledError:  # a driver, but not the package that calls it
-        present, missing = True, ["CUDA Python", *missing]
-    lines = []
-    if not present:
-        lines.append("There is no CUDA device here, and what is measured are calls on one.")
-    if missing:
-        lines.append(f"Not installed: {', '.join(missing)}. Install with: {_INSTALL}")
-    if lines:
-        raise CannotRunError(" ".join(lines))
-    found: list[Any] = []
-    unable: list[str] = []
-    for name in _LIBRARIES:
-        try:
-            found.append(machine.load(name))
-        except UnusableError:
-            unable.append(machine.label(name))
-        except Exception as error:
-            what = f"{machine.label(name)} cannot be imported ({type(error).__name__}: {error})"
-            raise CannotRunError(f"{what}. Install it with: {_INSTALL}") from error
-    if unable:
+    if not driver.is_present():
         raise CannotRunError(
-            f"No use of the CUDA device by {', '.join(unable)}. Install builds that can: {_INSTALL}"
+            f"There is no CUDA device here, and what is measured are calls on one. {_NEEDS}"
         )
-    torch, cupy, warp = found
-    device = torch.cuda.current_device()
-    torch.zeros(1, device=f"cuda:{device}")
+    found, missing = machine.load_each(_LIBRARIES, machine.load)
+    if missing:
+        reasons = "; ".join(f"{machine.label(name)}: {why}" for name, why in missing.items())
+        raise CannotRunError(f"{reasons}. {_NEEDS}")
+    device = found["torch"].cuda.current_device()
+    found["torch"].zeros(1, device=f"cuda:{device}")
     sk.current_streams(device=device)
-    cupy.cuda.Device(device).use()  # last: it leaves the device's context current
-    return Libraries(torch, cupy, warp, device)
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:
-        return False
+    found["cupy"].cuda.Device(device).use()  # last: it leaves the device's context current
+    return Libraries(**found, device=device)

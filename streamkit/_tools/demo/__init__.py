@@ -11,7 +11,8 @@ import importlib
 import importlib.resources
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -69,6 +70,13 @@ class DemoResult:
     image: NDArray[Any] = field(repr=False, compare=False)
 
 
+def as_data(result: DemoResult) -> dict[str, Any]:
+    """Return the result in JSON's types, without the image."""
+    data = asdict(result)
+    del data["image"]
+    return data
+
+
 def run(
     *,
     device: str | None = None,
@@ -114,13 +122,10 @@ def _equip(
     no_gpu = "No GPU is used:" if device == "cpu" else "There is no GPU here:"
     try:
         s: Any = sk.new_stream(device)
-    except sk.BackendNotInstalledError:
-        no_gpu = (
-            "There is a CUDA driver here, but not the package that calls it. Install it with: "
-            f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12). For now"
-        )
+    except sk.BackendNotInstalledError as error:
+        no_gpu = f"There is a CUDA driver here, but {error}. For now"
         s = sk.new_stream("cpu")
-    found, missing = _load(libraries, s.device)
+    found, missing = machine.load_each(libraries, partial(load, device=s.device))
     if s.device != "cpu" and not found:
         major = machine.cuda_major()
         extras = ",".join(registry.BY_NAME[name].extra_for(major) for name in LIBRARIES)
@@ -129,7 +134,7 @@ def _equip(
             f"pip install '{DISTRIBUTION}[{extras}]'. For now"
         )
         s = sk.new_stream("cpu")
-        found, missing = _load(libraries, s.device)
+        found, missing = machine.load_each(libraries, partial(load, device=s.device))
     if s.device == "cpu":
         found["numpy"] = load("numpy", "cpu")
         instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
@@ -141,21 +146,6 @@ def _equip(
 
 def _list(missing: dict[str, str]) -> str:
     return ", ".join(f"{LABELS[name]} ({why})" for name, why in missing.items())
-
-
-def _load(names: Collection[str], device: str) -> tuple[dict[str, Any], dict[str, str]]:
-    found: dict[str, Any] = {}
-    missing: dict[str, str] = {}
-    for name in names:
-        try:
-            found[name] = load(name, device)
-        except UnusableError as error:
-            missing[name] = str(error)
-        except ModuleNotFoundError as error:
-            missing[name] = "not installed" if error.name == name else str(error)
-        except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
-            missing[name] = f"{type(error).__name__}: {error}"
-    return found, missing
 
 
 def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
@@ -327,7 +317,7 @@ class _Warp:
         return array.numpy()  # type: ignore[no-any-return]  # Warp is optional, so Any
 
 
-def load(name: str, device: str) -> _NumPy | _Warp:
+def load(name: str, device: str) -> Any:
     """Import a library that computes on this device; any exception says why there is none."""
     if name == "numpy":
         return _NumPy(importlib.import_module(name), device)
