@@ -1,21 +1,19 @@
 """The driver's own answers on raw handles, and a gate that holds queues.
 
-The checks compare with this: nothing here calls StreamKit or an adapter. The work is value writes
-into pinned memory. They need no kernel, so that an emulated driver can do them too.
+The checks compare with this: nothing here calls an adapter. The work is value writes into
+pinned memory. They need no kernel, so that an emulated driver can do them too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-import importlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamkit import errors
-from streamkit._cuda import driver as streamkit_driver
+from streamkit._cuda import driver, loader
+from streamkit._cuda.driver import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -32,34 +30,13 @@ _NO_TIMING = 2
 _AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
 _DEVICE_MAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 
-
-@functools.cache
-def _driver() -> Any:
-    module: Any = importlib.import_module("cuda.bindings.driver")
-    return module
-
-
-def ask(call: str, *arguments: object) -> Any:
-    """Call the driver; return its one answer, a tuple of several, or None."""
-    code, *answers = getattr(_driver(), call)(*arguments)
-    if code:
-        raise errors.DriverError(call, code.name, int(code))
-    return answers[0] if len(answers) == 1 else tuple(answers) or None
-
-
 # -- contexts ---------------------------------------------------------------------------------
-
-
-@functools.cache
-def _primary_context(device: int) -> int:
-    streamkit_driver.device_count()  # its NoDeviceError says what is missing
-    return int(ask("cuDevicePrimaryCtxRetain", device))  # never released: libraries use it
 
 
 @contextlib.contextmanager
 def on_device(device: int) -> Generator[None]:
     """Have the device's primary context current for the block, then the former one back."""
-    context = _primary_context(device)
+    context = driver.primary_context(device)
     former = current_context()
     ask("cuCtxSetCurrent", context)
     try:
@@ -105,7 +82,7 @@ def stream_device(stream: int) -> int:
 
 def is_alive(stream: int, number: int) -> bool:
     """Whether the stream of this handle is still the one of this id."""
-    code, found = _driver().cuStreamGetId(stream)
+    code, found = loader.cu.cuStreamGetId(stream)
     return not code and int(found) == number
 
 
@@ -124,14 +101,14 @@ def raw_event() -> Generator[int]:
     try:
         yield int(event)
     finally:
-        _driver().cuEventDestroy(event)  # the same, and the driver refuses it
+        loader.cu.cuEventDestroy(event)  # the same, and the driver refuses it
 
 
 def is_pending(event: int) -> bool:
     """Whether the event's last recorded point was not reached yet."""
-    (code,) = _driver().cuEventQuery(event)
+    (code,) = loader.cu.cuEventQuery(event)
     if code and code != _NOT_READY:
-        raise errors.DriverError("cuEventQuery", code.name, int(code))
+        raise driver.error("cuEventQuery", code)
     return bool(code)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -42,21 +43,6 @@ class Count:
         return self.found == self.expected
 
 
-class _CountedCore:
-    """Counts what a queue records and waits through its cuda.core object."""
-
-    def __init__(self, core: Any, calls: Counter[str]) -> None:
-        self._core, self._calls = core, calls
-
-    def record(self, event: Any) -> None:
-        self._calls["record"] += 1
-        self._core.record(event)
-
-    def wait(self, event: Any) -> None:
-        self._calls["wait"] += 1
-        self._core.wait(event)
-
-
 @contextlib.contextmanager
 def _counting(*streams: Any) -> Generator[Counter[str]]:
     """Count every call of CUDA's Python bindings, and what these streams record and wait."""
@@ -80,7 +66,9 @@ def _counting(*streams: Any) -> Generator[Counter[str]]:
             replace(loader.cu, name, counted(kind, getattr(loader.cu, name)))
         for stream in streams:
             queue = stream._queue  # noqa: SLF001 - the calls go through it
-            replace(queue, "core", queue.core and _CountedCore(queue.core, calls))
+            if (core := queue.core) is not None:
+                counting = {kind: counted(kind, getattr(core, kind)) for kind in ("record", "wait")}
+                replace(queue, "core", SimpleNamespace(**counting))
         yield calls
 
 

@@ -120,7 +120,7 @@ def _scope_new(libraries: Libraries) -> Generator[Arms]:
         with torch.stream(stream), views[0], warp.ScopedStream(views[1], sync_enter=False):
             return views
 
-    yield from _each_once(libraries, ours, theirs)
+    return _each_once(libraries, ours, theirs)
 
 
 @_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
@@ -203,7 +203,7 @@ def _keep(libraries: Libraries) -> Generator[Arms]:
     note="each stream wrapped once, the results held",
 )
 def _wrap_new(libraries: Libraries) -> Generator[Arms]:
-    yield from _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
+    return _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
 
 
 @_row(
@@ -256,26 +256,24 @@ def _to(libraries: Libraries) -> Generator[Arms]:
     )
 
 
-def _current(libraries: Libraries) -> Arms:
-    theirs = calls_without(libraries.torch.cuda.current_stream)
-    return Arms(calls(sk.current_stream), theirs, same("torch"), same(None))
-
-
 _CURRENT = "current_stream('torch')", "torch.cuda.current_stream()"
+
+
+def _current(libraries: Libraries, stream: Any) -> Generator[Arms]:
+    cuda = libraries.torch.cuda
+    with cuda.stream(stream):
+        theirs = calls_without(cuda.current_stream)
+        yield Arms(calls(sk.current_stream), theirs, same("torch"), same(None))
 
 
 @_row(*_CURRENT, at_most=0.20, aim=0.12, note="the worse of two: on torch's default stream")
 def _current_default(libraries: Libraries) -> Generator[Arms]:
-    cuda = libraries.torch.cuda
-    with cuda.stream(cuda.default_stream()):
-        yield _current(libraries)
+    return _current(libraries, libraries.torch.cuda.default_stream())
 
 
 @_row(*_CURRENT, at_most=0.20, aim=0.12, note="the worse of two: inside a pool stream")
 def _current_pool(libraries: Libraries) -> Generator[Arms]:
-    cuda = libraries.torch.cuda
-    with cuda.stream(cuda.Stream()):
-        yield _current(libraries)
+    return _current(libraries, libraries.torch.cuda.Stream())
 
 
 @_row(

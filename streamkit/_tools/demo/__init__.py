@@ -294,16 +294,17 @@ class _Warp:
         return self.wp.from_dlpack(array)
 
     def luminance(self, rgb: Any) -> Any:
-        out = self.wp.empty(rgb.shape[:2], dtype=float, device=self.device)
-        return self._launch(self._kernels.luminance, out.shape, [rgb, WEIGHTS, GAMMA], out)
+        return self._map(self._kernels.luminance, rgb, WEIGHTS, GAMMA)
 
     def stretch(self, x: Any) -> Any:
-        out = self.wp.empty(x.shape, dtype=float, device=self.device)
-        return self._launch(self._kernels.stretch, x.shape, [x, STRETCH], out)
+        return self._map(self._kernels.stretch, x, STRETCH)
 
     def sharpen(self, x: Any) -> Any:
-        out = self.wp.empty(x.shape, dtype=float, device=self.device)
-        return self._launch(self._kernels.sharpen, x.shape, [x, SHARPEN], out)
+        return self._map(self._kernels.sharpen, x, SHARPEN)
+
+    def _map(self, kernel: Any, x: Any, *constants: Any) -> Any:
+        out = self.wp.empty(x.shape[:2], dtype=float, device=self.device)
+        return self._launch(kernel, out.shape, [x, *constants], out)
 
     def mean(self, x: Any) -> Any:
         out = self.wp.zeros(1, dtype=float, device=self.device)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit._cuda import driver
 from streamkit.protocols import LocatesEvents
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicableError, Owner
+from streamkit.testing._conformance.subject import NotApplicableError, Owner, build_owned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkit.testing._conformance.subject import Subject
 
 
@@ -59,11 +61,7 @@ def event_orders(subject: Subject) -> None:
 def borrowed_event_keeps_owner(subject: Subject) -> None:
     """Build an event that alone keeps alive what its handle depends on."""
     with _gate.raw_event() as raw:
-        owner = Owner()
-        alive = weakref.ref(owner)
-        event = _borrow(subject, raw, owner)
-        described = messages.describe(event)
-        del owner
+        event, alive, described = _owned_event(subject, raw)
         gc.collect()
         subject.require(
             alive() is not None,
@@ -78,11 +76,8 @@ def borrowed_event_lets_go(subject: Subject) -> None:
     (stream,) = subject.streams(1)
     with _gate.raw_event() as raw, _gate.Gate() as gate:
         gate.hold(subject.handle(stream))
-        _gate.ask("cuEventRecord", raw, subject.handle(stream))
-        owner = Owner()
-        alive = weakref.ref(owner)
-        event = _borrow(subject, raw, owner)
-        described = messages.describe(event)
+        driver.ask("cuEventRecord", raw, subject.handle(stream))
+        event, alive, described = _owned_event(subject, raw)
         try:
             handle = subject.adapter.event_handle(event)
         except TypeError:  # the library's functions may take less than its own class
@@ -90,7 +85,7 @@ def borrowed_event_lets_go(subject: Subject) -> None:
         subject.require(
             handle == raw, f"borrow_event built {described} on {handle:#x}, asked for {raw:#x}"
         )
-        del owner, event
+        del event
         gc.collect()
         subject.require(
             alive() is None,
@@ -110,9 +105,9 @@ def _is_held(event: int) -> bool:
         return False
 
 
-def _borrow(subject: Subject, handle: int, owner: Owner) -> Any:
+def _owned_event(subject: Subject, handle: int) -> tuple[Any, Callable[[], object], str]:
     try:
-        return subject.adapter.borrow_event(handle, subject.device, owner)
+        return build_owned(lambda own: subject.adapter.borrow_event(handle, subject.device, own))
     except sk.UnsupportedStreamError as error:
         raise NotApplicableError(f"the library cannot wrap an event: {error}") from None
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from typing import Any
 
 import streamkit as sk
 from streamkit._base import messages
 from streamkit._queues import registry
 from streamkit.protocols import API, Adapter, BindsCurrent, CurrentStream, Events, Traits
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicableError, Owner, Subject, references
+from streamkit.testing._conformance.subject import (
+    NotApplicableError,
+    Owner,
+    Subject,
+    build_owned,
+    references,
+)
 
 _CAPABILITIES = {
     CurrentStream: ("current", "enter", "leave"),
@@ -196,13 +200,11 @@ def borrow_is_genuine(subject: Subject) -> None:
 def borrow_keeps_owner(subject: Subject) -> None:
     """Build a stream that alone keeps alive what its handle depends on."""
     with _gate.raw_stream() as raw:
-        owner = Owner()
-        alive = weakref.ref(owner)
-        view = sk.from_handle(raw, owner=owner).to(subject.library)
-        del owner
+        view, alive, described = build_owned(
+            lambda owner: sk.from_handle(raw, owner=owner).to(subject.library)
+        )
         gc.collect()
         kept = alive() is not None
-        described = messages.describe(view)
         del view
         gc.collect()
     subject.require(
@@ -216,11 +218,10 @@ def borrow_lets_go(subject: Subject) -> None:
     """Release the owner with the built stream, and destroy no borrowed stream."""
     with _gate.raw_stream() as raw:
         number = _gate.stream_id(raw)
-        owner = Owner()
-        alive = weakref.ref(owner)
-        view: Any = sk.from_handle(raw, owner=owner).to(subject.library)
-        described = messages.describe(view)
-        del owner, view
+        view, alive, described = build_owned(
+            lambda owner: sk.from_handle(raw, owner=owner).to(subject.library)
+        )
+        del view
         gc.collect()
         subject.require(
             _gate.is_alive(raw, number),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,13 @@ class NotApplicableError(Exception):
 
 class Owner:
     """What a handle depends on: checks look whether it is kept alive, and released."""
+
+
+def build_owned(build: Callable[[Owner], Any]) -> tuple[Any, Callable[[], Owner | None], str]:
+    """Return what is built for a new owner, a weak reference to the owner, and a description."""
+    owner = Owner()
+    built = build(owner)
+    return built, weakref.ref(owner), messages.describe(built)
 
 
 @dataclass(frozen=True)
