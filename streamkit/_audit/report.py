@@ -34,9 +34,26 @@ class AuditReport(Operations):
 
         And if there was none: that nothing ran elsewhere would prove nothing.
         """
-        work, strays = self.work, self.off_queue(stream)
-        if strays or not work:
-            raise _ran_elsewhere(_known(stream), strays, len(work))
+        work, strays, wanted = self.work, self.off_queue(stream), describe(_known(stream))
+        if not work:
+            message = (
+                f"nothing ran in the audit, so nothing is known of {wanted}. Put the work inside "
+                "its block."
+            )
+            raise OneQueueError(message)
+        if not strays:
+            return
+        lines = Counter(map(str, strays))
+        shown = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in lines.items()]
+        more = len(shown) - _STRAYS
+        if more > 0:
+            shown[_STRAYS:] = [f"  and {more} more"]
+        message = (
+            f"{len(strays)} of {len(work)} operations did not run on {wanted}:\n"
+            + "\n".join(shown)
+            + "\nPut the work inside 'with streamkit.use(stream):', after every import."
+        )
+        raise OneQueueError(message)
 
     def _finder(self, stream: object) -> Callable[[AuditedQueue], bool]:
         wanted = _known(stream)
@@ -68,13 +85,11 @@ class AuditReport(Operations):
 
     def as_data(self) -> dict[str, Any]:
         """Return the report in JSON's types, the queues listed once."""
-        queues: dict[AuditedQueue, int] = {}
-
-        def number(queue: AuditedQueue | None) -> int | None:
-            return None if queue is None else queues.setdefault(queue, len(queues))
-
+        places = (queue for one in self.operations for queue in (one.queue, one.after))
+        queues = dict.fromkeys(queue for queue in places if queue is not None)
+        number: dict[AuditedQueue | None, int] = {one: place for place, one in enumerate(queues)}
         operations = [
-            {**vars(one), "queue": number(one.queue), "after": number(one.after)}
+            {**vars(one), "queue": number.get(one.queue), "after": number.get(one.after)}
             for one in self.operations
         ]
         return {
@@ -86,17 +101,16 @@ class AuditReport(Operations):
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> AuditReport:
         """Return the report that ``as_data`` gave."""
-        queues = [AuditedQueue(**{**one, "key": tuple(one["key"])}) for one in data["queues"]]
-
-        def operation(one: dict[str, Any]) -> Operation:
-            places: dict[str, Any] = {
-                place: None if one[place] is None else queues[one[place]]
-                for place in ("queue", "after")
-            }
-            return Operation(**{**one, **places})
-
+        found = (AuditedQueue(**{**one, "key": tuple(one["key"])}) for one in data["queues"])
+        queues = dict(enumerate(found))
+        operations = (
+            Operation(
+                **{**one, "queue": queues.get(one["queue"]), "after": queues.get(one["after"])}
+            )
+            for one in data["operations"]
+        )
         report = cls()
-        report.complete(map(operation, data["operations"]), unfinished=data["unfinished"])
+        report.complete(operations, unfinished=data["unfinished"])
         return report
 
     def __repr__(self) -> str:
@@ -110,22 +124,3 @@ def _known(stream: object) -> Any:
     """Return a stream of ours, closed ones included, or a queue of a report."""
     is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
     return stream if is_ours else wrap(stream)
-
-
-def _ran_elsewhere(stream: object, strays: list[Operation], count: int) -> OneQueueError:
-    """Word the work that did not run on one stream, or that there was none."""
-    if not count:
-        return OneQueueError(
-            f"nothing ran in the audit, so nothing is known of {describe(stream)}. Put the work "
-            "inside its block."
-        )
-    lines = Counter(map(str, strays))
-    shown = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in lines.items()]
-    more = len(shown) - _STRAYS
-    if more > 0:
-        shown[_STRAYS:] = [f"  and {more} more"]
-    return OneQueueError(
-        f"{lines.total()} of {count} operations did not run on {describe(stream)}:\n"
-        + "\n".join(shown)
-        + "\nPut the work inside 'with streamkit.use(stream):', after every import."
-    )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from streamkit._audit.timeline import Row
 
 _HOST = "="
-_SECOND = 1_000_000_000  # ns
 _NAMES = 6  # kernels named for each row
 
 
@@ -38,7 +37,9 @@ def show(report: Operations, console: Console | None = None) -> None:
         raise messages.not_installed("rich", ("audit", "cli"), error) from error
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
-    console.print(f"{title(report)} in {_time(end - start)}", soft_wrap=True)
+    seconds = (end - start) / 1e9
+    duration = f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+    console.print(f"{title(report)} in {duration}", soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
     for row in rows_of(report):
         console.print(Text(f"\n{_writable(row.label, console)}"), soft_wrap=True)
@@ -105,7 +106,3 @@ def _names(row: Row) -> list[str]:
     lines = [f"{count} x {text}" if count > 1 else text for text, count in counts]
     more = len(lines) - _NAMES
     return lines if more <= 0 else [*lines[:_NAMES], f"and {more} more"]
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1e6:.3f} ms" if ns < _SECOND else f"{ns / _SECOND:.3f} s"

@@ -42,18 +42,14 @@ class Row(NamedTuple):
 
 def rows_of(report: Operations) -> list[Row]:
     """Return a row for each queue that worked or waited, and one for the host if it waited."""
-    queues = list(report.queues)
-    for wait in report.waits:
-        queues += [
-            queue for queue in (wait.after, wait.queue) if queue is not None and queue not in queues
-        ]
-    rows = [Row(str(queue), queue, []) for queue in queues]
-    row_of = {row.queue: row for row in rows}
+    waited = [queue for wait in report.waits for queue in (wait.after, wait.queue)]
+    queues = dict.fromkeys(queue for queue in [*report.queues, *waited] if queue is not None)
+    rows = {queue: Row(str(queue), queue, []) for queue in queues}
     for one in report.work:
         if one.queue is not None:
-            row_of[one.queue].operations.append(one)
+            rows[one.queue].operations.append(one)
     waits = [one for one in report.synchronisations if not one.is_work]
-    return [*rows, Row(HOST, None, waits)] if waits else rows
+    return [*rows.values(), *([Row(HOST, None, waits)] if waits else [])]
 
 
 def library_of(operation: Operation) -> str:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from streamkit._doctor import driver_check
 from streamkit._doctor.installed import Installed
 from streamkit._doctor.process import Process
-from streamkit._doctor.report import Report, run_check
+from streamkit._doctor.report import DoctorReport, run_check
 
 if TYPE_CHECKING:
     from streamkit._doctor.installed import Progress
     from streamkit.protocols import Finding
 
 
-def doctor(*, load: bool = False) -> Report:
+def doctor(*, load: bool = False) -> DoctorReport:
     """Look for what is wrong with CUDA and the libraries here; each finding says what to do.
 
     Installed libraries are not imported, unless ``load`` asks for it. Loaded ones are asked for
@@ -30,7 +30,7 @@ def doctor(*, load: bool = False) -> Report:
     return examine(load=load)
 
 
-def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Report:
+def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> DoctorReport:
     """Do what ``doctor`` does; ``progress`` is called with what comes next, and how much is done.
 
     First the driver, then what is installed, then what is loaded: the order of the findings.
@@ -46,7 +46,7 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Repo
     process = Process()
     if usable is not None:
         findings += run_check("this process", lambda: process.check(installed, usable))
-    return Report(
+    return DoctorReport(
         python=sys.version.partition(" ")[0],
         streamkit=str(sys.modules["streamkit"].__version__),
         driver=driver,

@@ -68,9 +68,20 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
             bindings.name,
         )
     except errors.NoDeviceError:
-        yield _no_device() if version else _no_driver()
+        yield _no_device(version)
     except errors.DriverError as error:
-        yield _failed(error)
+        if error.code == _TOO_OLD:
+            yield Finding(
+                "old-driver",
+                "the driver is from before CUDA 12, and StreamKit needs one of CUDA 12 or newer",
+                "Update the NVIDIA driver.",
+            )
+        else:
+            yield Finding(
+                "driver-fails",
+                f"CUDA does not start: {error.call} failed with {error.name} ({error.code})",
+                _REMEDIES.get(error.code, _RESTART),
+            )
     except Exception as error:  # noqa: BLE001 - the bindings', which read switches of their own
         yield Finding(
             "driver-fails",
@@ -80,19 +91,17 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         )
     else:
         if not devices:
-            yield _no_device()
+            yield _no_device(version)
 
 
-def _no_driver() -> Finding:
-    return Finding(
-        "no-driver",
-        "there is no CUDA driver: its library cannot be loaded",
-        "Install NVIDIA's driver; start a container with --gpus all. Without a GPU, host streams "
-        "run the same program.",
-    )
-
-
-def _no_device() -> Finding:
+def _no_device(version: int) -> Finding:
+    if not version:
+        return Finding(
+            "no-driver",
+            "there is no CUDA driver: its library cannot be loaded",
+            "Install NVIDIA's driver; start a container with --gpus all. Without a GPU, host "
+            "streams run the same program.",
+        )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return Finding(
@@ -105,20 +114,6 @@ def _no_device() -> Finding:
         "there is a CUDA driver, and it reports no device",
         "Run nvidia-smi. Start a container with --gpus all, and its process as a user who may "
         "open /dev/nvidia*.",
-    )
-
-
-def _failed(error: errors.DriverError) -> Finding:
-    if error.code == _TOO_OLD:
-        return Finding(
-            "old-driver",
-            "the driver is from before CUDA 12, and StreamKit needs one of CUDA 12 or newer",
-            "Update the NVIDIA driver.",
-        )
-    return Finding(
-        "driver-fails",
-        f"CUDA does not start: {error.call} failed with {error.name} ({error.code})",
-        _REMEDIES.get(error.code, _RESTART),
     )
 
 

@@ -31,7 +31,6 @@ NEWEST = 13
 """The newest major version of CUDA for which there are builds."""
 
 _OLDEST = 12
-_LEGACY, _PER_THREAD = "legacy", "per-thread"
 _OTHERS_NAME = "streamkit"  # another project, whose package has our name too
 _ROWS = {row.name: row for row in registry.LIBRARIES}
 VARIABLES = (
@@ -156,6 +155,7 @@ class Installed:
         rows: list[Library] = []
         for name in dict.fromkeys([*_ROWS, *self.packages, *loaded]):
             package = self.packages.get(name)
+            per_thread = name in _ROWS and self._is_on(_ROWS[name].switch)
             if package is not None or name in loaded:
                 rows.append(
                     Library(
@@ -163,7 +163,7 @@ class Installed:
                         version=package and package.version,
                         cuda=package and package.cuda,
                         loaded=name in loaded,
-                        handle_0=self._handle_0(name),
+                        handle_0="per-thread" if per_thread else "legacy",
                         current=standing.get(name),
                     )
                 )
@@ -171,11 +171,6 @@ class Installed:
 
     def _is_on(self, switch: str | None) -> bool:
         return switch is not None and bool(_number(self.environment.get(switch, "0")))
-
-    def _handle_0(self, library: str) -> str:
-        """Return which default stream handle 0 is for a library."""
-        row = _ROWS.get(library)
-        return _PER_THREAD if row is not None and self._is_on(row.switch) else _LEGACY
 
     # -- what is wrong with it ----------------------------------------------------------------
 
@@ -232,6 +227,8 @@ class Installed:
     def _builds(self, driver: Driver | None) -> Iterator[Finding]:
         """Yield builds for no CUDA, for one that the driver does not serve, or for several."""
         majors: dict[str, int] = {}
+        served = 0 if driver is None else _major(driver.cuda)
+        instead = f", or install a build for CUDA {served}" if served >= _OLDEST else ""
         for name, package in self.packages.items():
             if package.cuda == CPU:
                 yield Finding(
@@ -241,13 +238,8 @@ class Installed:
                     name,
                 )
             elif package.cuda is not None:
-                majors[name] = _major(package.cuda)
-        if driver is not None:
-            served = _major(driver.cuda)
-            instead = f", or install a build for CUDA {served}" if served >= _OLDEST else ""
-            for name, major in majors.items():
-                package = self.packages[name]
-                if major > served:
+                major = majors[name] = _major(package.cuda)
+                if driver is not None and major > served:
                     yield Finding(
                         "driver-older-than-runtime",
                         f"{name} {package.version} is built for CUDA {package.cuda}, and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.adapter import traits_of
@@ -48,12 +49,11 @@ class Process:
                 f"cuda:{device}, where the libraries' memory and streams are",
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
-        here = _OnDevice(device)
-        self._current = here.current
-        yield from here.check(installed, served)
+        here = _OnDevice(device, installed, served, self._current)
+        yield from here.check()
         for other in range(driver.device_count()):
             if other != device and driver.primary_is_active(other):
-                yield from _OnDevice(other).check(installed, served)
+                yield from _OnDevice(other, installed, served, {}).check()
 
 
 class _Current(NamedTuple):
@@ -66,47 +66,35 @@ class _Current(NamedTuple):
     starts_on_default: bool
 
 
+@dataclass(frozen=True)
 class _OnDevice:
     """What the loaded libraries answer for one device, and what is wrong with it."""
 
-    def __init__(self, device: int) -> None:
-        self._device = device
-        self.current: dict[str, _Current] = {}
+    device: int
+    installed: Installed
+    served: Driver
+    current: dict[str, _Current]
 
-    def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
+    def check(self) -> Iterator[Finding]:
         """Ask each loaded library, with the device's primary context current."""
-        with driver.in_context(driver.primary_context(self._device)):
+        with driver.in_context(driver.primary_context(self.device)):
             for name, load in registry.loaded().items():
-                ask = functools.partial(self._ask, name, load, installed, served)
-                yield from run_check(name, ask, name)
-            looks = (
-                self._captures,
-                self._moved,
-                self._contexts,
-                self._frees_on_legacy,
-                self._mixture,
-            )
-            for look in looks:
+                yield from run_check(name, functools.partial(self._ask, name, load), name)
+            for look in (self._captures, self._apart, self._frees_on_legacy, self._mixture):
                 yield from run_check("the current streams", look)
 
-    def _ask(
-        self,
-        name: str,
-        load: Callable[[], Adapter],
-        installed: Installed,
-        served: Driver,
-    ) -> Iterator[Finding]:
+    def _ask(self, name: str, load: Callable[[], Adapter]) -> Iterator[Finding]:
         adapter = load()
         if isinstance(adapter, CurrentStream):
             try:
-                stream = wrap(adapter.current(self._device))
+                stream = wrap(adapter.current(self.device))
                 self.current[name] = _describe(stream, traits_of(adapter))
             except CaptureError:
                 pass  # its current stream is the legacy one, and the capture is a finding
             except NoDeviceError as error:
-                package = installed.packages.get(name)
+                package = self.installed.packages.get(name)
                 if package is None or package.cuda != CPU:  # else that is a finding already
-                    yield _no_cuda(name, error, package, served)
+                    yield _no_cuda(name, error, package, self.served)
         if isinstance(adapter, Diagnoses):
             yield from adapter.diagnose()
 
@@ -118,7 +106,7 @@ class _OnDevice:
             if current.standing.capturing
         }
         for queue in identity.living():
-            is_here = queue.device == self._device and queue.handle != LEGACY
+            is_here = queue.device == self.device and queue.handle != LEGACY
             if is_here and identity.is_alive(queue) and ordering.capture_of(queue) is not None:
                 open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
         if not open_on and driver.capture_id(LEGACY) is not None:
@@ -130,8 +118,8 @@ class _OnDevice:
                 "End the capture where it was begun, also if its block raises.",
             )
 
-    def _moved(self) -> Iterator[Finding]:
-        """Yield the libraries whose current stream is not the one that this thread's scopes set."""
+    def _apart(self) -> Iterator[Finding]:
+        """Yield the libraries on a stream that no scope set, or that has another context."""
         for name, (stream, standing, _, starts_on_default) in self.current.items():
             wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
@@ -151,9 +139,6 @@ class _OnDevice:
                     "streamkit.use(stream):', so that the other libraries follow.",
                     name,
                 )
-
-    def _contexts(self) -> Iterator[Finding]:
-        for name, (stream, standing, *_) in self.current.items():
             if not standing.primary:
                 yield Finding(
                     "other-context",

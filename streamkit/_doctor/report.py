@@ -57,7 +57,7 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """What is here, and what is wrong with it."""
 
     python: str
@@ -78,7 +78,7 @@ class Report:
         return not self.findings
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: DoctorReport) -> dict[str, Any]:
     """Return the report in JSON's types, with its verdict."""
     data = asdict(report)
     data["findings"] = [finding._asdict() for finding in report.findings]

@@ -17,7 +17,7 @@ from streamkit._tools import demo, matrix
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamkit._doctor.report import Driver, Report, Standing
+    from streamkit._doctor.report import DoctorReport, Driver, Standing
     from streamkit._tools.bench import BenchReport
     from streamkit._tools.demo import DemoResult
     from streamkit._tools.matrix import MatrixReport, Pair
@@ -158,7 +158,7 @@ def _cell(pair: Pair | None) -> Text:
 # -- doctor -----------------------------------------------------------------------------------
 
 
-def show_doctor(report: Report) -> None:
+def show_doctor(report: DoctorReport) -> None:
     """Print the driver, the libraries, their current streams, the findings, and the verdict."""
     console = _console()
     console.print(f"StreamKit {report.streamkit}, Python {report.python}")
@@ -181,7 +181,7 @@ def show_doctor(report: Report) -> None:
     console.print(verdict)
 
 
-def _of_libraries(report: Report) -> Iterator[Table]:
+def _of_libraries(report: DoctorReport) -> Iterator[Table]:
     """Yield the table of the libraries, and that of their current streams."""
     if report.libraries:
         table = _doctor_table("library", "version", "CUDA", "loaded", "handle 0")

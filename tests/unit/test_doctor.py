@@ -15,7 +15,7 @@ from streamkit._cuda import loader  # a driver is made up here
 from streamkit._doctor import doctor, driver_check  # an installation is made up here
 from streamkit._doctor import report as report_module  # an installation is made up here
 from streamkit._doctor.installed import VARIABLES, Installed, replacement  # it is made up here
-from streamkit._doctor.report import Driver, Library, Report, Standing  # it is made up here
+from streamkit._doctor.report import DoctorReport, Driver, Library, Standing  # it is made up here
 from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
 from support.programs import python
@@ -390,7 +390,7 @@ FOUND = [Finding("left-redirected", "torch stands on [x]", "Leave the block. " *
 
 def report_of(findings=FOUND):
     switches = {CUPY_SWITCH: "1"}
-    return Report("3.11.7", "0.1.0", DRIVER, 0, LIBRARIES, ["warp"], switches, list(findings))
+    return DoctorReport("3.11.7", "0.1.0", DRIVER, 0, LIBRARIES, ["warp"], switches, list(findings))
 
 
 def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
@@ -483,6 +483,6 @@ def test_the_command_as_json(command, findings, expected):
 
 
 def test_the_command_without_a_driver(command):
-    report = Report("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
+    report = DoctorReport("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
     _, output, _ = command(report)
     assert output.startswith("StreamKit 0.1.0, Python 3.11.7\nNo CUDA driver\nNot installed: torch")

@@ -19,7 +19,7 @@ RETURNED = {  # what public functions return, and nobody makes
     ("streamkit._audit.report", "AuditReport"),
     ("streamkit._audit.operations", "Operation"),
     ("streamkit._audit.operations", "AuditedQueue"),
-    ("streamkit._doctor.report", "Report"),
+    ("streamkit._doctor.report", "DoctorReport"),
     ("streamkit._doctor.report", "Driver"),
     ("streamkit._doctor.report", "Library"),
     ("streamkit._doctor.report", "Standing"),
