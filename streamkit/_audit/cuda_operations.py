@@ -75,18 +75,20 @@ class _Reader:
             (queues[one.key], one.correlation, one.start, one.end) for one in self._activities
         )
         self._recorded = [one for one in records if isinstance(one, Recorded)]
-        self._points = {mark.event: self._point(mark) for mark in self._recorded}
+        self._points: dict[int, tuple[AuditedQueue, int]] = {}
+        """By event: where it was recorded, and when its queue got there."""
+        for mark in self._recorded:
+            queue = queues.called_for(mark.key)
+            given = self._asked_at(mark.correlation, self._began)
+            reached = self._times_of_waits.got_to(queue, mark.correlation, given)
+            self._points[mark.event] = queue, reached
 
-    def _point(self, mark: Recorded) -> tuple[AuditedQueue, int]:
-        """Return where an event was recorded, and when its queue got there."""
-        call = self._calls.get(mark.correlation)
-        queue = self._queues.called_for(mark.key)
-        given = self._began if call is None else call.start
-        return queue, self._times_of_waits.got_to(queue, mark.correlation, given)
+    def _asked_at(self, correlation: int, otherwise: int) -> int:
+        call = self._calls.get(correlation)
+        return otherwise if call is None else call.start
 
     def _is_inside(self, correlation: int, start: int) -> bool:
-        call = self._calls.get(correlation)
-        return self._began <= (start if call is None else call.start) <= self._ended
+        return self._began <= self._asked_at(correlation, start) <= self._ended
 
     def _name(self, sync: Sync, otherwise: str) -> str:
         call = self._calls.get(sync.correlation)

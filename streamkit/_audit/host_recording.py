@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.kernel_names import library_of_module
 from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._audit.wait_times import WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
+from streamkit._queues import registry
 from streamkit._scopes import open_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._base.trace import Step
+
+_ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 
 
 class HostRecorder:
@@ -83,6 +85,7 @@ class HostRecorder:
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue
+            root = step.module.partition(".")[0]
             found.append(
                 Operation(
                     step.kind,
@@ -90,7 +93,7 @@ class HostRecorder:
                     queue,
                     start - self._began_ns,
                     end - self._began_ns,
-                    library_of_module(step.module) if step.kind == "function" else None,
+                    root if step.kind == "function" and root in _ROOTS else None,
                     after=after,
                     blocks_host=step.kind == "synchronisation",
                 )

@@ -14,18 +14,11 @@ from typing import Any
 from streamkit._queues import registry
 
 _KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
-_MODULES = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 
 
 def library_of_kernel(name: str) -> str | None:
     """Return the library whose kernel has this (demangled) name, None where it does not tell."""
     return next((library for library, own in _KERNELS.items() if own.search(name)), None)
-
-
-def library_of_module(module: str) -> str | None:
-    """Return the library of a function by the module that it says it is of."""
-    root = module.partition(".")[0]
-    return root if root in _MODULES else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -40,7 +40,7 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
     driver = driver_check.look(findings)
     usable = None if findings else driver
     broken = list(installed.load(progress)) if load else []
-    installed = installed.ask_loaded()
+    installed.ask_loaded()
     findings += run_check("what is installed", lambda: installed.check(driver))
     findings += broken
     process = Process()

@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -132,17 +132,15 @@ class Installed:
                     name,
                 )
 
-    def ask_loaded(self) -> Installed:
-        """Return it with the CUDA that loaded libraries tell where their metadata do not."""
-        packages = dict(self.packages)
+    def ask_loaded(self) -> None:
+        """Note the CUDA that loaded libraries tell where their metadata do not."""
         for name, load in registry.loaded().items():
-            package = packages.get(name)
+            package = self.packages.get(name)
             if package is not None and package.cuda is None and name in _ROWS and _ROWS[name].cuda:
                 with suppress(Exception):  # the look at this process tells that it cannot be asked
                     adapter = load()
                     if isinstance(adapter, TellsCuda):
-                        packages[name] = package._replace(cuda=adapter.built_for())
-        return replace(self, packages=packages)
+                        self.packages[name] = package._replace(cuda=adapter.built_for())
 
     @property
     def missing(self) -> list[str]:
