@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.metadata
 import itertools
 import platform
 import weakref
@@ -175,9 +176,12 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
             new_stream = partial(_bare_handle, cleanup)
         case _:
             new_stream = partial(sk.new_stream, device, nonblocking=True)
+    version = module.__version__
+    if name == "numba":  # what it does with CUDA is a distribution of its own
+        version = importlib.metadata.version(registry.BY_NAME[name].distribution)
     library = LibraryStreams(
         name,
-        str(module.__version__),
+        version,
         new_stream,
         lambda stream: int(_HANDLES[name](stream)),
         # torch's queues are those of a pool; StreamKit's are held by their views.

@@ -15,7 +15,7 @@ from rich.text import Text
 from streamkit._tools import demo, matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from streamkit._doctor.report import DoctorReport, Driver, Standing
     from streamkit._tools.bench import BenchReport
@@ -30,8 +30,12 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def _table(*headings: str, unbroken: Container[str] = ()) -> Table:
+    """Return an empty table; in a narrow terminal no cell of the ``unbroken`` columns is broken."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading in unbroken)
+    return table
 
 
 # -- demo -------------------------------------------------------------------------------------
@@ -137,9 +141,8 @@ def show_matrix(report: MatrixReport) -> None:
 
 def _grid(report: MatrixReport, labels: dict[str, str]) -> Table:
     """Return the grid; its headings are numbers, because names are too wide for a terminal."""
-    table = _table()
-    for heading in ("from \\ to", *map(str, range(1, len(labels) + 1))):
-        table.add_column(heading, no_wrap=True)
+    headings = ["from \\ to", *map(str, range(1, len(labels) + 1))]
+    table = _table(*headings, unbroken=headings)
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}
     for number, (first, label) in enumerate(labels.items(), 1):
         cells = [_cell(pairs.get((first, second))) for second in labels]
@@ -184,7 +187,7 @@ def show_doctor(report: DoctorReport) -> None:
 def _of_libraries(report: DoctorReport) -> Iterator[Table]:
     """Yield the table of the libraries, and that of their current streams."""
     if report.libraries:
-        table = _doctor_table("library", "version", "CUDA", "loaded", "handle 0")
+        table = _table("library", "version", "CUDA", "loaded", "handle 0")
         for library in report.libraries:
             loaded = "yes" if library.loaded else "no"
             names = Text(library.name or "?"), Text(library.version or "?")
@@ -192,17 +195,13 @@ def _of_libraries(report: DoctorReport) -> Iterator[Table]:
         yield table
     current = [(one.name, one.current) for one in report.libraries if one.current is not None]
     if current:
-        table = _doctor_table("current stream", "device", "id", "handle", "kind", "context")
+        numbers = "device", "id", "handle", "context"
+        table = _table(
+            "current stream", "device", "id", "handle", "kind", "context", unbroken=numbers
+        )
         for name, stream in current:
             table.add_row(Text(name), *_cells(stream))
         yield table
-
-
-def _doctor_table(*headings: str) -> Table:
-    table = _table()
-    for heading in headings:  # in a narrow terminal words go to the next line, but no number does
-        table.add_column(heading, no_wrap=heading in {"device", "id", "handle", "context"})
-    return table
 
 
 def _driver(driver: Driver | None) -> str:

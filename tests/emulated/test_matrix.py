@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import itertools
 
 import pytest
@@ -45,6 +46,8 @@ def test_it_is_known_what_was_tried_and_where(report):
     assert report.device
     assert "\0" not in report.device
     assert {"streamkit", "python", *HERE} - {"native"} <= set(report.versions)
+    if "numba" in HERE:
+        assert report.versions["numba"] == importlib.metadata.version("numba-cuda")
 
 
 def test_progress_is_told_from_nothing_to_all():
