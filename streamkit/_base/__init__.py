@@ -1,1 +1,1 @@
-"""What every other folder uses: the adapter contract, the record of a queue, locks, messages."""
+"""What every other folder uses: the adapter contract, the record of a queue, locks, errors."""

@@ -1,4 +1,4 @@
-"""The words of every error, in one place: what happened, with which object, and what to do."""
+"""Errors that several modules raise: what happened, with which object, and what to do."""
 
 from __future__ import annotations
 

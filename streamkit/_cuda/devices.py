@@ -19,8 +19,10 @@ def parse(device: object) -> int | str | None:
         return None
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return device
-    # compared as text: warp's "==" asks CUDA, an array's answers with an array
-    text = device if isinstance(device, str) else str(device) if _names_device(device) else ""
+    # compared as text: warp's "==" asks CUDA, an array's answers with an array, and a tensor's
+    # text would wait for it; torch.device and wp.Device print themselves in this form
+    is_text = isinstance(device, str) or type(device).__name__.lower() == "device"
+    text = str(device) if is_text else ""
     match = _CUDA_DEVICE.fullmatch(text)
     if text == "cpu":
         return "cpu"
@@ -32,17 +34,9 @@ def parse(device: object) -> int | str | None:
     return int(match[1]) if match[1] else None
 
 
-def _names_device(device: object) -> bool:
-    # torch.device and wp.Device print themselves in this form; a tensor's text would wait for it
-    return type(device).__name__.lower() == "device"
-
-
 def on_host(device: object) -> bool:
     """Whether a new or default stream is the host's: named so, or there is no CUDA device."""
-    parsed = parse(device)
-    if parsed == "cpu":
-        return True
-    return parsed is None and device is None and not driver.is_present()
+    return parse(device) == "cpu" or (device is None and not driver.is_present())
 
 
 def ordinal_of(device: object) -> int | None:

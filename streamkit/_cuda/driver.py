@@ -29,7 +29,8 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
-_devices: dict[int, int] = {}  # each primary context's device
+device_of: dict[int, int] = {}
+"""The device of each primary context that was asked for."""
 
 private_streams: list[tuple[int, int]] = []
 """The context and handle of each stream that only StreamKit uses; an audit does not show these."""
@@ -84,14 +85,6 @@ def current_context() -> int:
     return int(context)
 
 
-def context_answer(context: int) -> tuple[Any, Any]:
-    """Return what ``cuCtxGetCurrent`` answers while that context is current.
-
-    Comparing answers costs two thirds of ``current_context``, and a failure is unequal too.
-    """
-    return loader.cu.CUresult.CUDA_SUCCESS, loader.cu.CUcontext(context)
-
-
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
     ask("cuCtxSetCurrent", context)
@@ -130,11 +123,6 @@ def current_device() -> int:
     return int(ask("cuCtxGetDevice")) if current_context() else 0
 
 
-def primary_device(context: int) -> int | None:
-    """Return the device whose primary context this is, None if it is no device's."""
-    return _devices.get(context)
-
-
 def primary_context(device: int) -> int:
     """Return the device's primary context, which every library here uses."""
     context = _primary.get(device)
@@ -147,7 +135,7 @@ def primary_context(device: int) -> int:
         with _lock:
             if device not in _primary:
                 context = int(ask("cuDevicePrimaryCtxRetain", device))
-                _devices[context], _primary[device] = device, context
+                device_of[context], _primary[device] = device, context
             context = _primary[device]
     return context
 
@@ -207,7 +195,7 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
     if answer[0]:
         raise error("cuStreamGetCtx", answer[0])
     context = int(answer[1])
-    known = _devices.get(context)
+    known = device_of.get(context)
     if known is not None:
         return context, known, True
     with in_context(context):
@@ -254,11 +242,6 @@ def stream_is_nonblocking(stream: int) -> bool:
     if code:
         raise error("cuStreamGetFlags", code)
     return bool(int(flags) & _NONBLOCKING_FLAG)
-
-
-def stream_priority(stream: int) -> int:
-    """Return the stream's effective priority."""
-    return int(ask("cuStreamGetPriority", stream))
 
 
 def capture_id(stream: int) -> int | None:

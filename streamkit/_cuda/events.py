@@ -113,7 +113,7 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     cuda.core makes events in primary contexts. In another context, or where cuda.core fails without
     a reason, there is no object, and the caller destroys the event.
     """
-    device = driver.primary_device(context)
+    device = driver.device_of.get(context)
     event = None if device is None else _create_core(context, device, timing=timing)
     if event is None:
         return create(context, timing=timing), None

@@ -49,11 +49,6 @@ def begin(stream: int, mode: str) -> None:
     ask("cuStreamBeginCapture", stream, loader.cu.CUstreamCaptureMode(MODES[mode]))
 
 
-def end(stream: int) -> int:
-    """End the capture that began on this stream; return its graph."""
-    return int(ask("cuStreamEndCapture", stream))
-
-
 def discard(stream: int) -> None:
     """End the capture that began on this stream, valid or not, if there is one."""
     if _status(stream):
@@ -146,7 +141,7 @@ class DriverPart:
         """End it and return its executable graph."""
         graph = DriverGraph()
         try:
-            graph.graph = end(self._stream)
+            graph.graph = int(ask("cuStreamEndCapture", self._stream))
             with driver.beside_captures():
                 graph.executable = instantiate(graph.graph)
         except BaseException:

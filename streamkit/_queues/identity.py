@@ -135,21 +135,14 @@ def _with_owner(
     with lock:
         if adapter is not None and queue.view(adapter.name) is native:
             return queue
-        if owner is not None:
-            queue = _keep_owner(queue, owner)
+        if not (owner is None or queue.is_default or queue.owner is owner):
+            if queue.owner is None and not (queue.is_owned or queue.permanent):
+                queue.owner = owner
+            else:
+                queue = younger_record(queue, owner)
         if adapter is not None and queue.view(adapter.name) is None:
             remember(queue, adapter, native, made=False)
     return queue
-
-
-def _keep_owner(queue: QueueRecord, owner: object) -> QueueRecord:
-    """Return a record of this queue that keeps ``owner`` alive."""
-    if queue.is_default or queue.owner is owner:
-        return queue
-    if queue.owner is None and not (queue.is_owned or queue.permanent):
-        queue.owner = owner
-        return queue
-    return younger_record(queue, owner)
 
 
 def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:

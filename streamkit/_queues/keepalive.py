@@ -217,16 +217,12 @@ class ArrayLoan:
 class _EndedLoan:
     """What a loan held."""
 
-    __slots__ = ("_owners", "array", "queue")
+    __slots__ = ("array", "owners", "queue")
 
     def __init__(self, array: object, queue: QueueRecord) -> None:
         self.array, self.queue = array, queue
         owners = identity.owners_of(queue) or ()
-        self._owners = [owner for owner in owners if identity.owns(owner, queue)]
-
-    def is_open(self) -> bool:
-        """Whether the queue's handle is still valid, as far as its owners tell."""
-        return all(identity.owns(owner, self.queue) for owner in self._owners)
+        self.owners = [owner for owner in owners if identity.owns(owner, queue)]
 
 
 def _keep_lent(loans: list[_EndedLoan]) -> None:
@@ -234,6 +230,7 @@ def _keep_lent(loans: list[_EndedLoan]) -> None:
     for loan in loans:
         # if its queue captures, is another thread's, or cannot be asked, the next time will do
         with contextlib.suppress(errors.StreamKitError):
-            if loan.is_open():  # else it cannot be asked any more when that queue's work is done
+            # else its handle is gone, and nobody can be asked when that queue's work is done
+            if all(identity.owns(owner, loan.queue) for owner in loan.owners):
                 keep(loan.queue, loan.queue, (loan.array,))
                 _waiting.pop(loan, None)

@@ -56,10 +56,7 @@ class OwnedQueue(QueueRecord):
 def create(device: int, *, nonblocking: bool, priority: int) -> OwnedQueue:
     """Return the queue of an idle parked stream with these properties, or of a new stream."""
     parked = _unpark(device, nonblocking=nonblocking, priority=priority)
-    if parked is None:
-        handle = driver.create_stream(device, nonblocking=nonblocking, priority=priority)
-    else:
-        handle = parked
+    handle = parked or driver.create_stream(device, nonblocking=nonblocking, priority=priority)
     queue = OwnedQueue(handle, device, priority)
     queue.nonblocking = nonblocking
     queue.remembered = queue.handle_exposed = parked is not None

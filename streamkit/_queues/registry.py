@@ -121,14 +121,14 @@ def _load_entry(entry: EntryPoint) -> Adapter:
             f"{plugin} is no adapter: it must be a module or an instance with name, api, "
             "extract(obj) and borrow(queue). Ask its author."
         )
-        raise errors.BackendNotInstalledError(message, name=entry.name)
-    if loaded.api != API:
+    elif loaded.api != API:
         message = (
             f"{plugin} was written for adapter contract {loaded.api}, this StreamKit speaks {API}. "
             "Install matching versions of the two."
         )
-        raise errors.BackendNotInstalledError(message, name=entry.name)
-    return loaded
+    else:
+        return loaded
+    raise errors.BackendNotInstalledError(message, name=entry.name)
 
 
 # -- by object --------------------------------------------------------------------------------

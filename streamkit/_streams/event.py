@@ -203,9 +203,18 @@ class CudaEvent(Event, metaclass=Concrete):
             raise messages.device_mismatch(
                 self, stream, "an event is recorded on streams of its own device only."
             )
-        if self._owned is not None and not external:
+        library = self._library
+        if library is not None and library.record is not None:
+            name = library.adapter.name
+            if external:
+                raise ValueError(
+                    f"{self.native!r} is recorded by {name}, which has no external "
+                    "records. Give an event of StreamKit's: s.record(external=True)"
+                )
+            library.record(self._native, stream.to(name))
+        elif self._owned is not None and not external:
             ordering.mark(self._owned, queue)
-        elif not self._record_by_library(stream, external=external):
+        else:
             ordering.record(self.handle, queue, external=external)
         if external:
             active_captures.keep_in_graphs(self._held())
@@ -218,22 +227,6 @@ class CudaEvent(Event, metaclass=Concrete):
     def _held(self) -> object:
         """Return what the handle dies with."""
         return self._owned or self._native
-
-    def _record_by_library(self, stream: Stream, *, external: bool) -> bool:
-        """Record it through the library, if it has its own way of doing that.
-
-        That way has no ``external``: ValueError if it is asked for.
-        """
-        if self._library is None or self._library.record is None:
-            return False
-        name = self._library.adapter.name
-        if external:
-            raise ValueError(
-                f"{self.native!r} is recorded by {name}, which has no external "
-                "records. Give an event of StreamKit's: s.record(external=True)"
-            )
-        self._library.record(self._native, stream.to(name))
-        return True
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: an event is not copied and not sent to another process."""
@@ -251,20 +244,8 @@ def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
     It gives None if nothing holds what destroys the handle: the handle may be invalid by then.
     """
     is_valid = queue.owner is not None or queue.is_owned or queue.permanent
-    found = queue.seen_by_events = weakref.ref(queue) if is_valid else _nothing
+    found = queue.seen_by_events = weakref.ref(queue) if is_valid else lambda: None
     return found
-
-
-def _nothing() -> None:
-    return None
-
-
-def any_event(obj: object, stream: object) -> CudaEvent:
-    """Return any library's event for an operation of ``stream``; raises if it is no event."""
-    event = find_event(obj, stream)
-    if event is None:
-        raise _not_an_event(obj)
-    return event
 
 
 def find_event(obj: object, stream: object) -> CudaEvent | None:
@@ -285,7 +266,8 @@ def find_event(obj: object, stream: object) -> CudaEvent | None:
     return CudaEvent(device, None, obj, library)
 
 
-def _not_an_event(obj: object) -> errors.UnsupportedStreamError:
+def not_an_event(obj: object) -> errors.UnsupportedStreamError:
+    """Return the error for what is no library's event."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} is no event of a library StreamKit knows. A fresh one comes "
         "from streamkit.new_event() or s.record()."
@@ -307,7 +289,7 @@ def wrap_event(obj: Any) -> CudaEvent | HostEvent:
         return obj
     event = None if isinstance(obj, (type, HostStream)) else find_event(obj, obj)
     if event is None:
-        raise _not_an_event(obj)
+        raise not_an_event(obj)
     return event
 
 

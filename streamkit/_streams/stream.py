@@ -15,7 +15,7 @@ from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes.scope import Scoped
-from streamkit._streams.event import CudaEvent, any_event, find_event
+from streamkit._streams.event import CudaEvent, find_event, not_an_event
 from streamkit._waiting import waits
 from streamkit.protocols import Event, Stream
 
@@ -160,7 +160,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         if queue.handle == LEGACY:
             return 0  # asking would break a blocking stream's capture
         with ordering.on(queue):
-            return driver.stream_priority(queue.handle)
+            return int(driver.ask("cuStreamGetPriority", queue.handle))
 
     @property
     def context(self) -> int:
@@ -291,7 +291,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         elif timing:
             raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
         else:
-            target = any_event(event, self)
+            found = find_event(event, self)
+            if found is None:
+                raise not_an_event(event)
+            target = found
         target._record_on(self, queue, external=external)  # noqa: SLF001 - no method for users
         return target
 
