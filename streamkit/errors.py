@@ -19,7 +19,7 @@ _IN_CAPTURES = {  # CUDA's numbers of errors of captures
     904: "Each stream that joined a capture has to be waited for by the one that began it.",
     905: (
         "A stream that captures cannot wait for work outside its capture: wait before the capture, "
-        "or take the other stream in first, which a wait of that one for the capturing one does."
+        "or take the other stream in first, by letting that one wait for the capturing one."
     ),
     906: (
         "The legacy default stream can take no part in a capture, and must not be used while a "

@@ -131,12 +131,16 @@ class Stream(Protocol, metaclass=StaticProtocol):
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
-        The GIL is released. TimeoutError names the stream; its work goes on.
+        The GIL is released, Ctrl-C ends the wait, and a long one uses no processor. TimeoutError
+        names the stream; its work goes on.
         """
 
     @abstractmethod
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend an asyncio task until all work submitted so far has run; errors as ``sync``'s."""
+        """Suspend an asyncio task until all work submitted so far has run; errors as ``sync``'s.
+
+        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        """
 
     @abstractmethod
     def to(self, library: str) -> Any:
@@ -170,15 +174,8 @@ class Event(Protocol, metaclass=StaticProtocol):
     """
 
     _members: ClassVar[tuple[str, ...]] = (
-        "handle",
-        "device",
-        "done",
-        "sync",
-        "to",
-        "close",
-        "__sub__",
-        "__await__",
-    )
+        "handle", "device", "done", "sync", "to", "close", "__sub__", "__await__",
+    )  # fmt: skip
 
     @property
     @abstractmethod
@@ -199,12 +196,16 @@ class Event(Protocol, metaclass=StaticProtocol):
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
-        Raises if work before that point failed, as ``done`` does.
+        If it is recorded again meanwhile, the wait is for that. Raises if work before the point
+        failed, as ``done`` does. TimeoutError names the event.
         """
 
     @abstractmethod
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend an asyncio task until the last recorded point was reached; errors as ``sync``."""
+        """Suspend an asyncio task until the last recorded point was reached; errors as ``sync``.
+
+        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        """
 
     @abstractmethod
     def __sub__(self, start: Self) -> float:

@@ -108,10 +108,7 @@ class CurrentHere(Protocol):
 
 @runtime_checkable
 class TellsContext(Protocol):
-    """Capability beside ``CurrentStream``: the library reads the current context cheaply.
-
-    At less cost than the driver's Python bindings, that is.
-    """
+    """Capability beside ``CurrentStream``: a quicker answer than that of the driver's bindings."""
 
     @abstractmethod
     def current_context(self) -> int:

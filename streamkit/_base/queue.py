@@ -20,7 +20,7 @@ class _Here(threading.local):
 
 
 class ThreadToken:
-    """Stands for one thread, also after its end."""
+    """One thread, which is told from all others also after its end."""
 
     def __init__(self) -> None:
         self._thread = threading.current_thread()
@@ -83,8 +83,8 @@ class Queue:
 class QueueRecord(Queue):
     """All that StreamKit knows of a queue: what the driver says, and what was made for it."""
 
-    # Those with a value here have it until it is set. The others are read in inner loops, where
-    # Python 3.12 looks at length for what has a value in the class too.
+    # An attribute with a value here has it until it is set. The others are read in inner loops,
+    # where Python 3.12 searches long for what has a value in the class too.
     device: int
     context: int
     """The CUcontext; 0 until the record is complete."""

@@ -238,7 +238,7 @@ def legacy_id() -> int:
 
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
-    code, flags = loader.cu.cuStreamGetFlags(stream)  # not by ``ask``: each first ``wrap`` is here
+    code, flags = loader.cu.cuStreamGetFlags(stream)  # not by ``ask``: in each first ``wrap``
     if code:
         raise error("cuStreamGetFlags", code)
     return bool(int(flags) & _NONBLOCKING_FLAG)

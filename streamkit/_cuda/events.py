@@ -114,24 +114,22 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     a reason, there is no object, and the caller destroys the event.
     """
     device = driver.device_of.get(context)
-    event = None if device is None else _create_core(context, device, timing=timing)
+    event = None
+    if device is not None:
+        core = _core()
+        with driver.in_context(context):
+            try:
+                maker = core.Device(device)
+                maker.set_current()  # it asks for that, once in each thread
+            except Exception as error:
+                raise core_error("cuCtxSetCurrent", error) from error
+            try:
+                event = maker.create_event(core.EventOptions(timing_enabled=timing))
+            except Exception:  # noqa: BLE001 - the driver is asked next, and says why
+                event = None
     if event is None:
         return create(context, timing=timing), None
     return int(event.handle), event
-
-
-def _create_core(context: int, device: int, *, timing: bool) -> Any:
-    core = _core()
-    with driver.in_context(context):
-        try:
-            maker = core.Device(device)
-            maker.set_current()  # it asks for that, once in each thread
-        except Exception as error:
-            raise core_error("cuCtxSetCurrent", error) from error
-        try:
-            return maker.create_event(core.EventOptions(timing_enabled=timing))
-        except Exception:  # noqa: BLE001 - the driver is asked next, and says why
-            return None
 
 
 def record_core(event: Any, stream: Any) -> None:

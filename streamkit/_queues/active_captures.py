@@ -1,4 +1,4 @@
-"""Which captures of StreamKit's go on in this process, and where."""
+"""The captures that StreamKit has begun in this process and that have not ended yet."""
 
 from __future__ import annotations
 

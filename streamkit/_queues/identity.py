@@ -57,7 +57,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
                 f"cuda:{queue.device}",
                 "the driver says to which device this stream belongs. Leave the device out.",
             )
-    # of values that hold nothing, another object on this queue will be as good
+    # streams that are values hold nothing: any other object on this queue does as well
     if owner is not None or not (
         adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)
     ):
@@ -149,7 +149,7 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     """Return a second record of this queue, which holds another owner and the first record.
 
     Nobody knows which of two owners destroys the handle, so what is made through the second holds
-    both. The first is not given the newcomer: it may live for ever and collect them.
+    both. The first record does not hold the second owner: it may live for ever, and hold them all.
     """
     second = QueueRecord(queue.handle, queue.device, owner)
     second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
@@ -161,9 +161,8 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
 def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool) -> None:
     """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
 
-    As long as the queue is known if the queue is permanent and the object was made here, or if the
-    library's streams are values that hold and destroy nothing: torch's (2.11) do not tell their
-    weak references when they die.
+    The record keeps an object that was made here for a permanent queue. It keeps streams that are
+    values too, for these destroy nothing: torch's (2.11) do not tell weak references when they die.
     """
     traits = traits_of(adapter)
     if not traits.has_streams:

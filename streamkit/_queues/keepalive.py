@@ -228,7 +228,7 @@ class _EndedLoan:
 def _keep_lent(loans: list[_EndedLoan]) -> None:
     """Keep what was lent until its queue's work so far has run, where that can be done now."""
     for loan in loans:
-        # if its queue captures, is another thread's, or cannot be asked, the next time will do
+        # if its queue captures, is another thread's, or cannot be asked, the next call tries again
         with contextlib.suppress(errors.StreamKitError):
             # else its handle is gone, and nobody can be asked when that queue's work is done
             if all(identity.owns(owner, loan.queue) for owner in loan.owners):

@@ -56,8 +56,6 @@ class EventLibrary(NamedTuple):
     record: Callable[[Any, Any], None] | None
 
 
-_PROTOCOL = "streamkit.backends.protocol"
-
 stream_types: dict[type, Adapter] = {}
 """Which adapter read a stream of this type before."""
 
@@ -158,7 +156,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
             stream_types[kind] = candidate
             return queue, candidate
     if speaks_protocol(obj):
-        protocol: Any = importlib.import_module(_PROTOCOL)
+        protocol: Any = importlib.import_module("streamkit.backends.protocol")
         return protocol.extract(obj), protocol
     raise refusal or messages.not_a_stream(obj)
 

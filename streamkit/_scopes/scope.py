@@ -289,7 +289,7 @@ class OrderedScope(CudaScope):
         return lost + super().leave()
 
     def _may_wait(self, other: QueueRecord) -> bool:
-        """Whether the other can wait for the queue now, and is no fork that would not be joined."""
+        """Whether the other can wait for the queue now, and its capture would join it again."""
         captures = ordering.capture_of(other), ordering.capture_of(self._queue)
         if captures == (0, None):
             raise _illegal(other)

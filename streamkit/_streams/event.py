@@ -101,20 +101,12 @@ class CudaEvent(Event, metaclass=Concrete):
         return not handle or events.is_done(handle)
 
     def sync(self, timeout: float | None = None) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds.
-
-        If it is recorded again meanwhile, the wait is for that. The GIL is released, Ctrl-C ends
-        the wait, and a long one uses no processor. TimeoutError names the event; DriverError if
-        the work failed.
-        """
+        """Block until the last recorded point was reached. See ``Event``."""
         with trace.note(self._queue_id, "synchronisation", "event sync"):
             waits.block(self._is_reached, self._watch, self, timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until the last recorded point was reached; see ``sync``.
-
-        It takes a running asyncio loop, in any thread.
-        """
+        """Suspend the task until the last recorded point was reached. See ``Event``."""
         return waits.awaited(self._is_reached, self._watch)
 
     def _is_reached(self) -> bool:

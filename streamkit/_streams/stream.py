@@ -43,8 +43,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     per-thread default stream belongs to its own thread.
     """
 
-    # These are the usual values: to wrap a stream sets only what differs. What inner loops read is
-    # set in each, because Python 3.12 looks at length for what has a value in the class too.
+    # The usual values: wrapping a stream sets only what differs. What inner loops read is set in
+    # each object, because Python 3.12 searches long for what has a value in the class too.
     _name: str | None = None
     _owned = False
     _spelled: int | None = None  # the handle as it came, if the queue's is another
@@ -115,10 +115,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def id(self) -> int | tuple[int, int, int]:
-        """The driver's id (cuStreamGetId): one for each queue, never reused.
-
-        A stream first seen while it captured has (device, handle, capture id) until that ends.
-        """
+        """The driver's id (cuStreamGetId): one for each queue, never reused. See ``Stream``."""
         queue = self._queue
         return self._closed[0] if queue is None else identity.public_id(queue)
 
@@ -208,10 +205,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether all work submitted so far has run.
-
-        DriverError if any of it failed; CaptureError while a capture makes the question illegal.
-        """
+        """Whether all work submitted so far has run; CaptureError where a capture forbids it."""
         return self._is_done("asking whether work is done")
 
     def _is_done(self, operation: str) -> bool:
@@ -224,22 +218,14 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return done
 
     def sync(self, timeout: float | None = None) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
-
-        The GIL is released, Ctrl-C ends the wait, and a long one uses no processor. TimeoutError
-        names the stream, whose work goes on; DriverError if any of it failed; CaptureError while a
-        capture makes waiting illegal.
-        """
+        """Block until all work submitted so far has run; CaptureError if a capture forbids it."""
         done, watch = self._done_and_watch("a sync")
         with trace.note(self, "synchronisation", "sync"):
             waits.block(done, watch, self, timeout)
         keepalive.drain()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until all work submitted so far has run; errors as ``sync``'s.
-
-        It takes a running asyncio loop, in any thread. Cancelling the task leaves the work alone.
-        """
+        """Suspend the task until all work submitted so far has run. See ``Stream``."""
         return waits.awaited(*self._done_and_watch("an await"))
 
     def _done_and_watch(
