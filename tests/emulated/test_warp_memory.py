@@ -24,6 +24,7 @@ from streamkit._cuda import events  # its calls are made to fail
 from support.emulated.interrupts import Interrupted
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.libraries import need
+from support.queues import eventually
 
 pytestmark = pytest.mark.usefixtures("handles", "memory")
 LEGACY = 1
@@ -620,6 +621,7 @@ def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory):
     del stream
     gc.collect()
     memory.end(lent)
+    assert eventually(lent.has_passed)  # else it is no pool for others yet
     later, pools = [sk.new_stream(nonblocking=True) for _ in range(4)], []
     for stream in later:
         with stream:
