@@ -62,10 +62,7 @@ class HostEvent(Event, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded.
-
-        Raises the error as ``sync``.
-        """
+        """Whether the last recorded point was reached. Raises what ``sync`` raises."""
         mark = self._live()
         if mark is None:
             return True
@@ -76,8 +73,8 @@ class HostEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
-        Raises the first error of the functions before it, each time, and leaves it to the stream's
-        own ``sync`` as well; but none that the stream had told before the event was recorded.
+        Raises the first error of the functions before it, each time; the stream's own ``sync``
+        still raises it too. An error that a wait raised before the record is not raised again.
         """
         mark = self._live()
         with trace.note(self._source(), "synchronisation", "event sync"):
@@ -87,10 +84,7 @@ class HostEvent(Event, metaclass=Concrete):
             mark.raise_error()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until the last recorded point was reached; errors as ``sync``'s.
-
-        It takes a running asyncio loop, in any thread.
-        """
+        """Suspend the task until the last recorded point was reached; errors as ``sync``'s."""
         mark = self._live()
         if mark is not None:
             yield from mark.__await__()

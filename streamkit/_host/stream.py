@@ -93,7 +93,7 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def dlpack_stream(self) -> None:
-        """None, as DLPack has it for memory of the host."""
+        """None: DLPack has no stream for memory of the host."""
 
     @property
     def device(self) -> str:
@@ -131,7 +131,7 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def is_nonblocking(self) -> bool:
-        """As asked for; host queues have no implicit order in either case."""
+        """Whether it was made nonblocking; no host queue has an implicit order."""
         return self._nonblocking
 
     @property
@@ -149,7 +149,7 @@ class HostStream(Stream, metaclass=Concrete):
             raise messages.closed(self)
         if (
             self._thread is not None
-            and _per_thread.stream is not self
+            and per_thread.stream is not self
             and not open_scopes.holds(self)  # a function of this queue, which its worker runs
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
@@ -187,10 +187,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._put(call)
 
     def keep(self, *objects: object) -> None:
-        """Keep the objects alive until all work submitted so far has run; never blocks.
-
-        A later call of StreamKit, or a garbage collection, lets them go.
-        """
+        """Keep the objects alive until all work submitted so far has run. See ``CudaStream.keep``."""
         self._check_open()
         mark = Mark(self._work)
         self._put(mark)
@@ -267,8 +264,8 @@ class HostStream(Stream, metaclass=Concrete):
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
-        Raises the first error of a submitted function, as does all that waits for that function
-        meanwhile; a wait that begins after it does not. TimeoutError names the stream.
+        Raises the first error of a submitted function, as every wait does that began before this
+        one ended; later waits do not.
         """
         self._check_open()
         with trace.note(self, "synchronisation", "sync"):
@@ -279,10 +276,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._work.raise_error(mark)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until all work submitted so far has run; errors as ``sync``'s.
-
-        It takes a running asyncio loop, in any thread. Cancelling the task leaves the work alone.
-        """
+        """Suspend the task until all work submitted so far has run; errors as ``sync``'s."""
         self._check_open()
         mark = self._mark()
         if mark is not None:
@@ -301,11 +295,8 @@ class HostStream(Stream, metaclass=Concrete):
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn`` called when all work submitted so far has run; return its future.
 
-        The functions of one stream are called in their order, in one of a few threads of
-        StreamKit's; they hold up no queue. The future has what ``fn`` returns or raises, or the
-        error of a function that was submitted before, which ``sync`` has not told and still will;
-        ``fn`` is not called then, nor once the future is cancelled, as at the end of the
-        interpreter.
+        As ``CudaStream.then``. The error of a function that was submitted before is the future's
+        too, and ``sync`` still raises it.
         """
         self._check_open()
         from streamkit._host import futures  # noqa: PLC0415 - slow to import, and seldom needed
@@ -354,7 +345,7 @@ class _HostScope:
         self._step.__enter__()
 
     def leave(self) -> list[str]:
-        """Let the queue go on, if it is held; a second time does what is left."""
+        """Let the queue go on, if it is held; after an interrupt, a second call does the rest."""
         if self._turn is not None:
             self._step.__exit__(None, None, None)
             self._turn.end()
@@ -374,7 +365,7 @@ class _KeptOnHost(keepalive.KeepAlive):
         self._mark = mark
 
     def has_passed(self) -> bool:
-        """Whether the mark is reached. The parent's never is in a forked child."""
+        """Whether the mark is reached; in a forked child, never if it is the parent's."""
         return self._mark.reached.is_set()
 
 
@@ -388,9 +379,7 @@ def _not_on_host(stream: HostStream, other: object) -> Exception:
     )
 
 
-# -- the default queues -----------------------------------------------------------------------
-
-_default = HostStream(owned=False, name="default")
+default_stream = HostStream(owned=False, name="default")
 
 
 class _PerThread(threading.local):
@@ -398,14 +387,5 @@ class _PerThread(threading.local):
         self.stream = HostStream(owned=False, name="per-thread", thread=threading.get_ident())
 
 
-_per_thread = _PerThread()
-
-
-def default() -> HostStream:
-    """Return the host's default queue, one for the process."""
-    return _default
-
-
-def per_thread() -> HostStream:
-    """Return this thread's own default queue."""
-    return _per_thread.stream
+per_thread = _PerThread()
+"""Its ``stream`` is the default queue of the thread that asks."""

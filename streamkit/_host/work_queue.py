@@ -157,19 +157,19 @@ class Mark:
         return self.first.again() if self._failed else None
 
     def raise_error(self) -> None:
-        """Raise that error, each time."""
+        """Raise ``error``, if there is one, each time."""
         error = self.error
         if error is not None:
             raise error
 
     @property
     def is_reached(self) -> bool:
-        """Whether nothing is before it any more. In a forked child that is so of the parent's."""
+        """Whether all before it has run; in a forked child, True for the marks of the parent."""
         return self.reached.is_set() or self._forks != _forks
 
     @property
     def done(self) -> bool:
-        """Whether it is reached, for a caller that may ask again until it is."""
+        """``is_reached``, for a caller that polls: an engine is told."""
         if _engine is not None:
             _engine.polled()
         return self.is_reached
@@ -201,7 +201,7 @@ class Wait:
 
 
 class Turn:
-    """An item that another thread runs: it begins when the queue gets there, and is ended."""
+    """An item whose work another thread does, from when the queue reaches it until ``end``."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self.thread = threading.get_ident()
@@ -210,7 +210,7 @@ class Turn:
         self._queue, self._forks = queue, _forks
 
     def begin(self) -> None:
-        """Join the queue, and wait until it gets here."""
+        """Join the queue, and wait until the queue reaches this item."""
         self._queue.put(self)
         _wait(self.begun)
 
@@ -220,7 +220,7 @@ class Turn:
         self._release.wait()
 
     def end(self) -> None:
-        """Let the queue go on; a second time does what is left."""
+        """Let the queue go on; after an interrupt, a second call does the rest."""
         if not self._release.is_set():
             self.over = True
             self._queue.end_item(self, self._forks)
@@ -237,7 +237,7 @@ class WorkQueue:
         _queues.add(self)
 
     def begin(self) -> None:
-        """Have no items and no worker, as a new queue and one of a forked child."""
+        """Begin with no items and no worker: as a new queue, or in a forked child."""
         self._items: deque[Item] = deque()
         self._lock = threading.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
@@ -249,7 +249,7 @@ class WorkQueue:
         return not self._pending
 
     def polled(self) -> bool:
-        """Whether every item has ended, for a caller that may ask again until it is so."""
+        """``idle``, for a caller that polls: an engine is told."""
         if _engine is not None:
             _engine.polled()
         return self.idle
@@ -273,7 +273,7 @@ class WorkQueue:
             raise
 
     def _have_worker(self, item: Item) -> None:
-        """Start one unless there is one; of two that are started at once, one works."""
+        """Start a worker unless there is one; of two that start at once, one works."""
         if self._working:
             return
         try:

@@ -51,7 +51,7 @@ def current_stream(
         stream: CudaStream[Any] | HostStream = scope
         return stream
     if devices.on_host(device):
-        return host_stream.default()
+        return host_stream.default_stream
     streams = current_streams(device=device)
     if not streams:
         return default_stream(device)

@@ -114,7 +114,7 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def _watch(self, tell: Tell) -> Drop | None:
         keeps = self._owned or self._native  # ``close`` does not end the wait
-        return waits.watch_event(self.handle, keeps, self._device, tell)
+        return waits.watch_event(self.handle, keeps, None, self._device, tell)
 
     def _refuse_in_capture(self) -> None:
         if active_captures.one_goes_on_here():

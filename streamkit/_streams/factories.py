@@ -96,12 +96,12 @@ def _priority(priority: int | str | None, least: int, greatest: int) -> int:
 def default_stream(device: object = None) -> CudaStream[None] | HostStream:
     """Return the legacy default stream of a device (``device`` as in ``new_stream``)."""
     if devices.on_host(device):
-        return host_stream.default()
+        return host_stream.default_stream
     return CudaStream(identity.identify(Queue(LEGACY, devices.ordinal_of(device))), None)
 
 
 def per_thread_stream(device: object = None) -> CudaStream[None] | HostStream:
     """Return this thread's own default stream; other threads get ScopeError from its use."""
     if devices.on_host(device):
-        return host_stream.per_thread()
+        return host_stream.per_thread.stream
     return CudaStream(identity.identify(Queue(PER_THREAD, devices.ordinal_of(device))), None)

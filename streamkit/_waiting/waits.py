@@ -37,24 +37,20 @@ _NAP = 1e-3
 def watch_queue(queue: QueueRecord, check: Callable[[], object], tell: Tell) -> Drop | None:
     """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
 
-    Returns what makes it forget; None if there can be no dispatcher, so ``tell`` is never called.
+    Returns what cancels that; None if there can be no dispatcher, so ``tell`` is never called.
     ``check`` raises while the queue captures.
     """
     event = PointEvent(queue.context)
     with ordering.on(queue):
         ordering.record(event.handle, queue)
         check()  # a capture may have begun since the last time, and has the event then
-    return _watch(event.handle, event, queue.first_record(), queue.device, tell)
+    return watch_event(event.handle, event, queue.first_record(), queue.device, tell)
 
 
-def watch_event(event: int, keeps: object, device: int, tell: Tell) -> Drop | None:
-    """Have ``tell`` called when the event's last record is reached; return as ``watch_queue``."""
-    return _watch(event, keeps, None, device, tell)
-
-
-def _watch(
+def watch_event(
     event: int, keeps: object, queue: QueueRecord | None, device: int, tell: Tell
 ) -> Drop | None:
+    """Have ``tell`` called when the event's last record is reached; return as ``watch_queue``."""
     from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
     point = dispatcher.Point(event, keeps, queue, device, tell)
@@ -136,8 +132,8 @@ def awaited(
 def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
     """Suspend the task until what ``watch`` was given is called, from any thread.
 
-    Raises the error it is called with. ``watch`` returns what makes it forget, as the task may be
-    cancelled, or None if it cannot watch: RuntimeError.
+    Raises the error it is called with. ``watch`` returns what cancels it. If it returns None, it
+    cannot watch: RuntimeError.
     """
     import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
@@ -177,7 +173,7 @@ def then(
     first = queue.first_record()
     with identity.lock:
         calls = first.calls = first.calls or callbacks.SerialCalls()
-    # the call holds the queue, whose calls another stream on it has to find
+    # the call keeps the queue: another stream on it must find the same calls
     call = callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
     try:
         callbacks.reserve(call)

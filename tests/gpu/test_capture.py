@@ -6,7 +6,7 @@ import pytest
 
 import streamkit as sk
 from support.gpu.library_subjects import WITH_CURRENT
-from support.gpu.places import standing_on
+from support.gpu.places import one_stream_current
 from support.gpu.raw import check, destroy_stream, driver, make_stream, stream_id
 
 MODES = pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread_local", "relaxed"])
@@ -153,7 +153,7 @@ def test_only_an_ordered_scope_inside_a_capture_is_edges_of_its_graph(
         check(driver.cuEventRecord(event, earlier.handle))
         check(driver.cuStreamWaitEvent(later.handle, event, 0))
 
-    with standing_on(three, library, 0, origin.to(library)):
+    with one_stream_current(three, library, 0, origin.to(library)):
         with sk.use(stream, ordered=True):  # makes what it needs
             pass
         check(driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(1)))

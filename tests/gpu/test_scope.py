@@ -12,11 +12,11 @@ import streamkit as sk
 from support.gpu.library_subjects import WITH_CURRENT
 from support.gpu.places import (
     current,
+    current_state,
+    one_stream_current,
+    own_streams_current,
     place,
     pushed_last,
-    stand,
-    standing_apart,
-    standing_on,
     working_on,
 )
 from support.gpu.raw import held, idle, make_stream, on_device, sync
@@ -83,7 +83,7 @@ def written(line, peek):
 def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa: PLR0917 - the cases
     three, gate, peek, device, stream, line
 ):
-    with standing_apart(three, device):
+    with own_streams_current(three, device):
         with stream:
             gate.hold(stream.handle)
             for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
@@ -99,7 +99,7 @@ def test_unnamed_kernels_of_all_libraries_wait_behind_the_scopes_stream(  # noqa
 def test_control_outside_the_scope_they_do_not_wait(  # noqa: PLR0917 - the cases
     three, gate, peek, device, stream, line
 ):
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         gate.hold(stream.handle)
         for name, (src, dst) in zip(WITH_CURRENT, line, strict=True):
             three[name].add_one_current(src.pointer, dst.pointer)
@@ -116,7 +116,7 @@ def test_a_pipeline_over_three_libraries_is_in_order_by_the_scope(  # noqa: PLR0
 ):
     with on_device(device):
         line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         stream = sk.wrap(three["torch"].current())
         with sk.use(stream) if scoped else contextlib.nullcontext():
             gate.hold(stream.handle)
@@ -143,21 +143,21 @@ def pairs_of(line):
 
 def test_the_current_streams_are_the_users_own_objects_again(three):
     own = {name: subject.new_stream() for name, subject in three.items()}
-    before_all, first = stand(three), current(three)
+    before_all, first = current_state(three), current(three)
     for name, subject in three.items():
         subject.make_current(own[name])
     try:
-        before = stand(three)
+        before = current_state(three)
         with sk.new_stream(), sk.use(own["torch"]), sk.wrap(own["cupy"]):
             assert sk.current_streams()["warp"] == sk.wrap(own["cupy"])
-        assert stand(three) == before
+        assert current_state(three) == before
         assert three["torch"].current() == own["torch"], "a pool stream came back as another id"
         assert three["cupy"].current() is own["cupy"]
         assert three["warp"].current() is own["warp"]
     finally:
         for name, subject in three.items():
             subject.make_current(first[name])
-    assert stand(three) == before_all
+    assert current_state(three) == before_all
 
 
 def leave_by_return(stream, body):
@@ -277,7 +277,7 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
     three, device, leave, torch_state, cupy_state, warp_state
 ):
     torch, cupy, warp = (three[name] for name in WITH_CURRENT)
-    before_all = stand(three)
+    before_all = current_state(three)
     keep = []
     with contextlib.ExitStack() as undo:
         with on_device(device):  # where its streams are; outside of it, device 0 is current
@@ -292,13 +292,13 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
                 cupy.make_current(used)
             if warp_state != "own":
                 warp.make_current(warp.new_stream() if warp_state == "other" else warp.default())
-        before, below = stand(three), pushed_last(three, device)
-        assert stand(three) == before
+        before, below = current_state(three), pushed_last(three, device)
+        assert current_state(three) == before
         stream = sk.new_stream(device)
 
         for body in bodies(three, device):
             leave(stream, body)
-            assert stand(three) == before, body.__name__
+            assert current_state(three) == before, body.__name__
             assert pushed_last(three, device) == below, body.__name__
 
         with stream:  # what the body sets does not survive it, nor a nested scope of the same
@@ -313,9 +313,9 @@ def test_prior_states_are_restored_however_the_block_ends(  # noqa: PLR0917 - th
             cupy.make_current(pushed)
             leave(spare(0, 4), lambda: None)
             leave(spare(device, 1), lambda: None)
-        assert stand(three) == before
+        assert current_state(three) == before
         assert pushed_last(three, device) == below
-    assert stand(three) == before_all
+    assert current_state(three) == before_all
 
 
 @pytest.mark.parametrize("was_set", [False, True])
@@ -330,7 +330,7 @@ def test_a_with_of_cupys_in_a_scope_ends_on_the_scopes_stream(three, device, was
             assert cupy.current() is other
         return cupy.handle_of(cupy.current()) == stream.handle
 
-    with standing_on(three, "cupy", device, first if was_set else None), stream:
+    with one_stream_current(three, "cupy", device, first if was_set else None), stream:
         assert goes_back()
         with stream, spare(device, 1), stream:
             assert goes_back()
@@ -356,17 +356,17 @@ def test_entering_again_moves_the_devices_and_gives_the_bodys_back(three, device
     """The body has moved those alone: every library is on the scope's stream all the same."""
     if elsewhere[-1] in set("01") - set(map(str, range(cuda_devices()))):
         pytest.skip("one CUDA device")
-    before, stream = stand(three), sk.new_stream(device)
+    before, stream = current_state(three), sk.new_stream(device)
     with stream:
-        inside = stand(three)
+        inside = current_state(three)
         three["warp"].warp.set_device(elsewhere)
         if elsewhere != "cpu":
             three["torch"].torch.cuda.set_device(elsewhere)
-        moved = stand(three)
+        moved = current_state(three)
         with again(stream):
-            assert stand(three) == inside
-        assert stand(three) == moved
-    assert stand(three) == before
+            assert current_state(three) == inside
+        assert current_state(three) == moved
+    assert current_state(three) == before
 
 
 def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
@@ -394,36 +394,36 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
 
 
 def test_a_library_that_refuses_leaves_the_others_where_they_were(three, device):
-    before = stand(three)
+    before = current_state(three)
     with pytest.raises(sk.UnsupportedStreamError, match="torch"):
         sk.per_thread_stream(device).__enter__()
-    assert stand(three) == before
+    assert current_state(three) == before
     with pytest.raises(sk.UnsupportedStreamError, match="torch"), sk.per_thread_stream(device):
         pass
-    assert stand(three) == before
+    assert current_state(three) == before
     with sk.use(sk.per_thread_stream(device), libraries=["cupy"]):
         assert sk.current_stream("cupy") == sk.per_thread_stream(device)
         assert three["torch"].current() == before["torch"][device]
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 @pytest.mark.parametrize("outer_device", DEVICES)
 def test_leaving_out_of_order_raises_and_restores(three, device, outer_device):
-    before = stand(three)
+    before = current_state(three)
     outer, inner = sk.new_stream(outer_device, name="outer"), sk.new_stream(device, name="inner")
     first, second = sk.use(outer), sk.use(inner)
     first.__enter__()
     second.__enter__()
     with pytest.raises(sk.ScopeError, match="inner"):
         first.__exit__(None, None, None)
-    assert stand(three) == before
+    assert current_state(three) == before
     with pytest.raises(sk.ScopeError):
         second.__exit__(None, None, None)
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 def test_libraries_narrows_the_scope(three, device):
-    before = stand(three)
+    before = current_state(three)
     stream = sk.new_stream(device)
     with sk.use(stream, libraries=["cupy"]):
         assert sk.current_stream("cupy") == stream != sk.current_stream("torch")
@@ -431,7 +431,7 @@ def test_libraries_narrows_the_scope(three, device):
         with pytest.raises(sk.OneQueueError, match=r"torch on .*; cupy on "):
             sk.assert_one_queue()
         sk.assert_one_queue(libraries=["cupy"])
-    assert stand(three) == before
+    assert current_state(three) == before
     for name in ("numba", "cuda.core"):
         with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
             sk.use(stream, libraries=[name])
@@ -443,7 +443,7 @@ def test_libraries_narrows_the_scope(three, device):
 @pytest.mark.parametrize("library", WITH_CURRENT)
 def test_only_an_ordered_scope_waits_for_the_previous_stream(three, gate, device, library, ordered):
     scope = sk.new_stream(device, nonblocking=True)
-    with standing_on(three, library, device) as previous:
+    with one_stream_current(three, library, device) as previous:
         gate.hold(three[library].handle_of(previous))
         with sk.use(scope, ordered=ordered):
             assert held(scope.handle) if ordered else idle(scope.handle)
@@ -457,7 +457,7 @@ def test_the_previous_stream_waits_for_an_ordered_scope_also_by_exception(
     three, gate, device, library, ordered
 ):
     scope = sk.new_stream(device, nonblocking=True)
-    with standing_on(three, library, device) as previous:
+    with one_stream_current(three, library, device) as previous:
         with contextlib.suppress(KeyError), sk.use(scope, ordered=ordered):
             gate.hold(scope.handle)
             raise KeyError
@@ -477,7 +477,7 @@ def test_only_an_ordered_scope_keeps_what_is_before_in_and_after_it_in_order(  #
     subject = three[library]
     with on_device(device):
         line = [cells(float(index)) for index in (1, 0, 0, 0)]
-    with standing_on(three, library, device) as previous, working_on(three, device):
+    with one_stream_current(three, library, device) as previous, working_on(three, device):
         scope = sk.new_stream(device, nonblocking=True)
         queues = {"previous": subject.handle_of(previous), "scope": scope.handle}
         works = [lambda pair=pair: subject.add_one_current(*pair) for pair in pairs_of(line)]
@@ -525,7 +525,7 @@ def test_only_what_is_submitted_waits_for_the_queue(  # noqa: PLR0917 - the case
     stream, subject = sk.new_stream(device), three[library]
     with on_device(device):
         src, dst = cells(1), cells(0)
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         gate.hold(stream.handle)
         if submitted:
             assert stream.submit(subject.add_one_current, src.pointer, dst=dst.pointer) is None
@@ -584,10 +584,10 @@ def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypa
         assert torch_adapter._get(device) == private[0](device)
         assert sk.current_stream("torch") == sk.wrap(stands_on)
     try:
-        before = stand(three)
+        before = current_state(three)
         for body in bodies(three, device):
             leave(spare(device, 5), body)
-            assert stand(three) == before, body.__name__
+            assert current_state(three) == before, body.__name__
         stream = sk.new_stream(device)
         with stream, stream:
             torch.make_current(torch.new_stream())
@@ -595,7 +595,7 @@ def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypa
                 sk.assert_one_queue()
                 assert sk.current_stream("torch") == stream
                 assert torch.handle_of(torch.current()) == stream.handle
-        assert stand(three) == before
+        assert current_state(three) == before
         assert sk.current_stream("torch", device=device) == sk.wrap(stands_on)
     finally:
         place(three, first, device)

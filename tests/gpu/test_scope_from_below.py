@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 import streamkit as sk
-from support.gpu.places import standing_apart, working_on
+from support.gpu.places import own_streams_current, working_on
 from support.gpu.raw import check, driver, make_stream, on_device
 
 pytest.importorskip("cupti")
@@ -83,7 +83,7 @@ def kernels(three, cells, device):
 def test_scopes_give_the_device_nothing_and_wait_for_nothing(  # noqa: PLR0917 - the cases
     three, kernels, device, stream, other, recorded
 ):
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         scopes(stream, other)  # builds the views
         kernels()
         check(driver.cuCtxSynchronize())
@@ -100,7 +100,7 @@ def test_scopes_of_many_queues_wait_for_none_of_them(three, kernels, device):
         streams += [sk.new_stream(nonblocking=True) for _ in range(4)]
     for stream in streams:
         stream.to("warp")
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         kernels()
         check(driver.cuCtxSynchronize())
         with sk.audit() as report:
@@ -113,7 +113,7 @@ def test_scopes_of_many_queues_wait_for_none_of_them(three, kernels, device):
 def test_their_work_is_all_there_is_and_the_queues_are_theirs(  # noqa: PLR0917 - the cases
     three, kernels, device, stream, other, recorded
 ):
-    with standing_apart(three, device):
+    with own_streams_current(three, device):
         scopes(stream, other)
         with sk.audit() as report, stream:
             kernels()
@@ -130,7 +130,7 @@ def test_their_work_is_all_there_is_and_the_queues_are_theirs(  # noqa: PLR0917 
 def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
     three, kernels, device, stream
 ):
-    with standing_apart(three, device), working_on(three, device):
+    with own_streams_current(three, device), working_on(three, device):
         before = [sk.wrap(subject.current()) for subject in three.values()]
         with sk.use(stream, libraries=[*three], ordered=True):  # makes what it needs
             pass

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import streamkit as sk
-from support.gpu.places import stand
+from support.gpu.places import current_state
 from support.gpu.raw import on_device
 from support.libraries import cuda_devices
 
@@ -21,10 +21,10 @@ SECONDS = float(os.environ.get("STREAMKIT_STRESS_SECONDS", "30"))
 
 @pytest.fixture(autouse=True)
 def all_three(three):
-    """All of them are loaded, and stand after each test where they stood."""
-    before = stand(three)
+    """All of them are loaded; after each test their current streams are as before."""
+    before = current_state(three)
     yield
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ class Elsewhere:
 
 
 def test_another_queue_in_another_thread_is_refused_for_warp(three, device):
-    before = stand(three)
+    before = current_state(three)
     holder = Elsewhere(sk.new_stream(device, name="theirs"))
-    held = stand(three)
+    held = current_state(three)
     mine = sk.new_stream(device, name="mine")
     with pytest.raises(sk.ScopeError) as caught, mine:
         pass
@@ -71,38 +71,38 @@ def test_another_queue_in_another_thread_is_refused_for_warp(three, device):
     assert "libraries=" in text
     assert "wp.launch" in text
     assert "share one stream" in text
-    assert stand(three) == held
+    assert current_state(three) == held
     assert {name: held[name] for name in ("torch", "cupy", "context")} == {
         name: before[name] for name in ("torch", "cupy", "context")
     }
     with sk.use(mine, libraries=["torch", "cupy"]):
         assert sk.current_stream("torch") == mine == sk.current_stream("cupy")
-    assert stand(three) == held
+    assert current_state(three) == held
     holder.leave()
-    assert stand(three) == before
+    assert current_state(three) == before
     with mine:
         assert sk.current_stream("warp") == mine
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 @pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
 def test_a_scope_on_another_device_is_refused_too_for_warps_default_device_is_one(three):
     holder = Elsewhere(sk.new_stream(0, name="theirs"))
-    held = stand(three)
+    held = current_state(three)
     mine = sk.new_stream(1, name="mine")
     with pytest.raises(sk.ScopeError, match="libraries=") as caught, mine:
         pass
     assert "wp.launch" in str(caught.value)
     assert "share one stream" not in str(caught.value)
-    assert stand(three) == held
+    assert current_state(three) == held
     with sk.use(mine, libraries=["torch", "cupy"]):
         assert sk.current_stream("torch") == mine == sk.current_stream("cupy")
-    assert stand(three) == held
+    assert current_state(three) == held
     holder.leave()
 
 
 def test_the_same_queue_is_joined_and_the_last_one_out_restores(three, device):
-    before = stand(three)
+    before = current_state(three)
     shared = sk.new_stream(device)
     holder = Elsewhere(shared)
     with shared:
@@ -112,7 +112,7 @@ def test_the_same_queue_is_joined_and_the_last_one_out_restores(three, device):
         assert holder.error is None
         assert sk.current_stream("warp") == shared, "the first one out restored"
         sk.assert_one_queue()
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 def test_a_nested_scope_may_not_pull_warp_away_from_another_thread(device):
@@ -136,34 +136,34 @@ def test_joining_above_a_scope_of_another_queue_is_refused(device):
 
 
 def test_leaving_in_another_thread_raises_and_leaves_both_whole(three, device):
-    before = stand(three)
+    before = current_state(three)
     scope = sk.use(sk.new_stream(device))
     scope.__enter__()
-    inside = stand(three)
+    inside = current_state(three)
     caught, theirs = [], []
 
     def leave():
-        theirs.append(stand(three))
+        theirs.append(current_state(three))
         try:
             scope.__exit__(None, None, None)
         except sk.ScopeError as error:
             caught.append(error)
-        theirs.append(stand(three))
+        theirs.append(current_state(three))
 
     thread = threading.Thread(target=leave)
     thread.start()
     thread.join()
     assert "not open in this thread" in str(caught[0])
     assert theirs[0] == theirs[1]
-    assert stand(three) == inside
+    assert current_state(three) == inside
     scope.__exit__(None, None, None)
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 @pytest.mark.parametrize("first_out", ["outer", "inner"])
 def test_two_tasks_that_hold_scopes_across_an_await_are_told(three, device, first_out):
     """Whichever ends first: in order nothing is wrong in the end, out of order both are told."""
-    before = stand(three)
+    before = current_state(three)
 
     async def hold(stream, entered, may_leave, left):
         try:
@@ -191,25 +191,25 @@ def test_two_tasks_that_hold_scopes_across_an_await_are_told(three, device, firs
     results = asyncio.run(both())
     told = [isinstance(result, sk.ScopeError) for result in results]
     assert told == [first_out == "outer"] * 2
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_leaving_out_of_order_ends_all_inside_and_leaves_everything_whole(three, device, depth):
-    before = stand(three)
+    before = current_state(three)
     scopes = [sk.use(sk.new_stream(device)) for _ in range(depth + 1)]
     scopes[0].__enter__()
-    between = stand(three)
+    between = current_state(three)
     for scope in scopes[1:]:
         scope.__enter__()
     with pytest.raises(sk.ScopeError, match="inside it were open"):
         scopes[1].__exit__(None, None, None)
-    assert stand(three) == between
+    assert current_state(three) == between
     with pytest.raises(sk.ScopeError, match="not open in this thread"):
         scopes[-1].__exit__(None, None, None)
-    assert stand(three) == between
+    assert current_state(three) == between
     scopes[0].__exit__(None, None, None)
-    assert stand(three) == before
+    assert current_state(three) == before
 
 
 def run_on(stream, fn, *args):
@@ -241,7 +241,7 @@ def test_the_recipe_for_thread_pools(three, device, scoped):
 
 
 def assert_on(subjects, stream):
-    """Have each of them stand on the stream in this thread, by its own API."""
+    """Make the stream current in each of them, in this thread, by its own API."""
     for subject in subjects:
         assert subject.handle_of(subject.current()) == stream.handle, subject.name
 

@@ -1,4 +1,4 @@
-"""Where the libraries stand, and how a test has them stand elsewhere: by their own calls."""
+"""The libraries' current streams, read and set for a test by the libraries' own calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from support.gpu.raw import current_context, on_device
 from support.libraries import cuda_devices
 
 
-def stand(three):
-    """Where each library stands, by its own API; Warp's native current stream as well."""
+def current_state(three):
+    """Each library's current stream by its own API; Warp's native one, and the context."""
     torch, cupy, warp = three["torch"].torch, three["cupy"].cupy, three["warp"].warp
     native = warp._src.context.runtime.core.wp_cuda_context_get_stream
     devices = range(cuda_devices())
@@ -24,7 +24,7 @@ def stand(three):
 
 
 def pushed_last(three, device):
-    """To what CuPy goes back after a ``with``: what was pushed last, whatever was set since."""
+    """The stream to which CuPy returns after a ``with``: the one pushed last, not the one set."""
     subject = three["cupy"]
     with on_device(device):
         now = subject.current()
@@ -36,20 +36,20 @@ def pushed_last(three, device):
 
 
 def current(three):
-    """The current stream of each library where it works."""
+    """The current stream of each library on its current device."""
     return {name: subject.current() for name, subject in three.items()}
 
 
 def place(three, streams, device):
-    """Make each library's stream current where it works."""
+    """Make each library's stream current on the device."""
     with on_device(device):  # CuPy takes no stream of another
         for name, subject in three.items():
             subject.make_current(streams[name])
 
 
 @contextlib.contextmanager
-def standing_apart(three, device):
-    """Each library on a new stream of its own, which waits for none of the others."""
+def own_streams_current(three, device):
+    """Give each library a new current stream of its own, which waits for none of the others."""
     with on_device(device):
         first = current(three)
     try:
@@ -62,8 +62,8 @@ def standing_apart(three, device):
 
 
 @contextlib.contextmanager
-def standing_on(three, library, device, stream=None):
-    """A stream of the library, else a new one, made current there; then the one before."""
+def one_stream_current(three, library, device, stream=None):
+    """Make ``stream``, or a new one, the library's current stream for the block."""
     with on_device(device):
         first, previous = current(three), stream or three[library].new_stream()
         three[library].make_current(previous)
@@ -75,7 +75,7 @@ def standing_on(three, library, device, stream=None):
 
 @contextlib.contextmanager
 def working_on(three, device):
-    """The device current for the driver and for Warp, which has a default device of its own."""
+    """Make the device current for the driver and for Warp, which has its own default device."""
     warp = three["warp"].warp
     before = warp.get_device()
     with on_device(device):
