@@ -126,7 +126,7 @@ class _Parts:
 
     def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
         self._stream = stream
-        self._queue = stream._live()  # now, for the block can close the stream
+        self._queue = stream._live()  # kept here, because the block can close the stream
         self._adapters = adapters
         self._library: str | None = None
         self._first: CapturePart = DriverPart(self._queue.handle, mode)
@@ -170,7 +170,10 @@ class _Parts:
             found = graphs.captured(self._queue.handle)
         except errors.StreamKitError:  # a broken context, or a forked child
             return None
-        advice = next(filter(None, (_advice(adapter, error) for adapter in self._adapters)), None)
+        advice = None
+        with contextlib.suppress(Exception):  # an adapter's own error must not hide the block's
+            explaining = (a for a in self._adapters if isinstance(a, ExplainsCapture))
+            advice = next(filter(None, (a.explain_capture(error) for a in explaining)), None)
         is_whole = found is not None and found.is_valid
         if is_whole and advice is None and not names_capture(error, self._adapters):
             return None
@@ -223,10 +226,3 @@ def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
     if not is_theirs or kind.__name__ == "OutOfMemoryError" or not isinstance(error, RuntimeError):
         return False
     return _OF_CAPTURES.search(str(error)) is not None
-
-
-def _advice(adapter: Adapter, error: Exception) -> str | None:
-    try:
-        return adapter.explain_capture(error) if isinstance(adapter, ExplainsCapture) else None
-    except Exception:  # noqa: BLE001 - an adapter's own error must not hide the block's
-        return None

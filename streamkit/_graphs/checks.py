@@ -117,8 +117,8 @@ def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
 def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary]) -> None:
     """Raise CaptureError if a library's current stream now is outside the capture.
 
-    The block has left the library, and so its work, there. A library that was back at the end of
-    the block is not found.
+    The block has moved the library, and so its work, there. A library that was moved away and back
+    is not found.
     """
     own = stream._live()
     number = driver.capture_id(own.handle)
@@ -135,7 +135,7 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
 
 
 def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
-    """Yield the other known queues of the device whose handles must be valid."""
+    """Yield the other known queues of the device, if their handles are sure to be valid."""
     own = stream._live()
     for queue in identity.living():
         is_other = queue.device == own.device and queue.handle != own.handle
@@ -147,5 +147,5 @@ def _is_busy(queue: QueueRecord) -> bool:
     try:
         with ordering.on(queue):
             return driver.capture_id(queue.handle) is None and not driver.stream_done(queue.handle)
-    except errors.DriverError:  # its work has failed, which its own next call says
+    except errors.DriverError:  # its work has failed, which its next call reports
         return False

@@ -38,9 +38,9 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
         self._stream = stream
-        self._context = stream.context  # default streams mean it, and a library may move to it
+        self._context = stream.context  # made current for calls: default streams depend on it
         self._kept = kept
-        self._lock = threading.RLock()  # in a forked child nobody can use the graph
+        self._lock = threading.RLock()  # no forked child can use the graph
 
     # -- while it is captured ---------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     @contextlib.contextmanager
     def section(self, name: str) -> Generator[None]:
-        """Hold the block's work: CaptureError at its end if it added no node. See ``Graph``."""
+        """Hold the block's work: CaptureError at its end if it added no node."""
         if not self._is_capturing:
             raise errors.CaptureError(
                 f"{describe(self)} is not being captured: sections are for inside the capture's "
@@ -149,7 +149,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             owned, queue = self._check(target)
             library, before = owned.library, owned.last_launch
-            number = identity.public_id(queue)  # which one first seen in a capture learns by now
+            number = identity.public_id(queue)  # one first seen in a capture has its own by now
             if library is not None and before is not None and owned.last_queue != number:
                 # the driver orders the runs, but not what a library does before each
                 target.wait(before)

@@ -187,7 +187,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._put(call)
 
     def keep(self, *objects: object) -> None:
-        """Keep the objects alive until all work submitted so far has run. See ``CudaStream.keep``."""
+        """Keep the objects alive until all work submitted so far has run; never blocks."""
         self._check_open()
         mark = Mark(self._work)
         self._put(mark)

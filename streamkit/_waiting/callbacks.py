@@ -40,7 +40,7 @@ _is_over = False
 
 
 class Outcome(Future[Any]):
-    """A future whose error may be that of many: raised as it came, or its traceback would grow."""
+    """A future whose error others may share: each raise restores its traceback, which grows."""
 
     _trace: TracebackType | None = None
 
@@ -91,7 +91,7 @@ class Call:
         self._surroundings = surroundings
 
     def drop(self) -> None:
-        """Be forgotten without being called."""
+        """Forget the call, which is then never made."""
         _pending.discard(self)
 
     def refuse(self) -> None:
@@ -119,7 +119,7 @@ class Call:
         except BaseException:  # noqa: BLE001 - of a callback of the future
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
-            _pending.discard(self)  # not before: until then it has a thread for itself
+            _pending.discard(self)  # not before: until then it counts as needing a thread
             del self, future, failed  # an error's frames hold this one
 
 
@@ -131,7 +131,7 @@ class SerialCalls:
         _all.add(self)
 
     def begin(self) -> None:
-        """Have none, as at first."""
+        """Begin with no calls: at first, and in a forked child."""
         self._ready: deque[tuple[Call, BaseException | None]] = deque()
         self._is_busy = False
 
@@ -156,7 +156,7 @@ class SerialCalls:
 
 
 def reserve(call: Call) -> None:
-    """Have a thread for the call; RuntimeError if there is none and none can be started."""
+    """Make sure that a thread can run the call; RuntimeError if none can be started."""
     with _lock:
         _pending.add(call)
         if _is_over:

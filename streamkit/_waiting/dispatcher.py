@@ -138,7 +138,7 @@ class _Dispatcher:
         return min(max((time.monotonic() - youngest) / _AGES, _OFTEN), _SELDOM)
 
     def _all_move(self) -> bool:
-        """Whether nothing that is, or was, waited for is stuck, as far as can be told."""
+        """Whether every queue that is or was waited for seems to move."""
         for key, (event, _) in [*self._given_up.items()]:
             with contextlib.suppress(errors.DriverError):  # nothing waits for what has failed
                 if not events.query(event):
@@ -153,8 +153,8 @@ class _Dispatcher:
         )
 
     def _doubt(self, point: Point) -> None:
-        """Note a point that was dropped, and whose queue may be stuck."""
-        if point.queue is None:  # not to be asked: a capture may have the event by then
+        """Note a dropped point, whose queue may be stuck."""
+        if point.queue is None:  # not asked later: a capture may have the event then
             self._reached = -_MANY
         elif len(self._given_up) < _MANY:
             self._given_up[id(point.queue)] = point.event, point.keeps
@@ -163,7 +163,7 @@ class _Dispatcher:
         points = track.points
         while points:
             point, error = points[0], None
-            if track.stream or point.tell is not None:  # it serves until its event is reached
+            if track.stream or point.tell is not None:  # a side stream serves until reached
                 try:
                     if not events.query(point.event):
                         break
@@ -181,7 +181,7 @@ class _Dispatcher:
                 give_back(track.stream, point.device)
                 track.stream = 0
             point.finish(error)
-        if len(points) > track.limit:  # not to collect what timed out
+        if len(points) > track.limit:  # or waits that timed out would pile up
             first = points.popleft()
             track.points = deque([first, *(point for point in points if point.tell is not None)])
             track.limit = 2 * len(track.points) + _MANY

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PER_DEVICE = 8
 FOR_STREAMS = PER_DEVICE // 2
-"""Those that the waits for events leave alone: any number of these can be for one stuck queue."""
+"""How many the waits for events leave free: all these waits may be for one stuck queue."""
 
 _SIZE = 64  # bytes, more than a sem_t has on any platform
 
@@ -54,7 +54,7 @@ class Semaphore:
         self._clock = time.CLOCK_MONOTONIC
         try:
             self._wait_until = functools.partial(library.sem_clockwait, semaphore, self._clock)
-        except AttributeError:  # glibc before 2.30 has a clock only that can be set
+        except AttributeError:  # glibc before 2.30 waits only by a clock that can be set
             self._clock = time.CLOCK_REALTIME
             self._wait_until = functools.partial(library.sem_timedwait, semaphore)
 
@@ -94,7 +94,7 @@ class SideStreams:
         """Have the semaphore posted when the event is reached; return the side stream, or 0.
 
         It is 0 while all but ``spare`` are taken, before they are made, and where the driver
-        refuses: a question about the event tells an error that matters.
+        refuses: if an error matters, the next query of the event raises it.
         """
         free = self._free.get(device)
         if free is None:
@@ -111,7 +111,7 @@ class SideStreams:
         return stream
 
     def make(self) -> None:
-        """Make those of the devices that were asked for. Only while the queues waited for move."""
+        """Make the side streams of the wanted devices. Only while the awaited queues move."""
         while self.wanted:
             device = self.wanted.pop()
             free = self._free[device] = []
@@ -126,15 +126,15 @@ class SideStreams:
                 del self._free[device]
 
     def release(self, stream: int, device: int) -> None:
-        """Take one back whose event was reached."""
+        """Take back a side stream whose event was reached."""
         self._free[device].append(stream)
 
     def put_aside(self, stream: int, device: int) -> None:
-        """Take one back that may still wait, and would wake the next one it served too late."""
+        """Keep a side stream out of use: it may still wait, and would wake its next user late."""
         self._aside.append((stream, device))
 
     def recover(self) -> None:
-        """Let those put aside serve again that have nothing to wait for any more."""
+        """Let side streams that were put aside serve again, once they wait for nothing."""
         for stream, device in self._aside.copy():
             with contextlib.suppress(errors.StreamKitError):  # as long as the driver refuses
                 if driver.stream_done(stream):

@@ -32,13 +32,13 @@ _spare: deque[Any] = deque()
 """CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
 
 
-def _malloc(size: int, device: int) -> int:  # CuPy's signature; it is current
+def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is current
     with driver.beside_captures():
         return int(cupy.cuda.runtime.malloc(size))
 
 
 def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    # what keeps an array alive, a traceback for one, can drop it inside any later capture
+    # a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         with driver.beside_captures():
             cupy.cuda.runtime.free(pointer)
@@ -68,7 +68,7 @@ class _GraphPool:
 def pool() -> Generator[object]:
     """Allocate from a pool of the graph's in this thread.
 
-    What an array frees would go back to CuPy's own pool otherwise, and be given to others.
+    Otherwise freed memory would go to CuPy's common pool, which gives it to others.
     """
     own = _GraphPool()
     with cupy.cuda.using_allocator(own.pool.malloc):

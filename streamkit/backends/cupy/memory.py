@@ -20,10 +20,7 @@ class _Weak:
 
 
 def holders(stream: Any) -> int:
-    """Return a number that grows with each holder of the plain weak reference to the stream.
-
-    All who take one share it.
-    """
+    """Return a number that grows with each holder of the one plain weak reference to the stream."""
     return sys.getrefcount(weakref.ref(stream))
 
 
@@ -31,17 +28,17 @@ _example = _Weak()
 _NONE = holders(_example)
 _reference = weakref.ref(_example)
 NOTED = holders(_example)
-"""How many there are where the only one is StreamKit's own table."""
+"""The number for an object whose only holder is StreamKit's own table."""
 
 
 def keep(stream: Any) -> None:
-    """Keep the stream object while memory refers to it, and let go of those without any more."""
+    """Keep the stream object while memory refers to it, and drop those without any."""
     _kept[id(stream)] = stream
     release()
 
 
 def release() -> None:
-    """Let go of the stream objects to which no memory refers any more."""
+    """Drop the stream objects to which no memory refers any more."""
     for number, stream in _kept.copy().items():
         queue = stream._streamkit_queue
         noted = queue.views.get("cupy") is weakref.ref(stream)

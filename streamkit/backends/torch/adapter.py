@@ -151,7 +151,7 @@ def bind(stream: Any) -> Binding:
         return previous
 
     if _get_handle is not None and queue is not None and queue.is_owned:
-        handle = queue.handle  # ours, so of no other triple; asked for at half the cost
+        handle = queue.handle  # our handle has no other triple, and costs half to ask for
 
         def is_current() -> bool:
             return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
@@ -218,8 +218,9 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 _recorded: dict[Any, list[Any]] = {}
-"""Of each queue whose handle torch's allocator remembers, the first record and the last: one of
-their owners destroys the stream, and which one is not known."""
+"""The first and the last record of each queue whose handle torch's allocator remembers.
+
+The owner of one of them destroys the stream, and which one is not known."""
 
 
 def array_device(array: Any) -> int | None:

@@ -60,7 +60,7 @@ class Part:
             return
         handle = int(self._stream.cuda_stream)
         if graphs.captured(handle) is not None:
-            self._is_open = True  # also where an interrupt came before that was noted
+            self._is_open = True  # an interrupt can come before that is noted
         graphs.discard(handle)
         if self._is_open:
             graphs.begin(handle, "relaxed")
@@ -74,7 +74,7 @@ class Part:
             return
         with driver.beside_captures():
             self._graph.reset()
-            self._graph = None  # now, for whoever keeps the error's traceback keeps this
+            self._graph = None  # now, because the error's traceback keeps this object
             # what was allocated inside is torch's, cached where no other capture finds it
             with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
                 torch.cuda.empty_cache()
@@ -105,8 +105,8 @@ class Graph:
             self._way.leave(before)
 
     def close(self) -> None:
-        """Destroy it, and give its memory back to torch; once, also where an interrupt came."""
+        """Destroy it, and give its memory back to torch; nothing the second time."""
         if self._graph is None:
             return
         self._graph.reset()
-        self._graph = None  # now, for torch (2.11) ends the process if it dies in a capture
+        self._graph = None  # now: torch (2.11) ends the process if it dies in a capture

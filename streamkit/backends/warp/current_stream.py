@@ -127,7 +127,7 @@ def _end(level: _Level, runtime: Any) -> None:
 
 
 def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _Level | None:
-    """Share the innermost level if it is of this stream; else None, for a level of its own.
+    """Share the innermost level if it is this stream's; None if the scope needs a new level.
 
     ScopeError if another thread has moved Warp elsewhere.
     """
@@ -155,7 +155,7 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
 
 
 def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
-    """Word Warp's one current stream, which another thread holds elsewhere, and the ways out."""
+    """Say where another thread holds Warp's one current stream, and what to do about it."""
     there = _text(held) + (_since_then(stream) if held is stream else "")
     return errors.ScopeError(
         f"warp has one current stream for the whole process, and thread {other} holds it on "
@@ -166,7 +166,7 @@ def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
 
 
 def _since_then(stream: Any) -> str:
-    """Word what keeps others out of a scope although it is of their stream."""
+    """Say why other threads cannot share a scope although it is of their stream."""
     place, runtime = _place(stream.device)
     now = place._stream
     if now is not stream:
@@ -177,7 +177,7 @@ def _since_then(stream: Any) -> str:
 
 
 def _ways(stream: Any, other: Any) -> str:
-    """Word how two threads can use Warp; on two devices they cannot share a stream."""
+    """Say how two threads can use Warp; on two devices they cannot share a stream."""
     launch = "name it at each launch: wp.launch(..., "
     if stream is other:
         return f"{launch}stream=s.to('warp')), or share it while Warp is moved nowhere else"

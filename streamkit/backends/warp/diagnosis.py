@@ -1,4 +1,4 @@
-"""What goes wrong in Warp unseen: two views of one handle, a stream that was lost or left behind.
+"""Faults in Warp that raise nothing: two views of one handle, a stream lost or left behind.
 
 It reads Warp's own tables and the objects that the garbage collector knows, and changes nothing.
 """

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Binding
 
-# Warp's native functions, of all of which these frees are the last part
+# those of Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
-# those that free what an earlier call allocated, be it a queue's buffer for sorts
+# those that free what an earlier call allocated, such as a queue's buffer for sorts
 _REPLACES = re.compile(r"wp_\w*(sort|create|rebuild|update|reserve)\w*_device")
 # those that may allocate
 _ALLOCATES = re.compile(r"wp_(?!alloc|free|memset|texture|surface|array_copy)\w+_device")
-# one of each kind that must be found, or this is a Warp of other functions
+# one of each kind: if one is missing, this Warp has other functions
 _KNOWN = {
     "wp_free_device_async",
     "wp_mesh_destroy_device",
@@ -77,7 +77,7 @@ class _Event:
 
 
 class _Mark:
-    """The end of a queue as it once was."""
+    """An earlier end of a queue."""
 
     __slots__ = ("event", "waited")
 
@@ -134,7 +134,7 @@ class Lent:
                     self._events.append(mark.event)
 
     def wait(self) -> bool:
-        """Let the companion wait for what the queue was given; False if it captures."""
+        """Make the companion wait for the queue's work so far; False if the queue captures."""
         captures = False
         if self.stays or self.has_scope():
             event = self._record()
@@ -150,7 +150,7 @@ class Lent:
         return not captures
 
     def has_passed(self) -> bool:
-        """Whether all has run for which the companion was made to wait."""
+        """Whether all work has run for which the companion was made to wait."""
         pending = [*self._events, *(mark.event for mark in self._marks.copy())]
         return all(events.is_done(event.handle) for event in pending)
 
@@ -194,7 +194,7 @@ def _drop(lent: Lent, token: object) -> None:
 
 
 def end(lent: Lent) -> None:
-    """Wait for the queue once more, for its view is gone; runs inside any other code.
+    """Wait for the queue once more, as its view is gone; can run inside any other code.
 
     It stays watched if it captures now, or the wait fails.
     """
