@@ -21,6 +21,18 @@ traits = Traits(has_streams=False)
 _MAX_HANDLE = 2**64
 
 
+class Source:
+    """An object of the protocol that keeps its queue: libraries build streams from it."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.queue.handle
+
+
 def extract(obj: Any) -> Queue:
     """Read the handle from ``__cuda_stream__``, checking every part of the answer."""
     method = inspect.getattr_static(obj, "__cuda_stream__")

@@ -9,6 +9,7 @@ import cuda.core
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import events
+from streamkit.backends.protocol import Source
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -18,18 +19,6 @@ traits = Traits(
     hides_owners=True,  # behind C++ references
     remembers_handles=False,  # its buffers hold their stream
 )
-
-
-class _Owner:
-    """What ``create_stream`` reads the handle from and keeps alive."""
-
-    __slots__ = ("queue",)
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.queue.handle
 
 
 def extract(obj: Any) -> Queue:
@@ -52,7 +41,7 @@ def borrow(queue: Queue) -> Any:
     try:
         device = cuda.core.Device(queue.device)
         device.set_current()  # create_stream asks for it, once in each thread
-        return device.create_stream(_Owner(queue))
+        return device.create_stream(Source(queue))  # which it keeps alive
     except Exception as error:
         raise events.core_error("cuCtxSetCurrent", error) from error
 

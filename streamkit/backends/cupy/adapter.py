@@ -18,6 +18,7 @@ from streamkit._base.queue import PER_THREAD
 from streamkit.backends.cupy import memory
 from streamkit.backends.cupy.capture import explain_capture, pool
 from streamkit.backends.cupy.memory import NOTED
+from streamkit.backends.protocol import Source
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 __all__ = ["explain_capture", "pool"]  # capabilities of the adapter too
@@ -33,18 +34,6 @@ _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
 # As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
-
-
-class _Handle:
-    """What ``from_external`` reads the handle from."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
 
 
 def extract(obj: Any) -> Queue:
@@ -63,7 +52,7 @@ def borrow(queue: Queue) -> Any:
     if queue.is_default and not _PER_THREAD:
         return cupy.cuda.Stream.null
     memory.release()
-    stream = cupy.cuda.Stream.from_external(_Handle(queue.handle))
+    stream = cupy.cuda.Stream.from_external(Source(queue))
     stream.device_id = queue.device
     stream._streamkit_queue = queue  # keeps the queue's owner alive
     return stream
