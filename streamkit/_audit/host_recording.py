@@ -31,11 +31,11 @@ class HostRecorder:
     def start(self) -> None:
         """Begin."""
         self._began_ns = time.perf_counter_ns()
-        trace.listen(self._steps.append)
+        trace.listeners.append(self._steps.append)
 
     def stop(self) -> None:
         """End; what was given so far may still have to run."""
-        trace.forget(self._steps.append)
+        trace.listeners.remove(self._steps.append)
 
     def sync(self) -> None:
         """Wait until what was given has run.

@@ -19,9 +19,9 @@ _was_enabled = False
 
 @contextlib.contextmanager
 def held_back() -> Generator[None]:
-    """Let no collection start in any thread; the last block to end lets them again, if they were.
+    """Let no collection start in any thread. The last block to end allows them, if they were.
 
-    What loses its last reference still dies at once.
+    An object that loses its last reference still dies at once.
     """
     holder = object()
     try:

@@ -45,9 +45,6 @@ _ITEMS = 4
 _LINE = 120
 
 
-# -- what is not a stream ---------------------------------------------------------------------
-
-
 def not_a_stream(obj: object) -> UnsupportedStreamError:
     """Word the refusal of an object that no adapter knows."""
     if isinstance(obj, int) and not isinstance(obj, bool):
@@ -75,9 +72,6 @@ def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStr
     return UnsupportedStreamError(f"{library} cannot take {what}: {instead}")
 
 
-# -- what is missing --------------------------------------------------------------------------
-
-
 def not_installed(library: str, extras: Iterable[str], cause: object) -> BackendNotInstalledError:
     """Word a library that cannot be imported; of several extras the CUDA version decides."""
     lines = " or ".join(f"pip install '{DISTRIBUTION}[{extra}]'" for extra in extras)
@@ -100,9 +94,6 @@ def forked() -> ForkedProcessError:
         "this process was forked after CUDA was initialised, and CUDA does not survive a fork. "
         "Start workers with multiprocessing's 'spawn' or 'forkserver' method."
     )
-
-
-# -- wrong moment, wrong place ----------------------------------------------------------------
 
 
 def closed(obj: object) -> StreamClosedError:
@@ -162,9 +153,6 @@ def cannot_lend(array: object, why: str) -> TypeError:
         f"{describe(array)} cannot be handed over: {why}. Order the streams with s.wait(stream), "
         "and keep it with s.keep(array) after its last use."
     )
-
-
-# -- what goes wrong inside -------------------------------------------------------------------
 
 
 def cannot_watch() -> RuntimeError:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     Kind = Literal["function", "scope", "record", "wait", "synchronisation"]
 
 _order = itertools.count()
-_listeners: list[Callable[[Step], object]] = []
+listeners: list[Callable[[Step], object]] = []
+"""Each is told of every step, in the thread that gives it."""
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -24,7 +25,8 @@ class Step:
         self.stream, self.mark = stream, mark
         self.kind: Kind = kind
         what = getattr(what, "func", what)  # of a functools.partial
-        self.name: str = what if isinstance(what, str) else _name(what)
+        name = getattr(what, "__qualname__", None) or getattr(what, "__name__", None)
+        self.name = what if isinstance(what, str) else str(name or type(what).__qualname__)
         self.module: str = getattr(what, "__module__", None) or type(what).__module__
         self.order = next(_order)
         self.given_ns = time.perf_counter_ns()
@@ -38,11 +40,6 @@ class Step:
         self.end_ns = self.end_ns or time.perf_counter_ns()  # the first time counts
 
 
-def _name(function: Any) -> str:
-    named = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-    return str(named or type(function).__qualname__)
-
-
 def note(
     stream: Any, kind: Kind, what: Any, mark: Any | None = None
 ) -> AbstractContextManager[None]:
@@ -51,19 +48,9 @@ def note(
     ``stream`` can be the id of a CUDA queue, which keeps no stream alive. ``what`` is a function
     or a name. ``mark`` is the point of a host queue that the step sets or waits for.
     """
-    if not _listeners:
+    if not listeners:
         return NOTHING
     step = Step(stream, kind, what, mark)
-    for listener in _listeners.copy():
+    for listener in listeners.copy():
         listener(step)
     return step
-
-
-def listen(listener: Callable[[Step], object]) -> None:
-    """Report every step from now on to ``listener``, in the thread that gives it."""
-    _listeners.append(listener)
-
-
-def forget(listener: Callable[[Step], object]) -> None:
-    """Report nothing more to ``listener``."""
-    _listeners.remove(listener)

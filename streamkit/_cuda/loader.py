@@ -51,7 +51,12 @@ def is_loaded() -> bool:
 
 def _load() -> None:
     global cu, _is_loading  # noqa: PLW0603 - one driver for the process
-    bindings = _import_bindings()
+    try:
+        bindings: Any = importlib.import_module("cuda.bindings.driver")
+    except ImportError as cause:
+        if _open_library() is None:
+            raise messages.no_device("there is no CUDA driver library") from cause
+        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), cause) from cause
     _watch_forks()
     _is_loading = True
     try:
@@ -64,7 +69,7 @@ def _load() -> None:
 def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
-    except RuntimeError as cause:  # cuda-pathfinder finds no libcuda, or the bindings not their way
+    except RuntimeError as cause:  # no libcuda is found, or the bindings cannot use it
         _check_version(driver_version(), cause)
         raise messages.no_device("the CUDA driver library cannot be loaded") from cause
     if code == _NO_DEVICE:
@@ -105,15 +110,6 @@ def _forbid() -> None:
     global cu, is_forked
     if _is_loading or is_loaded():
         cu, is_forked = _Forked(), True
-
-
-def _import_bindings() -> Any:
-    try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError as cause:
-        if _open_library() is None:
-            raise messages.no_device("there is no CUDA driver library") from cause
-        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), cause) from cause
 
 
 def _open_library() -> Any:

@@ -101,17 +101,13 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         drain()
 
 
-_sweeps: list[Callable[[], None]] = []
-
-
-def add_sweep(sweep: Callable[[], None]) -> None:
-    """Have each ``drain`` call ``sweep`` too, which is quick if it has nothing to drop."""
-    _sweeps.append(sweep)
+sweeps: list[Callable[[], None]] = []
+"""What each ``drain`` calls too; each is quick if it has nothing to drop."""
 
 
 def drain() -> None:
     """Drop what has passed, on any queue. Never blocks, and raises nothing."""
-    for sweep in _sweeps:
+    for sweep in sweeps:
         sweep()
     if _waiting:
         _keep_lent(list(_waiting))
@@ -176,7 +172,7 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     except IndexError:
         event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
-    _check_capture(queue, what)  # one of another thread has the event, if it has begun meanwhile
+    _check_capture(queue, what)  # another thread may have begun one with the event
     kept: KeepAliveList | None = queue.keepalive
     if kept is None:
         kept = queue.keepalive = KeepAliveList()

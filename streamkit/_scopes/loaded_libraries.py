@@ -81,13 +81,10 @@ def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:
 
     def bind(stream: Any) -> Binding:
         enter = functools.partial(adapter.enter, stream)
-        return Binding(enter, adapter.leave, _unknown, enter, keeps_device=False)
+        # never known to be current: its scopes are entered anew inside one of the same stream too
+        return Binding(enter, adapter.leave, lambda: False, enter, keeps_device=False)
 
     return bind
-
-
-def _unknown() -> bool:
-    return False  # so its scopes are entered anew, also inside one of the same stream
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

@@ -54,8 +54,8 @@ class CudaEvent(Event, metaclass=Concrete):
         self._native = native
         self._library = library
         self._timing = timing
-        # of the last record: the objects through which the same queue records it again, if it can
-        # be that quick; and what gives that queue, where this may be part of a capture
+        # of the last record: the two objects of cuda.core that can make it again, if any; and what
+        # gives its queue, if the record may be part of a capture
         self._last: _Last = _NEVER
         self._queue_id: int | None = None  # of the last record, unless others can make one
 

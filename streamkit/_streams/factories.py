@@ -42,9 +42,6 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
 Stream.from_handle = staticmethod(from_handle)  # type: ignore[method-assign]  # the same function
 
 
-# -- our own ----------------------------------------------------------------------------------
-
-
 def new_stream(
     device: object = None,
     *,

@@ -41,10 +41,10 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     """Return the array, to be used on that stream from now on, in order and in safe memory.
 
     ``stream`` waits, on the device, for ``after``: the current stream of the array's library unless
-    another is named. The memory stays the array's until the work that ``stream`` is given while
-    anybody holds what is returned, or a view of it, has run: use that, and drop the array. It is
-    the array itself, or another of its class on the same memory. If the two streams are one queue
-    nothing is done.
+    another is named. Use what is returned, and drop the array: it is the array itself, or another
+    of its class on the same memory. That memory is not reused before the work has run that
+    ``stream`` was given while anybody held the returned array, or a view of it. If the two streams
+    are one queue, nothing is done.
 
     Raises TypeError for what is no array, and for one whose library has no current stream unless
     ``after`` is given; DeviceMismatchError unless the array is of the stream's device; CaptureError

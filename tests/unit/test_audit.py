@@ -60,7 +60,7 @@ def test_what_ran_before_and_after_is_left_out(stream):
     stream.submit(second)
     stream.sync()
     assert report.operations == ()
-    assert trace._listeners == []
+    assert trace.listeners == []
 
 
 def test_a_wait_names_its_queue_and_lies_between_what_it_orders(stream, other, hold):
@@ -139,7 +139,7 @@ def test_an_error_passes_and_the_report_holds_what_had_run(stream, hold):
     assert [one.name for one in report.work if one.name == "second"] == []
     assert [one.name for one in report.work][:1] == ["Event.set"]
     assert report.unfinished >= 1
-    assert trace._listeners == []
+    assert trace.listeners == []
     gate.open()
 
 
