@@ -120,7 +120,7 @@ def handles(request):
 
 @pytest.fixture
 def warp():
-    """Warp, which after the test stands where it stood."""
+    """Warp, whose current streams are as before after the test."""
     warp = need("warp")
     warp.config.quiet = True
     warp.init()
@@ -130,14 +130,14 @@ def warp():
 
 
 @pytest.fixture
-def stands(warp):
-    """Where Warp stands on both devices, in Python and natively; after the test as before."""
+def warp_state(warp):
+    """Warp's current streams on both devices, in Python and natively; after the test as before."""
     from support.gpu.raw import current_context
 
     native = warp._src.context.runtime.core.wp_cuda_context_get_stream
     devices = [warp.get_cuda_device(index) for index in range(2)]
 
-    def stands():
+    def warp_state():
         return (
             [warp.get_stream(device) for device in devices],
             [native(device.context) for device in devices],
@@ -145,9 +145,9 @@ def stands(warp):
             current_context(),
         )
 
-    before = stands()
-    yield stands
-    assert stands() == before
+    before = warp_state()
+    yield warp_state
+    assert warp_state() == before
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails
     assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER
     assert ORDER[-2:] == ["twolib unpool", "onelib unpool"], ORDER
     assert not stream.is_capturing and gc.isenabled() and not active_captures.any_goes_on()
-    assert stands(onelib, twolib) == [0, 0]
+    assert current_handles(onelib, twolib) == [0, 0]
 work()
 
 # a second one at the same time

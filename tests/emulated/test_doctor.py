@@ -135,7 +135,7 @@ def test_looking_changes_nothing():
 # -- Warp -------------------------------------------------------------------------------------
 
 
-def test_two_views_of_one_handle(warp, stands):
+def test_two_views_of_one_handle(warp, warp_state):
     raw = make_stream()
     first = warp.Stream("cuda:0", cuda_stream=raw)
     assert ("two-views", "warp") not in codes()
@@ -147,14 +147,14 @@ def test_two_views_of_one_handle(warp, stands):
     destroy_stream(raw)
 
 
-def test_streamkits_own_view_is_no_second_one(warp, stands):
+def test_streamkits_own_view_is_no_second_one(warp, warp_state):
     stream = sk.wrap(warp.Stream("cuda:0"))
     with stream, sk.new_stream() as other:
         assert other.to("warp") is not None
         assert ("two-views", "warp") not in codes()
 
 
-def test_a_current_stream_that_warp_has_lost(warp, stands):
+def test_a_current_stream_that_warp_has_lost(warp, warp_state):
     own, raw = warp.get_stream("cuda:0"), make_stream(nonblocking=False)
     shown = warp.Stream("cuda:0", cuda_stream=raw)
     try:
@@ -172,7 +172,7 @@ def test_a_current_stream_that_warp_has_lost(warp, stands):
 
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("nonblocking", [True, False])
-def test_warp_left_on_a_stream_that_is_not_its_own(warp, stands, nonblocking, device):
+def test_warp_left_on_a_stream_that_is_not_its_own(warp, warp_state, nonblocking, device):
     own = warp.get_stream(f"cuda:{device}")
     stream = sk.new_stream(device, nonblocking=nonblocking)
     with stream:  # put there by a scope
@@ -187,14 +187,14 @@ def test_warp_left_on_a_stream_that_is_not_its_own(warp, stands, nonblocking, de
     assert codes() == []
 
 
-def test_a_scope_moves_libraries_on_its_own_device_only(warp, stands):
+def test_a_scope_moves_libraries_on_its_own_device_only(warp, warp_state):
     with sk.new_stream(1), sk.new_stream(0):
         assert codes() == []
     with sk.new_stream(1):
         assert codes() == []
 
 
-def test_another_stream_of_warps_own_is_its_users_business(warp, stands):
+def test_another_stream_of_warps_own_is_its_users_business(warp, warp_state):
     with warp.ScopedStream(warp.Stream("cuda:0"), sync_enter=False):
         assert codes() == []
 

@@ -1,7 +1,7 @@
 # ruff: noqa: PT012, SIM117 - what a capture does is in its block
 """Captures that the driver begins: whole, refused, broken, given up.
 
-Warp stands on their streams but does not join: its own part calls the CUDA runtime, which does not
+Warp is on their streams but does not join: its own part calls the CUDA runtime, which does not
 run on the emulated driver. The parts of libraries are toys', in ``test_capture_parts``.
 """
 
@@ -155,7 +155,7 @@ def test_a_launch_outside_any_scope_has_the_order_of_a_call(warp, cells, gate):
 
 
 def test_a_launch_outside_any_scope_moves_nothing(warp, cells):
-    """Warp stands on one stream for all threads: another's scope must not keep a launch out."""
+    """Warp is on one stream for all threads: another's scope must not keep a launch out."""
     cell, elsewhere = cells(1), sk.new_stream()
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
@@ -528,7 +528,7 @@ def test_a_capture_of_somebody_else_is_left_alone(warp, cells):
 
 
 def test_two_threads_capture_at_once(cells):
-    """Without Warp, which stands on one stream for all threads."""
+    """Without Warp, which is on one stream for all threads."""
     here, there, made = cells(1), cells(1), []
     hidden = pytest.MonkeyPatch()
     hidden.setattr(loaded_libraries, "_found", ())

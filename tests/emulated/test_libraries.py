@@ -1,4 +1,4 @@
-"""Which libraries a scope moves, and where each of them stands."""
+"""Which libraries a scope moves, and the current stream of each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import toya
 stream = sk.new_stream()
 with stream:
     import toyb
-    assert stands(toya, toyb) == [stream.handle, 0]
+    assert current_handles(toya, toyb) == [stream.handle, 0]
     with stream:
-        assert stands(toya, toyb) == [stream.handle] * 2
+        assert current_handles(toya, toyb) == [stream.handle] * 2
 with stream:
-    assert stands(toya, toyb) == [stream.handle] * 2
-assert stands(toya, toyb) == [0, 0]
+    assert current_handles(toya, toyb) == [stream.handle] * 2
+assert current_handles(toya, toyb) == [0, 0]
 """,
         toya="",
         toyb="",
@@ -32,7 +32,7 @@ assert stands(toya, toyb) == [0, 0]
 
 
 def test_a_library_loaded_inside_a_scope_is_moved_by_the_next_one_of_that_stream(program):
-    """Warp tells that it stands there already, so the next scope need not move it."""
+    """Warp tells that it is there already, so the next scope need not move it."""
     need("warp")
     program(
         """
@@ -42,10 +42,10 @@ stream = sk.new_stream()
 with stream:
     with stream:
         import toya
-    assert stands(toya) == [0]
+    assert current_handles(toya) == [0]
     with stream:
-        assert stands(toya) == [stream.handle]
-    assert stands(toya) == [0]
+        assert current_handles(toya) == [stream.handle]
+    assert current_handles(toya) == [0]
 """,
         toya="",
     )
@@ -73,7 +73,7 @@ def meanwhile():
     import toyc
     assert list(sk.current_streams()) == ["toya", "toyc"]
     with stream:
-        assert stands(toya, toyc) == [stream.handle] * 2
+        assert current_handles(toya, toyc) == [stream.handle] * 2
 
 sys.meta_path.insert(0, Finder())
 import toyb
@@ -90,7 +90,7 @@ def test_a_library_without_cuda_is_left_alone(program):
 import toya, toyb
 stream = sk.new_stream()
 with stream:
-    assert stands(toya, toyb) == [stream.handle, 0]
+    assert current_handles(toya, toyb) == [stream.handle, 0]
     assert list(sk.current_streams()) == ["toya"]
 """,
         toya="",
@@ -98,7 +98,7 @@ with stream:
     )
 
 
-def test_libraries_stand_in_table_order(program):
+def test_libraries_are_in_table_order(program):
     need("warp")
     program(
         """
@@ -127,7 +127,7 @@ else:
     )
 
 
-# -- where they stand -------------------------------------------------------------------------
+# -- current streams --------------------------------------------------------------------------
 
 
 def test_libraries_on_two_queues_are_told(program):

@@ -21,11 +21,11 @@ __all__ = ["program"]  # the fixture
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_driver_that_refuses_while_scopes_end_out_of_order(stands, nth):
+def test_a_driver_that_refuses_while_scopes_end_out_of_order(warp_state, nth):
     first, second = sk.new_stream(0), sk.new_stream(1)
     with first, second:
         pass
-    before = stands()[:3]  # all but the context: a thread has its own
+    before = warp_state()[:3]  # all but the context: a thread has its own
 
     def leave():
         outer, inner = sk.use(first), sk.use(second)
@@ -37,19 +37,19 @@ def test_a_driver_that_refuses_while_scopes_end_out_of_order(stands, nth):
         assert repr(second) in str(caught.value)
         with pytest.raises(sk.ScopeError, match="not open"):
             inner.__exit__(None, None, None)
-        assert stands()[:3] == before
+        assert warp_state()[:3] == before
         with second, first:
             assert sk.current_stream() is first
-        assert stands()[:3] == before
+        assert warp_state()[:3] == before
 
     within(leave)  # in a thread of its own: nothing is current there
 
 
-def test_the_last_living_thread_of_a_shared_move_undoes_it(stands):
+def test_the_last_living_thread_of_a_shared_move_undoes_it(warp_state):
     stream = sk.new_stream()
     with stream:
         pass
-    before, scopes = stands(), []
+    before, scopes = warp_state(), []
 
     def end_inside():
         scopes.append(sk.use(stream))
@@ -59,7 +59,7 @@ def test_the_last_living_thread_of_a_shared_move_undoes_it(stands):
         thread = threading.Thread(target=end_inside)
         thread.start()
         thread.join()
-    assert stands() == before
+    assert warp_state() == before
 
 
 def test_what_hides_its_owner_from_the_garbage_collector_is_not_held(program):

@@ -64,13 +64,13 @@ for scope in (stream, sk.use(stream)):
         assert "enough" in str(error)
     else:
         raise AssertionError("it was entered")
-    assert stands({names}) == [0] * {count}
+    assert current_handles({names}) == [0] * {count}
     assert int(driver.cuCtxGetDevice()[1]) == 0
 others = [{names}]
 refuses = others.pop({odd})
 with sk.use(stream, libraries=[library.__name__ for library in others]):
-    assert stands(*others) == [stream.handle] * {count - 1}
-    assert stands(refuses) == [0]
+    assert current_handles(*others) == [stream.handle] * {count - 1}
+    assert current_handles(refuses) == [0]
 """,
         **toys(count, odd, REFUSES),
     )
@@ -91,7 +91,7 @@ except sk.ScopeError as error:
     assert {list(toys(count))[odd]!r} in str(error) and "forgot" in str(error), error
 else:
     raise AssertionError("nobody was told")
-assert stands({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
+assert current_handles({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         **toys(count, odd, FORGETS),
@@ -112,7 +112,7 @@ except KeyboardInterrupt:
     pass
 else:
     raise AssertionError("the interrupt was swallowed")
-assert stands({names}) == [0] * {count}
+assert current_handles({names}) == [0] * {count}
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         **toys(count, odd, INTERRUPTED),
@@ -170,8 +170,8 @@ def test_only_the_named_libraries_are_moved(program):
 import toya, toyb
 stream = sk.new_stream()
 with sk.use(stream, libraries=["toyb"]):
-    assert stands(toya, toyb) == [0, stream.handle]
-assert stands(toya, toyb) == [0, 0]
+    assert current_handles(toya, toyb) == [0, stream.handle]
+assert current_handles(toya, toyb) == [0, 0]
 """,
         toya="",
         toyb="",
@@ -202,10 +202,10 @@ with stream:
         with stream:
             library.set_current_stream(elsewhere.to(library.__name__))
             with stream:
-                assert stands(*libraries) == [stream.handle] * {count}
-            assert stands(library) == [elsewhere.handle]
-        assert stands(*libraries) == [stream.handle] * {count}
-assert stands(*libraries) == [0] * {count}
+                assert current_handles(*libraries) == [stream.handle] * {count}
+            assert current_handles(library) == [elsewhere.handle]
+        assert current_handles(*libraries) == [stream.handle] * {count}
+assert current_handles(*libraries) == [0] * {count}
 """,
         **dict.fromkeys(names, LOOKS),
     )
@@ -317,14 +317,14 @@ for stream in (zero, one):
     try:
         with stream:
             assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-            assert stands(toya) == [stream.handle]
+            assert current_handles(toya) == [stream.handle]
             driver.cuCtxSetCurrent((one if stream is zero else zero).context)
     except sk.ScopeError:
         raise AssertionError("all was restored")
     import streamkit_toya
     assert streamkit_toya.left == [stream.context], "it was restored on another device"
     streamkit_toya.left.clear()
-    assert stands(toya) == [0]
+    assert current_handles(toya) == [0]
     assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         toya=CANNOT_TELL + NOTES_WHERE_IT_IS_LEFT,

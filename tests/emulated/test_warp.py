@@ -1,4 +1,4 @@
-"""Scopes over real Warp: where it stands, what comes back, what the driver is asked."""
+"""Scopes over real Warp: its current streams, what comes back, what the driver is asked."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.usefixtures("handles")
 
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("nonblocking", [False, True])
-def test_warp_stands_on_the_scopes_stream_and_then_where_it_stood(
-    warp, stands, device, nonblocking
+def test_warp_is_on_the_scopes_stream_and_then_on_the_one_before(
+    warp, warp_state, device, nonblocking
 ):
     stream = sk.new_stream(device, nonblocking=nonblocking)
     with stream:
         assert warp.get_stream(f"cuda:{device}").cuda_stream == stream.handle
-        assert stands()[1][device] == stream.handle
+        assert warp_state()[1][device] == stream.handle
         assert str(warp.get_device()) == stream.device
         assert sk.current_stream("warp") == stream == sk.current_stream()
         sk.assert_one_queue()
@@ -62,21 +62,21 @@ def leave_after_a_change(stream):
 )
 @pytest.mark.parametrize("start", ["own", "another", "null"])
 @pytest.mark.parametrize("device", [0, 1])
-def test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start, device):
+def test_what_was_current_comes_back_however_the_block_ends(warp, warp_state, leave, start, device):
     where = warp.get_cuda_device(device)
     own = where.stream
     another = {"own": own, "another": warp.Stream(where), "null": where.null_stream}[start]
     warp.set_stream(another, where)
     try:
-        before = stands()
+        before = warp_state()
         leave(sk.new_stream(device))
-        assert stands() == before
+        assert warp_state() == before
         assert warp.get_stream(where) is another
     finally:
         warp.set_stream(own, where)
 
 
-def test_a_scope_adds_no_event_and_no_wait(stands):
+def test_a_scope_adds_no_event_and_no_wait(warp_state):
     first, second = sk.new_stream(), sk.new_stream(1)
     with first, second:  # builds the views
         pass
@@ -88,7 +88,7 @@ def test_a_scope_adds_no_event_and_no_wait(stands):
     assert not asked
 
 
-def test_an_ordered_scope_is_two_edges(warp, stands):
+def test_an_ordered_scope_is_two_edges(warp, warp_state):
     previous, stream = warp.Stream("cuda:0"), sk.new_stream()
     with warp.ScopedStream(previous):
         with sk.use(stream, libraries=["warp"], ordered=True):
@@ -103,7 +103,7 @@ def test_an_ordered_scope_is_two_edges(warp, stands):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_ordered_waits_for_what_came_before_and_is_waited_for(warp, stands, gate, ordered):
+def test_ordered_waits_for_what_came_before_and_is_waited_for(warp, warp_state, gate, ordered):
     previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
     with warp.ScopedStream(previous, sync_enter=False):
         gate.hold(previous.cuda_stream)
@@ -115,7 +115,7 @@ def test_ordered_waits_for_what_came_before_and_is_waited_for(warp, stands, gate
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_stood_before_waits_for_an_ordered_scope(warp, stands, gate, ordered):
+def test_the_stream_from_before_waits_for_an_ordered_scope(warp, warp_state, gate, ordered):
     previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
     with warp.ScopedStream(previous, sync_enter=False):
         with sk.use(stream, ordered=ordered):
@@ -148,7 +148,7 @@ def in_another_thread(stream):
         end()
 
 
-def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands):
+def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(warp_state):
     stream, other = sk.new_stream(name="one"), sk.new_stream(name="two")
     with in_another_thread(stream) as end:
         with pytest.raises(sk.ScopeError, match="holder"), other:
@@ -160,7 +160,7 @@ def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stand
         assert sk.current_stream("warp") == other
 
 
-def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(stands):
+def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(warp_state):
     stream = sk.new_stream()
     failed = []
 
@@ -186,7 +186,7 @@ def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(stands):
     assert not failed
 
 
-def test_warps_streams_and_events_order_with_streamkits(warp, stands, gate):
+def test_warps_streams_and_events_order_with_streamkits(warp, warp_state, gate):
     native = warp.Stream("cuda:0")
     stream, waiting = sk.wrap(native), sk.new_stream(nonblocking=True)
     assert stream.native is native
@@ -202,7 +202,7 @@ def test_warps_streams_and_events_order_with_streamkits(warp, stands, gate):
     sk.wrap(third).sync()
 
 
-def test_one_view_of_a_queue_for_warp(warp, stands):
+def test_one_view_of_a_queue_for_warp(warp, warp_state):
     stream = sk.new_stream()
     view = stream.to("warp")
     assert view is stream.to("warp") is sk.from_handle(stream.handle).to("warp")
@@ -220,16 +220,18 @@ def test_one_view_of_a_queue_for_warp(warp, stands):
     ],
     ids=["stream", "use", "another object"],
 )
-def test_entering_again_moves_the_default_device_and_puts_it_back(warp, stands, again, elsewhere):
+def test_entering_again_moves_the_default_device_and_puts_it_back(
+    warp, warp_state, again, elsewhere
+):
     """The body has moved that alone: every library is on the scope's stream all the same."""
     stream = sk.new_stream()
     with stream:
-        there = stands()
+        there = warp_state()
         warp.set_device(elsewhere)
-        moved = stands()
+        moved = warp_state()
         with again(stream):
-            assert stands() == there
-        assert stands() == moved
+            assert warp_state() == there
+        assert warp_state() == moved
 
 
 def moves_the_stream(warp):
@@ -240,22 +242,22 @@ def moves_the_default_device(warp):
     warp.set_device("cuda:1")
 
 
-def test_who_shares_a_scope_may_enter_it_again_where_its_block_has_moved_warp(warp, stands):
+def test_who_shares_a_scope_may_enter_it_again_where_its_block_has_moved_warp(warp, warp_state):
     """That moves Warp to where the others expect it; then the block has its own place again."""
     stream = sk.new_stream()
     with in_another_thread(stream) as end, stream:
-        there = stands()
+        there = warp_state()
         warp.set_device("cpu")
-        moved = stands()
+        moved = warp_state()
         with stream:
-            assert stands() == there
+            assert warp_state() == there
             end()
-            assert stands() == there
-        assert stands() == moved
+            assert warp_state() == there
+        assert warp_state() == moved
 
 
-def test_nobody_joins_a_scope_that_is_inside_others(stands):
-    """It stands where they ask, and ends before those do."""
+def test_nobody_joins_a_scope_that_is_inside_others(warp_state):
+    """It is on the stream they ask for, and ends before those do."""
     stream, refused = sk.new_stream(), []
 
     def enter():
@@ -278,7 +280,7 @@ def test_nobody_joins_a_scope_that_is_inside_others(stands):
     ],
     ids=["stream", "default device"],
 )
-def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, stands, move, says):
+def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, warp_state, move, says):
     """It would move Warp under that block; and to share its stream is no way out."""
     stream, refused = sk.new_stream(), []
 
@@ -289,57 +291,59 @@ def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, stands, move, say
 
     with stream:
         move(warp)
-        moved = stands()
+        moved = warp_state()
         thread = threading.Thread(target=enter)
         thread.start()
         thread.join()
-        assert stands() == moved
+        assert warp_state() == moved
     (text,) = refused
     assert "share it while Warp is moved nowhere else" in text
     assert "share one stream" not in text
 
 
-def test_a_library_without_a_current_stream_says_so(stands):
+def test_a_library_without_a_current_stream_says_so(warp_state):
     with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
         sk.use(sk.new_stream(), libraries=["cuda.core"])
 
 
-def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_stream(warp, stands):
+def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_stream(
+    warp, warp_state
+):
     stream, other = sk.new_stream(), sk.new_stream()
     with stream:
-        there = stands()
+        there = warp_state()
         with sk.use(stream, libraries=["warp"]):  # not nested in a scope of all libraries: it joins
             warp.set_stream(other.to("warp"), "cuda:0")
             warp.set_device("cuda:1")
-        assert stands()[:3] == there[:3]
+        assert warp_state()[:3] == there[:3]
 
 
-def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advised(warp, stands):
+def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advised(warp, warp_state):
     """Warp's default device is one for the process: it would follow the second thread."""
     with in_another_thread(sk.new_stream(0)):
-        there = stands()
+        there = warp_state()
         stream = sk.new_stream(1)
         with pytest.raises(sk.ScopeError, match="holder") as caught, stream:
             pass
-        assert stands() == there
+        assert warp_state() == there
         assert "libraries=" in str(caught.value)
         assert "device='cuda:1', stream=s.to('warp')" in str(caught.value)
         assert "share one stream" not in str(caught.value)
         with pytest.raises(sk.ScopeError, match="or share one stream"), sk.new_stream(0):
             pass
         with sk.use(stream, libraries=[]):
-            assert stands()[:3] == there[:3]
+            assert warp_state()[:3] == there[:3]
 
 
-def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, stands):
+def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, warp_state):
     """As with ``torch.cuda.stream``; the default device, of which there is one, is put back."""
     here, there = warp.Stream("cuda:0"), warp.Stream("cuda:1")
-    first, before = warp.get_stream("cuda:1"), stands()
+    first, before = warp.get_stream("cuda:1"), warp_state()
     with sk.new_stream(0):
         warp.set_stream(here, "cuda:0")
         warp.set_stream(there, "cuda:1")
         warp.set_device("cuda:1")
-    streams, native, *others = stands()
+    streams, native, *others = warp_state()
     assert streams == [before[0][0], there]
     assert native == [before[1][0], there.cuda_stream]
     assert others == list(before[2:])
@@ -362,30 +366,30 @@ def public(monkeypatch):
 @pytest.mark.parametrize("start", ["own", "another", "null"])
 @pytest.mark.parametrize("device", [0, 1])
 def test_what_was_current_comes_back_by_warps_public_functions_too(
-    warp, stands, leave, start, device
+    warp, warp_state, leave, start, device
 ):
-    test_what_was_current_comes_back_however_the_block_ends(warp, stands, leave, start, device)
+    test_what_was_current_comes_back_however_the_block_ends(warp, warp_state, leave, start, device)
 
 
 @pytest.mark.usefixtures("public")
 @pytest.mark.parametrize("device", [0, 1])
-def test_warp_stands_on_the_scopes_stream_by_its_public_functions_too(warp, stands, device):
+def test_warp_is_on_the_scopes_stream_by_its_public_functions_too(warp, warp_state, device):
     stream, elsewhere = sk.new_stream(device), warp.Stream(f"cuda:{device}")
     with stream:
-        there = stands()
+        there = warp_state()
         assert sk.current_stream("warp") == stream == sk.current_stream()
         assert there[0][device].cuda_stream == there[1][device] == stream.handle
         assert there[2:] == (stream.device, stream.context)
         with stream:
-            assert stands() == there
+            assert warp_state() == there
             warp.set_stream(elsewhere, stream.device)
             warp.set_device(f"cuda:{1 - device}")
             with stream:
-                assert stands() == there
+                assert warp_state() == there
             assert sk.current_stream("warp", device=device) == sk.wrap(elsewhere)
-        assert stands() == there
+        assert warp_state() == there
 
 
 @pytest.mark.usefixtures("public")
-def test_another_thread_joins_and_is_refused_by_warps_public_functions_too(stands):
-    test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(stands)
+def test_another_thread_joins_and_is_refused_by_warps_public_functions_too(warp_state):
+    test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(warp_state)

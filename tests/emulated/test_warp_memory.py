@@ -164,12 +164,12 @@ def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, 
     """In another thread, whose mark is there before the scope has ended."""
     handle = make_stream()
     stream = sk.from_handle(handle)
-    stands = memory.Lent.has_scope
+    has_scope = memory.Lent.has_scope
 
     def ended_meanwhile(self):
         monkeypatch.undo()
         stream.__exit__(None, None, None)
-        return stands(self)
+        return has_scope(self)
 
     stream.__enter__()
     gate.hold(handle)
@@ -279,13 +279,13 @@ def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(mem
 
 
 def test_a_queue_with_an_open_scope_is_not_left_however_many_there_are(memory, array):
-    stands, *others = [sk.new_stream(nonblocking=True) for _ in range(MOST + 3)]
-    with stands:
+    entered, *others = [sk.new_stream(nonblocking=True) for _ in range(MOST + 3)]
+    with entered:
         for stream in others:
             stream.to("warp")
         for _ in range(2):
             array()
-            assert stands.to("warp")._streamkit_lent in memory.watched
+            assert entered.to("warp")._streamkit_lent in memory.watched
 
 
 @pytest.mark.parametrize("left", [False, True])

@@ -128,7 +128,7 @@ def workload(primary_context):
 
 @pytest.fixture
 def libraries_as_before(subjects):
-    """Have every library with a current stream, which stands afterwards where it stood."""
+    """Have every library with a current stream, which is afterwards as before."""
     import streamkit as sk
     from support.gpu.library_subjects import WITH_CURRENT
 

@@ -47,7 +47,7 @@ def counted(report):
 
 @pytest.fixture
 def program(subjects, cells):
-    """Let torch, CuPy and Warp each run one kernel where it stands."""
+    """Let torch, CuPy and Warp each run one kernel on its current stream."""
     libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
     places = [cells(0.0) for _ in range(4)]
 

@@ -168,7 +168,7 @@ def look(k):
     sk.current_stream("warp", device=1)
     sk.current_stream("warp")
     sk.current_streams(device=1)
-    with contextlib.suppress(sk.OneQueueError):  # Warp stands on a stream of its own
+    with contextlib.suppress(sk.OneQueueError):  # Warp is on a stream of its own
         sk.assert_one_queue()
 
 
@@ -289,7 +289,7 @@ def test_nor_do_those_that_ask_torch_and_cupy(three, subjects, library, primary_
         check(driver.cuCtxSetCurrent(primary_context))
         kit = make_kit(sk.new_stream)
         array = numbers(subjects, library)
-        with on_device(1):  # where the array's library stands, if nobody says
+        with on_device(1):  # the device of the array's library, if nobody says
             sk.current_stream(library)
         check(driver.cuCtxSetCurrent(current))
         with unmoved():

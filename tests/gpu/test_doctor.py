@@ -1,4 +1,4 @@
-"""The doctor on a GPU: where the libraries stand by the driver's word, and faults while there."""
+"""The doctor on a GPU: current streams by the driver's word, and faults while there."""
 
 from __future__ import annotations
 

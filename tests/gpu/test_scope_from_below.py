@@ -69,7 +69,7 @@ def scopes(stream, other):
 
 @pytest.fixture
 def kernels(three, cells, device):
-    """Run a kernel of each library where it stands."""
+    """Run a kernel of each library on its current stream."""
     with on_device(device):
         src, dst = cells(1).pointer, cells(0).pointer
 

@@ -272,7 +272,7 @@ def error_of_a_sum(subjects, streams, chance):
 def test_eight_threads_of_random_scopes_and_sums(three, device, seconds):
     """Every sum is exact; Warp takes part in one thread, torch and CuPy in all.
 
-    Sums would be exact on one default stream too: so each thread looks where its libraries stand.
+    Sums would be exact on one default stream too: so each thread reads its current streams.
     """
     torch, cupy, warp = (three[name] for name in ("torch", "cupy", "warp"))
     end = time.monotonic() + seconds

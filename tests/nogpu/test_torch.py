@@ -134,7 +134,7 @@ def test_a_build_without_cuda_has_no_current_stream():
         sk.current_stream("torch")
 
 
-def test_it_stands_nowhere():
+def test_it_has_no_current_stream():
     assert sk.current_streams() == {}
     sk.assert_one_queue(libraries=["torch"])
 

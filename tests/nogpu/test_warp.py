@@ -61,7 +61,7 @@ def test_without_a_device_it_has_no_current_stream():
         sk.current_stream("warp")
 
 
-def test_it_stands_nowhere():
+def test_it_has_no_current_stream():
     assert sk.current_streams() == {}
     sk.assert_one_queue(libraries=["warp"])
 

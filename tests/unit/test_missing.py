@@ -186,7 +186,7 @@ def test_a_cuda_device_is_never_replaced_by_the_host(function, device, no_driver
         function(device)
 
 
-def test_no_library_stands_anywhere(no_driver):
+def test_no_library_has_a_current_stream(no_driver):
     assert sk.current_streams() == {}
 
 

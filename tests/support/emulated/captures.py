@@ -1,6 +1,6 @@
 """What the tests of captures share.
 
-Warp stands on the streams that capture but does not join: its own part calls the CUDA runtime,
+Warp is on the streams that capture but does not join: its own part calls the CUDA runtime,
 which does not run on the emulated driver.
 """
 

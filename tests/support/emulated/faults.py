@@ -190,7 +190,7 @@ KEPT = {
 
 
 class Undo(contextlib.ExitStack):
-    """What an operation needs undone, and how everything has to stand if it fails."""
+    """What an operation needs undone, and how everything has to be if it fails."""
 
     expected: StateSnapshot | None = None
 
@@ -298,7 +298,7 @@ def wrong_outcome(
 
 
 def moved(before: StateSnapshot, may_stay: Container[str] = ()) -> list[str]:
-    """What stands elsewhere than before; it is put back."""
+    """What differs from before; it is put back."""
     differences = before.differences()
     before.restore()
     return [text for what, text in differences.items() if what not in may_stay]

@@ -1,4 +1,4 @@
-"""Where this thread and the libraries stand, by the driver's answers and Warp's own."""
+"""What is current in this thread and the libraries, by the driver's answers and Warp's own."""
 
 from __future__ import annotations
 

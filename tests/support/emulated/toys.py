@@ -18,7 +18,7 @@ import sys
 from cuda.bindings import driver
 import streamkit as sk
 
-def stands(*libraries):
+def current_handles(*libraries):
     return [library.current_stream().number for library in libraries]
 """
 

@@ -68,9 +68,9 @@ def warp_and_cupy(warp, cupy):
 class Pressure:
     """Eager arrays that live for some rounds beside the launches of a graph.
 
-    They are made where the libraries stand and on the stream that captured, whose freed memory a
-    library gives to its next array there. What a graph uses and does not own is overwritten by
-    them, and they by it.
+    They are made on the libraries' current streams and on the stream that captured, whose freed
+    memory a library gives to its next array there. They overwrite what a graph uses and does not
+    own, and it overwrites them.
     """
 
     ROUNDS = 4

@@ -1,6 +1,6 @@
 """More operations: captures and their graphs.
 
-Warp stands on the streams that capture and does not join: see ``test_graph``.
+Warp is on the streams that capture and does not join: see ``test_graph``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""More operations: where the libraries stand, and scopes."""
+"""More operations: current streams, and scopes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.emulated.operations import capturing, foreign, join, operation, wit
 from support.emulated.operations.libraries import warp
 from support.gpu.raw import check, driver
 
-# -- where they stand -------------------------------------------------------------------------
+# -- current streams --------------------------------------------------------------------------
 
 
 @operation
@@ -131,7 +131,7 @@ def enter_ordered_in_a_capture(undo):
 
 
 def left(stream, undo, **options):
-    """Enter a scope and return what leaves it; then everything must stand as before."""
+    """Enter a scope and return what leaves it; then everything must be as before."""
     undo.expect_what_is_now()
     scope = sk.use(stream, **options)
     scope.__enter__()
