@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOMES = (streamkit, protocols, testing)
 STANDARD = ("typing", "collections.abc", "types", "contextlib", "concurrent.futures", "os")
 TYPE_VARIABLES = ("ArrayT", "NativeT", "P", "P.args", "P.kwargs", "T")
-PRIVATE = ("ThreadToken",)  # shown in an annotation, and nothing to users
+PRIVATE = ("QueueRecord",)  # shown in an annotation, and nothing to users
 
 
 def public_name(target: str) -> str | None:
