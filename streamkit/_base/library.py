@@ -56,7 +56,7 @@ class Library(NamedTuple):
     @property
     def adapter(self) -> str:
         """The module of its adapter."""
-        return f"streamkit.backends.{self.name.replace('.', '_')}.adapter"
+        return f"streamkit.backends._{self.name.replace('.', '_')}.adapter"
 
     def extra_for(self, major: int) -> str:
         """Return the extra that installs it for this major version of CUDA."""

@@ -171,9 +171,10 @@ class _Parts:
         except errors.StreamKitError:  # a broken context, or a forked child
             return None
         advice = None
-        with contextlib.suppress(Exception):  # an adapter's own error must not hide the block's
-            explaining = (a for a in self._adapters if isinstance(a, ExplainsCapture))
-            advice = next(filter(None, (a.explain_capture(error) for a in explaining)), None)
+        for adapter in self._adapters:
+            if not advice and isinstance(adapter, ExplainsCapture):
+                with contextlib.suppress(Exception):  # its own must not hide the block's error
+                    advice = adapter.explain_capture(error)
         is_whole = found is not None and found.is_valid
         if is_whole and advice is None and not names_capture(error, self._adapters):
             return None

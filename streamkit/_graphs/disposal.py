@@ -79,4 +79,4 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         del graph  # what it held goes here, not with the next one
 
 
-keepalive.sweeps.append(sweep)
+keepalive.add_sweep(sweep)

@@ -101,13 +101,17 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         drain()
 
 
-sweeps: list[Callable[[], None]] = []
-"""What each ``drain`` calls too; each is quick if it has nothing to drop."""
+_sweeps: list[Callable[[], None]] = []
+
+
+def add_sweep(sweep: Callable[[], None]) -> None:
+    """Have each ``drain`` call ``sweep`` too, which is quick if it has nothing to drop."""
+    _sweeps.append(sweep)
 
 
 def drain() -> None:
     """Drop what has passed, on any queue. Never blocks, and raises nothing."""
-    for sweep in sweeps:
+    for sweep in _sweeps:
         sweep()
     if _waiting:
         _keep_lent(list(_waiting))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit.backends import cuda_bindings, cuda_core, cupy, numba, torch, warp
+from streamkit.backends import _cuda_bindings, _cuda_core, _cupy, _numba, _torch, _warp
 from streamkit.protocols import (
     API,
     Adapter,
@@ -34,12 +34,12 @@ ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
 LIBRARIES = (
-    torch.LIBRARY,
-    cupy.LIBRARY,
-    warp.LIBRARY,
-    numba.LIBRARY,
-    cuda_core.LIBRARY,
-    cuda_bindings.LIBRARY,
+    _torch.LIBRARY,
+    _cupy.LIBRARY,
+    _warp.LIBRARY,
+    _numba.LIBRARY,
+    _cuda_core.LIBRARY,
+    _cuda_bindings.LIBRARY,
 )
 """Every library with an adapter of ours, in the order in which they are asked and shown."""
 

@@ -42,7 +42,7 @@ def quick_collections(primary_context):
     have_side_streams()
     if installed("warp"):
         libraries.warp()
-        from streamkit.backends.warp import memory  # its records would be counted
+        from streamkit.backends._warp import memory  # its records would be counted
 
         memory.watched.clear()  # of the tests before: Warp's frees would call for them too
     if installed("numba"):

@@ -93,6 +93,6 @@ for _module, _names in CASES.items():
 @pytest.fixture
 def captures(warp, monkeypatch):
     """Without Warp's part, which calls the CUDA runtime: that does not run on this driver."""
-    from streamkit.backends.warp import adapter as warp_adapter  # not above: it imports Warp
+    from streamkit.backends._warp import adapter as warp_adapter  # not above: it imports Warp
 
     monkeypatch.delattr(warp_adapter, "joins_capture")

@@ -155,7 +155,7 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     a_scope([other])
     within(lambda: operation(streams))  # what is done once has been done
     found = locks()
-    from streamkit.backends.warp import current_stream  # not above: it imports Warp
+    from streamkit.backends._warp import current_stream  # not above: it imports Warp
 
     nth = 0
     for nth in interrupt_everywhere(lambda: operation(streams)):

@@ -35,7 +35,7 @@ MOST = 8
 @pytest.fixture
 def memory(warp):
     """StreamKit's file, whose lists are empty before the test and after it."""
-    from streamkit.backends.warp import memory as memory_module  # what is unfreed
+    from streamkit.backends._warp import memory as memory_module  # what is unfreed
 
     gc.collect()
     memory_module.watched.clear()

@@ -151,7 +151,7 @@ def streams_of(kind, torch):
 @pytest.fixture
 def unwatched(warp):
     """Warp's frees wait for no queue that was lent before: torch's 32 streams come again."""
-    from streamkit.backends.warp import memory  # the control takes the guard away
+    from streamkit.backends._warp import memory  # the control takes the guard away
 
     memory.watched.clear()
 
@@ -382,7 +382,7 @@ def test_native_functions_of_warp(warp, torch, spin, native):
 
 
 def test_a_native_function_beside_a_capture_of_this_thread_leaves_it_valid(warp, torch):
-    from streamkit.backends.warp import memory  # the control takes the guard away
+    from streamkit.backends._warp import memory  # the control takes the guard away
 
     _, stream = streams_of("owned", torch)
     with stream:
@@ -508,7 +508,7 @@ def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
 
     assert rounds(ROUNDS, once) == 0
     gc.collect()
-    from streamkit.backends.cupy import memory  # no public name tells what is kept
+    from streamkit.backends._cupy import memory  # no public name tells what is kept
 
     memory.release()
     assert not memory._kept, "their memory is gone"

@@ -569,7 +569,7 @@ def test_a_nested_scope_tells_torchs_two_streams_of_one_handle_apart(three, devi
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
     """They are for versions of torch whose private ones are not known."""
-    from streamkit.backends.torch import adapter as torch_adapter  # torch's public calls are tried
+    from streamkit.backends._torch import adapter as torch_adapter  # torch's public calls are tried
 
     private = torch_adapter._get, torch_adapter._set
     monkeypatch.setattr(torch_adapter, "_get", torch_adapter._public_get)

@@ -141,7 +141,7 @@ def test_a_quantized_tensor_is_not_lent():
 def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last():
     """Nobody knows which of them destroys the stream."""
     adapter("torch")
-    from streamkit.backends.torch import adapter as torch_adapter  # what torch remembers
+    from streamkit.backends._torch import adapter as torch_adapter  # what torch remembers
 
     owners = [Owner() for _ in range(4)]
     gone = [weakref.ref(owner) for owner in owners]

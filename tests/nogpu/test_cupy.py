@@ -167,7 +167,7 @@ def test_its_current_stream_wants_a_device():
 
 
 def test_what_cupy_does_not_capture_is_explained():
-    from streamkit.backends.cupy.capture import explain_capture  # a capture needs a device
+    from streamkit.backends._cupy.capture import explain_capture  # a capture needs a device
 
     refusal = NotImplementedError(
         "calling cuBLAS API during stream capture is currently unsupported"
@@ -183,7 +183,7 @@ def test_what_cupy_does_not_capture_is_explained():
 
 def test_errors_that_no_capture_makes_are_not_explained():
     """A program's own, whatever its package is called; memory that ran out; a kernel's source."""
-    from streamkit.backends.cupy.capture import explain_capture  # a capture needs a device
+    from streamkit.backends._cupy.capture import explain_capture  # a capture needs a device
 
     helper = type("HelperError", (Exception,), {"__module__": "cupy_helpers.cache"})
     unbuilt = type("OwnError", (NotImplementedError,), {})

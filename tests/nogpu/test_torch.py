@@ -189,7 +189,7 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     ],
 )
 def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is_known):
-    from streamkit.backends.torch import adapter as torch_adapter  # versions differ
+    from streamkit.backends._torch import adapter as torch_adapter  # versions differ
 
     monkeypatch.setattr(torch, "__version__", version)
     public, private = object(), torch._C._get_default_device  # any that there is

@@ -79,7 +79,7 @@ def test_a_scope_on_the_host_leaves_it_alone(options):
 
 
 def test_warp_is_told_the_mode_of_a_capture_that_it_joins():
-    from streamkit.backends.warp import capture  # a capture needs a device
+    from streamkit.backends._warp import capture  # a capture needs a device
 
     for name in ("global", "thread_local", "relaxed"):
         mode = capture.Part(None, name)._options["capture_mode"]

@@ -26,7 +26,7 @@ WITHOUT = (
     "testing/_conformance/",
     "testing/_gate.py",
     "testing/__init__.py",
-    "backends/torch/capture.py",  # it has no test without a GPU: tests/gpu/test_graph*.py are all
+    "backends/_torch/capture.py",  # it has no test without a GPU: tests/gpu/test_graph*.py are all
 )
 
 

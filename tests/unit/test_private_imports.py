@@ -56,7 +56,7 @@ def test_a_private_import_says_why(name):
         "from streamkit._queues import registry  # noqa: F401",
         "from streamkit import _queues",
         "from streamkit.testing import _gate",
-        "from streamkit.backends.warp import memory",
+        "from streamkit.backends._warp import memory",
         "import streamkit._cuda.loader as loader",
         'run("\\nimport streamkit._cuda.loader")',
         "from streamkit._queues import (\n    registry,  # too late\n)",

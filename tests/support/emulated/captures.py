@@ -11,7 +11,7 @@ import gc
 import pytest
 
 from streamkit._queues import active_captures  # no capture may stay listed
-from streamkit.backends.warp import adapter as warp_adapter  # Warp's part cannot run here
+from streamkit.backends._warp import adapter as warp_adapter  # Warp's part cannot run here
 from support.emulated.state_snapshot import StateSnapshot
 from support.gpu.raw import check, driver
 

@@ -9,7 +9,7 @@ import contextlib
 
 import streamkit as sk
 from streamkit._graphs import disposal  # what waits for its end goes at once
-from streamkit.backends.warp import adapter as warp_adapter  # Warp's part cannot run here
+from streamkit.backends._warp import adapter as warp_adapter  # Warp's part cannot run here
 from support.emulated.operations import foreign, operation
 from support.emulated.operations.libraries import warp
 from support.gpu.raw import check, driver

@@ -11,7 +11,7 @@ from typing import Any
 
 import warp
 
-from streamkit.backends.warp import memory
+from streamkit.backends._warp import memory
 
 
 class Part:

@@ -24,7 +24,7 @@ import warp
 from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events, memory_pools
-from streamkit.backends.warp.current_stream import is_level, warp_runtime
+from streamkit.backends._warp.current_stream import is_level, warp_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

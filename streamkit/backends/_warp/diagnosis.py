@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit.backends.warp import current_stream
+from streamkit.backends._warp import current_stream
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
-from streamkit.backends.torch import capture
+from streamkit.backends._torch import capture
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 name = "torch"

@@ -19,7 +19,7 @@ import warp
 
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
-from streamkit.backends.warp import capture, current_stream, diagnosis, memory
+from streamkit.backends._warp import capture, current_stream, diagnosis, memory
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import cupy
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
-from streamkit.backends.cupy import memory
-from streamkit.backends.cupy.capture import explain_capture, pool
-from streamkit.backends.cupy.memory import NOTED
+from streamkit.backends._cupy import memory
+from streamkit.backends._cupy.capture import explain_capture, pool
+from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends.protocol import Source
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
