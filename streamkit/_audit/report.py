@@ -101,11 +101,13 @@ class AuditReport(Operations):
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> AuditReport:
         """Return the report that ``as_data`` gave."""
-        found = (AuditedQueue(**{**one, "key": tuple(one["key"])}) for one in data["queues"])
-        queues = dict(enumerate(found))
+        queue_of: dict[int | None, Any] = {}
+        for place, found in enumerate(data["queues"]):
+            fields: dict[str, Any] = {**found, "key": tuple(found["key"])}
+            queue_of[place] = AuditedQueue(**fields)
         operations = (
             Operation(
-                **{**one, "queue": queues.get(one["queue"]), "after": queues.get(one["after"])}
+                **(one | {key: queue_of.get(one[key]) for key in ("queue", "after")}),
             )
             for one in data["operations"]
         )

@@ -55,15 +55,19 @@ class Queue:
 
     __slots__ = ("__weakref__", "device", "handle", "owner", "permanent", "record")
 
+    handle: int
+    """What the driver is given: 1 for the legacy stream, 2 for the per-thread one."""
+    device: int | None
+    """The CUDA ordinal; None until the driver was asked."""
+    owner: object
+    """Kept alive, because the handle dies with it."""
     permanent: bool
     """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""
     record: QueueRecord | None
     """The complete record of a permanent queue, once it is known."""
 
     def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
-        self.handle = handle  # what the driver is given: 1 for legacy, 2 for the per-thread one
-        self.device = device  # CUDA ordinal; None until the driver was asked
-        self.owner = owner  # kept alive, because the handle dies with it
+        self.handle, self.device, self.owner = handle, device, owner
         self.permanent, self.record = False, None
 
     @property
@@ -85,7 +89,11 @@ class QueueRecord(Queue):
 
     # An attribute with a value here has it until it is set. The others are read in inner loops,
     # where Python 3.12 searches long for what has a value in the class too.
+    handle: int
     device: int
+    owner: object
+    permanent: bool
+    record: QueueRecord | None
     context: int
     """The CUcontext; 0 until the record is complete."""
     id: int | None
@@ -120,7 +128,8 @@ class QueueRecord(Queue):
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
-        self.handle, self.device, self.owner = handle, device, owner
+        self.handle, self.owner = handle, owner
+        self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
         self.context, self.permanent = 0, False
         self.id = self.thread = self.core = self.wait_event = self.latest = self.record = None
 

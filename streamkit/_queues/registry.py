@@ -156,7 +156,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
             stream_types[kind] = candidate
             return queue, candidate
     if speaks_protocol(obj):
-        protocol: Any = importlib.import_module("streamkit.backends.protocol")
+        protocol: Any = importlib.import_module("streamkit.backends._protocol")
         return protocol.extract(obj), protocol
     raise refusal or messages.not_a_stream(obj)
 

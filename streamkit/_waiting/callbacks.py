@@ -106,6 +106,7 @@ class Call:
         try:
             if not future.set_running_or_notify_cancel():
                 return
+            result = None
             if failed is None:
                 try:
                     with self._surroundings():

@@ -9,7 +9,7 @@ import cuda.core
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import events
-from streamkit.backends.protocol import Source
+from streamkit.backends._protocol import Source
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"

@@ -18,7 +18,7 @@ from streamkit._base.queue import PER_THREAD
 from streamkit.backends._cupy import memory
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.memory import NOTED
-from streamkit.backends.protocol import Source
+from streamkit.backends._protocol import Source
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
 __all__ = ["explain_capture", "pool"]  # capabilities of the adapter too
