@@ -65,7 +65,7 @@ WORDED = [
     (raised(devices.parse, "gpu"), "cuda:N"),
     (raised(registry.adapter, "jax"), "Known: "),
     (raised(registry.adapter, "jax"), "streamkit.backends"),
-    (raised(sk.current_stream, "numba"), "s.to('numba')"),
+    (raised(lambda: sk.assert_one_queue(libraries=["numba"])), "s.to('numba')"),
     (messages.not_installed("lib", ["warp"], "why"), "pip install 'streamkit-cuda[warp]'"),
     (messages.no_device("why"), "new_stream(device='cpu')"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),

@@ -51,7 +51,7 @@ folder = architecture.folder
 
 def folder_of(path):
     """The folder or top-level module that a file is in."""
-    return folder(architecture.module_name(path))
+    return folder(architecture.module_name(path, ROOT))
 
 
 def names_of_libraries(source):
