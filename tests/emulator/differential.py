@@ -9,6 +9,7 @@ waits for long: gates open by themselves, and after three minutes the script end
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import faulthandler
 import json
 import os
@@ -21,7 +22,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cuda.bindings import driver
 
-from emulator.observations import captures, graphs, queues, work
+from emulator.observations import (
+    captures,
+    copies,
+    facts,
+    graphs,
+    kept,
+    pools,
+    queues,
+    source_hash,
+    work,
+)
 from emulator.observations.probe import code, device_count, ok, primary
 
 SECTIONS = {
@@ -43,6 +54,26 @@ SECTIONS = {
         graphs.forks_and_joins,
         graphs.ends,
         graphs.graphs,
+        kept.user_objects,
+        kept.kept_by_launches,
+        kept.executables,
+        kept.dependencies,
+        pools.pool_attributes,
+        pools.pool_memory,
+        pools.device_pool,
+        pools.pool_access,
+        pools.pool_order,
+        pools.pools_of_two_devices,
+        copies.fills,
+        copies.copies,
+        copies.copies_that_wait,
+        copies.callbacks,
+        copies.wide_value_gates,
+        copies.pointers,
+        facts.entry_points,
+        facts.error_texts,
+        facts.device_facts,
+        facts.context_facts,
         queues.forked_child,
     )
 }
@@ -83,6 +114,8 @@ def main():
     version = int(ok(driver.cuDriverGetVersion()))
     text = json.dumps(
         {
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),
+            "source": source_hash(),
             "devices": [
                 ok(driver.cuDeviceGetName(128, device)).partition(b"\0")[0].decode()
                 for device in range(device_count())

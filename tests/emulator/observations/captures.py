@@ -8,6 +8,7 @@ import itertools
 
 from cuda.bindings import driver
 
+from emulator.observations.pools import THRESHOLD, access, location, new_pool, properties
 from emulator.observations.probe import (
     GLOBAL,
     LEGACY,
@@ -28,6 +29,10 @@ EXTERNAL = 1
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 IDLE = HOST_FUNCTION(lambda _: None)
 FUNCTION = driver.CUhostFn(ctypes.cast(IDLE, ctypes.c_void_p).value)
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+IDLE_CALLBACK = CALLBACK(lambda *_: None)
+BACK = driver.CUstreamCallback(ctypes.cast(IDLE_CALLBACK, ctypes.c_void_p).value)
+MEMORY_TYPE = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 
 
 class Beside:
@@ -43,14 +48,26 @@ class Beside:
         undo.callback(driver.cuMemFree, self.memory)
         self.spare = int(ok(driver.cuMemAlloc(64)))
         self.host = (ctypes.c_uint32 * 16)()
+        self.address = ctypes.addressof(self.host)
+        self.pinned = ok(driver.cuMemAllocHost(64))
+        self.pooled = ok(driver.cuMemAllocAsync(64, self.other))
+        ok(driver.cuStreamSynchronize(self.other))
+        self.device_pool, self.pool = ok(driver.cuDeviceGetMemPool(0)), new_pool()
+        self.context = ok(driver.cuCtxGetCurrent())
         graph = ok(driver.cuGraphCreate(0))
         self.executable = ok(driver.cuGraphInstantiate(graph, 0))
-        ok(driver.cuGraphDestroy(graph))
+        self.graph = graph
         undo.callback(self.free)
 
     def free(self):
+        ok(driver.cuDeviceSetMemPool(0, self.device_pool))
+        ok(driver.cuMemPoolDestroy(self.pool))
+        ok(driver.cuGraphDestroy(self.graph))
         driver.cuGraphExecDestroy(self.executable)
         driver.cuMemFree(self.spare)
+        driver.cuMemFreeHost(self.pinned)
+        driver.cuMemFreeAsync(self.pooled, self.other)
+        driver.cuStreamSynchronize(self.other)
 
     def free_spare(self):
         result = driver.cuMemFree(self.spare)
@@ -58,12 +75,22 @@ class Beside:
             self.spare = 0
         return result
 
+    def free_pinned(self):
+        result = driver.cuMemFreeHost(self.pinned)
+        if not result[0]:
+            self.pinned = 0
+        return result
+
+    def free_pooled(self, stream):
+        result = driver.cuMemFreeAsync(self.pooled, stream)
+        if not result[0]:
+            self.pooled = 0
+        return result
+
     def destroy_executable(self):
         result = driver.cuGraphExecDestroy(self.executable)
         if not result[0]:
-            graph = ok(driver.cuGraphCreate(0))
-            self.executable = ok(driver.cuGraphInstantiate(graph, 0))
-            ok(driver.cuGraphDestroy(graph))
+            self.executable = ok(driver.cuGraphInstantiate(self.graph, 0))
         return result
 
     @staticmethod
@@ -124,6 +151,78 @@ CALLS = {
         lambda: driver.cuStreamCreate(1), driver.cuStreamDestroy),
     "create and destroy an event": lambda b: b.make_and_destroy(
         lambda: driver.cuEventCreate(2), driver.cuEventDestroy),
+    # memory beside it
+    "cuMemHostAlloc": lambda b: b.make_and_destroy(
+        lambda: driver.cuMemHostAlloc(64, 0), driver.cuMemFreeHost),
+    "cuMemAllocHost": lambda b: b.make_and_destroy(
+        lambda: driver.cuMemAllocHost(64), driver.cuMemFreeHost),
+    "cuMemFreeHost": lambda b: b.free_pinned(),
+    "cuMemHostGetDevicePointer": lambda b: driver.cuMemHostGetDevicePointer(b.pinned, 0),
+    "cuMemGetInfo": lambda b: driver.cuMemGetInfo(),
+    "cuPointerGetAttribute": lambda b: driver.cuPointerGetAttribute(MEMORY_TYPE, b.memory),
+    "cuPointerGetAttributes": lambda b: driver.cuPointerGetAttributes(1, [MEMORY_TYPE], b.memory),
+    "cuMemcpy": lambda b: driver.cuMemcpy(b.memory, b.memory + 32, 16),
+    "cuMemcpyDtoH": lambda b: driver.cuMemcpyDtoH(b.address, b.memory, 16),
+    "cuMemcpyDtoD": lambda b: driver.cuMemcpyDtoD(b.memory, b.memory + 32, 16),
+    "cuMemsetD8": lambda b: driver.cuMemsetD8(b.memory, 1, 4),
+    "cuMemsetD16": lambda b: driver.cuMemsetD16(b.memory, 1, 4),
+    "cuMemsetD32": lambda b: driver.cuMemsetD32(b.memory, 1, 4),
+    "cuMemsetD2D8": lambda b: driver.cuMemsetD2D8(b.memory, 16, 1, 4, 2),
+    "cuMemsetD2D16": lambda b: driver.cuMemsetD2D16(b.memory, 16, 1, 4, 2),
+    "cuMemsetD2D32": lambda b: driver.cuMemsetD2D32(b.memory, 16, 1, 4, 2),
+    # pools beside it
+    "cuMemFreeAsync on another": lambda b: b.free_pooled(b.other),
+    "cuMemAllocFromPoolAsync on another": lambda b: b.make_and_destroy(
+        lambda: driver.cuMemAllocFromPoolAsync(64, b.pool, b.other),
+        lambda pointer: driver.cuMemFreeAsync(pointer, b.other)),
+    "cuDeviceGetMemPool": lambda b: driver.cuDeviceGetMemPool(0),
+    "cuDeviceGetDefaultMemPool": lambda b: driver.cuDeviceGetDefaultMemPool(0),
+    "cuDeviceSetMemPool": lambda b: driver.cuDeviceSetMemPool(0, b.pool),
+    "cuDeviceSetMemPool of the same": lambda b: driver.cuDeviceSetMemPool(0, b.device_pool),
+    "cuMemPoolCreate": lambda b: b.make_and_destroy(
+        lambda: driver.cuMemPoolCreate(properties()), driver.cuMemPoolDestroy),
+    "cuMemPoolTrimTo": lambda b: driver.cuMemPoolTrimTo(b.pool, 0),
+    "cuMemPoolGetAttribute": lambda b: driver.cuMemPoolGetAttribute(b.pool, THRESHOLD),
+    "cuMemPoolSetAttribute": lambda b: driver.cuMemPoolSetAttribute(
+        b.pool, THRESHOLD, driver.cuuint64_t(1)),
+    "cuMemPoolGetAccess": lambda b: driver.cuMemPoolGetAccess(b.pool, location()),
+    "cuMemPoolSetAccess": lambda b: driver.cuMemPoolSetAccess(b.pool, [access(0, 3)], 1),
+    # graphs and what they keep
+    "cuGraphCreate": lambda b: b.make_and_destroy(
+        lambda: driver.cuGraphCreate(0), driver.cuGraphDestroy),
+    "cuGraphInstantiate": lambda b: b.make_and_destroy(
+        lambda: driver.cuGraphInstantiate(b.graph, 0), driver.cuGraphExecDestroy),
+    "cuGraphInstantiateWithParams": lambda b: b.make_and_destroy(
+        lambda: driver.cuGraphInstantiateWithParams(
+            b.graph, driver.CUDA_GRAPH_INSTANTIATE_PARAMS()), driver.cuGraphExecDestroy),
+    "cuGraphExecGetFlags": lambda b: driver.cuGraphExecGetFlags(b.executable),
+    "cuGraphUpload on another": lambda b: driver.cuGraphUpload(b.executable, b.other),
+    "cuUserObjectCreate": lambda b: b.make_and_destroy(
+        lambda: driver.cuUserObjectCreate(0, FUNCTION, 1, 1),
+        lambda made: driver.cuUserObjectRelease(made, 1)),
+    # contexts and devices beside it
+    "cuDevicePrimaryCtxRetain": lambda b: b.make_and_destroy(
+        lambda: driver.cuDevicePrimaryCtxRetain(0),
+        lambda _: driver.cuDevicePrimaryCtxRelease(0)),
+    "cuCtxGetLimit": lambda b: driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE),
+    "cuCtxGetFlags": lambda b: driver.cuCtxGetFlags(),
+    "cuCtxGetId": lambda b: driver.cuCtxGetId(b.context),
+    "cuDeviceTotalMem": lambda b: driver.cuDeviceTotalMem(0),
+    # more work on it
+    "cuStreamAddCallback": lambda b: driver.cuStreamAddCallback(b.capturing, BACK, 0, 0),
+    "cuStreamWaitValue64": lambda b: driver.cuStreamWaitValue64(b.capturing, b.memory, 0, 0),
+    "cuStreamWriteValue64": lambda b: driver.cuStreamWriteValue64(b.capturing, b.memory, 0, 0),
+    "cuStreamGetGreenCtx": lambda b: driver.cuStreamGetGreenCtx(b.capturing),
+    "cuMemcpyAsync": lambda b: driver.cuMemcpyAsync(b.memory, b.memory + 32, 16, b.capturing),
+    "cuMemcpyHtoDAsync": lambda b: driver.cuMemcpyHtoDAsync(b.memory, b.address, 16, b.capturing),
+    "cuMemcpyPeerAsync": lambda b: driver.cuMemcpyPeerAsync(
+        b.memory, b.context, b.memory + 32, b.context, 16, b.capturing),
+    "cuMemsetD8Async": lambda b: driver.cuMemsetD8Async(b.memory, 1, 4, b.capturing),
+    "cuMemsetD2D32Async": lambda b: driver.cuMemsetD2D32Async(
+        b.memory, 16, 1, 4, 2, b.capturing),
+    "cuMemAllocAsync": lambda b: driver.cuMemAllocAsync(64, b.capturing),
+    "cuMemAllocFromPoolAsync": lambda b: driver.cuMemAllocFromPoolAsync(64, b.pool, b.capturing),
+    "cuMemFreeAsync of what was there": lambda b: b.free_pooled(b.capturing),
     # the default streams beside it
     "query of legacy": lambda b: driver.cuStreamQuery(LEGACY),
     "synchronize of legacy": lambda b: driver.cuStreamSynchronize(LEGACY),

@@ -142,6 +142,23 @@ def in_thread(fn, *, context=None):
     return found[0]
 
 
+def returns(call, gate):
+    """Whether a call comes back while the gate holds a queue, and its code in the end."""
+    context, found = ok(driver.cuCtxGetCurrent()), []
+
+    def run():
+        ok(driver.cuCtxSetCurrent(context))
+        found.append(code(call()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(SETTLE)
+    way = "held" if thread.is_alive() else "returned"
+    gate.open()
+    thread.join()
+    return [way, *found]
+
+
 def exchange(mode):
     """Exchange this thread's capture mode; return the previous one's name."""
     return driver.CUstreamCaptureMode(

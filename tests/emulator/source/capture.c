@@ -229,8 +229,11 @@ static CUresult depend_on(CUstream handle, CUgraphNode *dependencies, size_t cou
     TRY(find_stream(handle, &stream));
     REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
     REQUIRE(stream->capture->valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    for (size_t i = 0; i < count; i++)
-        REQUIRE(object_of(NODE, dependencies[i]), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < count; i++) {
+        struct node *node = object_of(NODE, dependencies[i]);
+        REQUIRE(node && node->graph == stream->capture->graph, CUDA_ERROR_INVALID_VALUE);
+    }
     if (flags & CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->frontier.count = 0;
     for (size_t i = 0; i < count; i++)
         add_once(&stream->frontier, object_of(NODE, dependencies[i]));

@@ -50,6 +50,14 @@ static void end_context(struct context *context) {
     }
 }
 
+/* Of the ways to wait there is one, and no flag is unknown. */
+static CUresult check_flags(unsigned flags) {
+    unsigned waits = flags & CU_CTX_SCHED_MASK;
+    REQUIRE(!(flags & ~(unsigned)CU_CTX_FLAGS_MASK), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!(waits & (waits - 1)), CUDA_ERROR_INVALID_VALUE);
+    return CUDA_SUCCESS;
+}
+
 /* -- primary contexts ----------------------------------------------------------------------- */
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -73,6 +81,7 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
     ENTER();
     REQUIRE(is_device(device), CUDA_ERROR_INVALID_DEVICE);
+    TRY(check_flags(flags));
     primaries[device]->flags = flags;
     return CUDA_SUCCESS;
 }
@@ -192,19 +201,20 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version) {
 
 EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
     ENTER_CONTEXT(NULL);
-    *flags = context->flags;
+    *flags = context->flags | (context->is_primary ? CU_CTX_MAP_HOST : 0);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxSetFlags(unsigned flags) {
     ENTER_CONTEXT(NULL);
+    TRY(check_flags(flags));
     context->flags = flags;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     ENTER_CONTEXT(NULL);
-    (void)limit;
+    REQUIRE(limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE, CUDA_ERROR_INVALID_VALUE);
     *value = 0;
     return CUDA_SUCCESS;
 }
@@ -235,6 +245,13 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) {
 }
 
 EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
-    ENTER_CONTEXT(peer);
-    return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    ENTER_CONTEXT(NULL);
+    struct context *other = object_of(CONTEXT, peer);
+    REQUIRE(other, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(!flags, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(other->device != context->device, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    for (size_t i = 0; i < context->peers.count; i++)
+        REQUIRE(context->peers.items[i] != other, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    APPEND(context->peers, other);
+    return CUDA_SUCCESS;
 }

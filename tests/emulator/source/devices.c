@@ -102,7 +102,7 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) 
 EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice from,
                                         CUdevice to) {
     ENTER_DEVICE(from);
-    REQUIRE(is_device(to), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(is_device(to) && from != to, CUDA_ERROR_INVALID_DEVICE);
     (void)attribute;
     *value = 1;
     return CUDA_SUCCESS;

@@ -76,6 +76,7 @@ extern unsigned dead_handles_used; /* or never given: undefined behaviour on har
 
 void *new_handle(enum kind kind, void *object);
 void *object_of(enum kind kind, const void *handle); /* NULL if it is no live handle of the kind */
+bool is_handle_of(const void *handle, const void *object); /* for one that may have gone */
 void drop_handle(const void *handle);
 int live_handles(enum kind kind);
 
@@ -102,6 +103,7 @@ struct context {
     CUcontext handle;
     int device;
     bool is_primary, alive;
+    ARRAY(struct context *) peers;
     unsigned flags, retained;
     uint64_t id;
     struct stream *legacy;
@@ -117,7 +119,7 @@ void make_primary_contexts(void);
 /* -- work: what a stream runs and a graph holds (engine.c) ---------------------------------- */
 
 enum work {
-    NO_WORK, CALL_HOST, CALL_BACK, COPY, FILL, WAIT_VALUE, WRITE_VALUE, FREE, RECORD, AWAIT
+    NO_WORK, CALL_HOST, CALL_BACK, COPY, FILL, WAIT_VALUE, WRITE_VALUE, FREE, LET_GO, RECORD, AWAIT
 };
 
 struct action {
@@ -128,7 +130,8 @@ struct action {
         struct { char *to; const char *from; size_t bytes; } copy;
         struct { char *to; size_t pitch, size, width, height; uint32_t value; } fill;
         struct { void *word; uint64_t value; unsigned flags, bytes; } value;
-        void *memory;
+        void *memory; /* of FREE, and of a graph's nodes that allocate and free */
+        struct user_object *kept;
         struct event *event; /* of RECORD and AWAIT */
     };
 };
@@ -217,6 +220,8 @@ struct node {
 
 struct graph {
     CUgraph handle;
+    uint64_t id;
+    bool allocates, is_instantiated; /* one that allocates has one executable at a time */
     nodes nodes; /* each after those it depends on */
     ARRAY(struct user_object *) kept;
 };
@@ -235,11 +240,17 @@ void release_user_object(struct user_object *object);
 struct pool {
     CUmemoryPool handle;
     int device;
-    cuuint64_t used, high, threshold;
+    cuuint64_t used, used_high, reserved_high, threshold;
+    int reuse[3]; /* by events, opportunistic, by internal dependencies */
     CUmemAccess_flags access[MAX_DEVICES];
 };
 
 CUresult allocate(void **memory, size_t bytes, int device, CUmemorytype type, struct pool *pool);
 bool deallocate(void *memory);
 bool is_allocated(CUdeviceptr pointer);
+void give_to_graph(CUdeviceptr pointer);
+bool is_of_graph(CUdeviceptr pointer);
+bool is_lent(CUdeviceptr pointer);
+void lend(CUdeviceptr pointer, bool on);
+bool begin_to_free(CUdeviceptr pointer); /* false if no memory begins there */
 void make_default_pools(void);

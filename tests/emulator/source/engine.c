@@ -102,6 +102,11 @@ static void perform(const struct action *action) {
         deallocate(action->memory);
         pthread_mutex_unlock(&lock);
         break;
+    case LET_GO:
+        pthread_mutex_lock(&lock);
+        release_user_object(action->kept);
+        pthread_mutex_unlock(&lock);
+        break;
     case NO_WORK:
     case RECORD:
     case AWAIT:

@@ -21,7 +21,7 @@ static const struct {
     ERROR(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
     ERROR(CUDA_ERROR_ILLEGAL_STATE,
           "the operation cannot be performed in the present state"),
-    ERROR(CUDA_ERROR_LOSSY_QUERY, "an API call would lose information"),
+    ERROR(CUDA_ERROR_LOSSY_QUERY, "attempted introspection would be semantically lossy"),
     ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
     ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
     ERROR(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
@@ -55,7 +55,8 @@ static const struct {
           "operation not permitted on an event last recorded in a capturing stream"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
           "attempt to terminate a thread-local capture sequence from another thread"),
-    ERROR(CUDA_ERROR_EXTERNAL_DEVICE, "the operation cannot be performed by an external device"),
+    ERROR(CUDA_ERROR_EXTERNAL_DEVICE,
+          "an async error has occured in external entity outside of CUDA"), /* as it is spelled */
     ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 #undef ERROR
 };

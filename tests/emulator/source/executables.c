@@ -5,16 +5,29 @@
 
 struct executable {
     struct graph *graph; /* a copy: the original may change or go */
+    struct graph *original; /* it may have gone */
+    CUgraph original_handle;
+    uint64_t original_id;
     cuuint64_t flags;
 };
+
+#define FLAGS                                                                          \
+    (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | \
+     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
 static CUresult instantiate(CUgraphExec *executable, CUgraph handle, cuuint64_t flags) {
     struct graph *graph = object_of(GRAPH, handle);
     REQUIRE(graph && executable, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!(flags & ~(cuuint64_t)FLAGS), CUDA_ERROR_INVALID_VALUE);
     TRY(refuse_unsafe());
+    REQUIRE(!graph->allocates || !graph->is_instantiated, CUDA_ERROR_NOT_SUPPORTED);
+    graph->is_instantiated = true;
     struct executable *made = zeroed(sizeof *made);
     made->graph = copy_graph(graph);
-    made->flags = flags;
+    made->original = graph;
+    made->original_handle = handle;
+    made->original_id = graph->id;
+    made->flags = flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     *executable = new_handle(EXECUTABLE, made);
     return CUDA_SUCCESS;
 }
@@ -48,6 +61,10 @@ EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
     ENTER_EXECUTABLE(handle);
     TRY(refuse_unsafe());
+    struct graph *original = executable->original;
+    if (is_handle_of(executable->original_handle, original) &&
+        original->id == executable->original_id)
+        original->is_instantiated = false;
     free_graph(executable->graph);
     free(executable);
     drop_handle(handle);
@@ -61,9 +78,31 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
     return refuse_capturing(stream); /* nothing to bring anywhere */
 }
 
-/* One after another, which is one of the orders that the graph allows. */
+/* What a launch before left allocated is in the way, unless the executable frees it. */
+static CUresult lend_memory(const struct executable *executable) {
+    const nodes *nodes = &executable->graph->nodes;
+    bool frees = executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    for (size_t i = 0; i < nodes->count && !frees; i++)
+        if (nodes->items[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            REQUIRE(!is_lent((CUdeviceptr)nodes->items[i]->action.memory),
+                    CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct node *node = nodes->items[i];
+        bool allocates = node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+        if (allocates || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+            lend((CUdeviceptr)node->action.memory, allocates);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* One after another, which is one of the orders that the graph allows. What it keeps alive stays
+ * until it has run. */
 static void launch(const struct graph *graph, struct stream *stream) {
     for (size_t i = 0; i < graph->nodes.count; i++) submit(stream, &graph->nodes.items[i]->action);
+    for (size_t i = 0; i < graph->kept.count; i++) {
+        retain_user_object(graph->kept.items[i]);
+        submit(stream, &(struct action){LET_GO, .kept = graph->kept.items[i]});
+    }
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
@@ -71,6 +110,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     struct stream *stream;
     TRY(find_target(stream_handle, &stream));
     TRY(refuse_capturing(stream));
+    TRY(lend_memory(executable));
     launch(executable->graph, stream);
     return CUDA_SUCCESS;
 }
@@ -137,7 +177,7 @@ EXPORT CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handl
                                         unsigned flags) {
     ENTER_USER_OBJECT(handle);
     struct graph *graph = object_of(GRAPH, graph_handle);
-    REQUIRE(graph, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(graph && !(flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE), CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; i++) APPEND(graph->kept, object);
     if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) object->references += count;
     return CUDA_SUCCESS;

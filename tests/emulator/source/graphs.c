@@ -7,6 +7,7 @@
 struct graph *new_graph(void) {
     struct graph *graph = zeroed(sizeof *graph);
     graph->handle = new_handle(GRAPH, graph);
+    graph->id = next_id();
     return graph;
 }
 

@@ -50,6 +50,11 @@ void *object_of(enum kind kind, const void *handle) {
     return NULL;
 }
 
+bool is_handle_of(const void *handle, const void *object) {
+    struct slot *slot = slot_of(handle);
+    return slot && slot->object == object;
+}
+
 void drop_handle(const void *handle) {
     struct slot *slot = slot_of(handle);
     live[slot->kind]--;

@@ -24,7 +24,9 @@ EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback function, 
 
 static CUresult add_value(enum work work, CUstream handle, CUdeviceptr word, cuuint64_t value,
                           unsigned flags, unsigned bytes) {
-    REQUIRE(word % bytes == 0 && word, CUDA_ERROR_INVALID_VALUE);
+    unsigned known = work == WAIT_VALUE ? CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH
+                                        : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    REQUIRE(word % bytes == 0 && word && !(flags & ~known), CUDA_ERROR_INVALID_VALUE);
     struct stream *stream;
     TRY(find_target(handle, &stream));
     add_work(stream, &(struct action){work, .value = {(void *)word, value, flags, bytes}},

@@ -6,6 +6,7 @@ static struct pool *default_pools[MAX_DEVICES], *current_pools[MAX_DEVICES];
 static struct pool *new_pool(int device) {
     struct pool *pool = zeroed(sizeof *pool);
     pool->device = device;
+    for (int i = 0; i < 3; i++) pool->reuse[i] = 1;
     pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     pool->handle = new_handle(POOL, pool);
     return pool;
@@ -24,9 +25,14 @@ static CUresult allocate_on(CUdeviceptr *pointer, size_t bytes, struct pool *poo
                             struct stream *stream) {
     if (!pool) pool = current_pools[stream->context->device];
     if (!stream->capture) TRY(refuse_unsafe());
+    *pointer = 0;
+    if (!bytes) return CUDA_SUCCESS;
     TRY(allocate((void **)pointer, bytes, pool->device, CU_MEMORYTYPE_DEVICE, pool));
     if (!stream->capture) return CUDA_SUCCESS;
-    add_work(stream, &(struct action){NO_WORK}, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    add_work(stream, &(struct action){NO_WORK, .memory = (void *)*pointer},
+             CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    stream->capture->graph->allocates = true;
+    give_to_graph(*pointer);
     keep_with_graph(stream->capture->graph, (void *)*pointer, free_with_graph);
     return CUDA_SUCCESS;
 }
@@ -53,9 +59,15 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     struct stream *stream;
     TRY(find_target(handle, &stream));
     REQUIRE(is_allocated(pointer), CUDA_ERROR_INVALID_VALUE);
-    if (stream->capture) /* what a graph allocated lives as long as the graph */
-        add_work(stream, &(struct action){NO_WORK}, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    else
+    if (stream->capture) {
+        REQUIRE(is_of_graph(pointer), CUDA_ERROR_INVALID_VALUE);
+        add_work(stream, &(struct action){NO_WORK, .memory = (void *)pointer},
+                 CU_GRAPH_NODE_TYPE_MEM_FREE);
+        return CUDA_SUCCESS;
+    }
+    TRY(refuse_unsafe());
+    REQUIRE(begin_to_free(pointer), CUDA_ERROR_INVALID_VALUE);
+    if (!is_of_graph(pointer)) /* that lives as long as its graph */
         submit(stream, &(struct action){FREE, .memory = (void *)pointer});
     return CUDA_SUCCESS;
 }
@@ -73,7 +85,8 @@ EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    ENTER_DEVICE(device);
+    ENTER();
+    REQUIRE(is_device(device), CUDA_ERROR_INVALID_VALUE); /* and not INVALID_DEVICE */
     *pool = current_pools[device]->handle;
     return CUDA_SUCCESS;
 }
@@ -85,14 +98,17 @@ EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
 
 EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
     ENTER_POOL(handle);
-    REQUIRE(is_device(device), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(pool->device == device, CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
     current_pools[device] = pool;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    ENTER_DEVICE(properties->location.id);
+    ENTER();
+    REQUIRE(is_device(properties->location.id), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
     *pool = new_pool(properties->location.id)->handle;
     return CUDA_SUCCESS;
 }
@@ -110,14 +126,21 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes) {
     ENTER_POOL(handle);
     (void)bytes; /* nothing is held back */
+    TRY(refuse_unsafe());
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access,
                                    size_t count) {
     ENTER_POOL(handle);
-    for (size_t i = 0; i < count; i++) /* noted only: all memory is in reach of all devices */
+    REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < count; i++) { /* noted only: all memory is in reach of all devices */
+        bool is_own = access[i].location.id == pool->device;
         REQUIRE(is_device(access[i].location.id), CUDA_ERROR_INVALID_DEVICE);
+        REQUIRE(access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ, CUDA_ERROR_NOT_SUPPORTED);
+        REQUIRE(access[i].flags || !is_own, CUDA_ERROR_INVALID_DEVICE);
+    }
+    TRY(refuse_unsafe());
     for (size_t i = 0; i < count; i++) pool->access[access[i].location.id] = access[i].flags;
     return CUDA_SUCCESS;
 }
@@ -125,7 +148,8 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *a
 EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
                                    CUmemLocation *location) {
     ENTER_POOL(handle);
-    REQUIRE(is_device(location->id), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(is_device(location->id), CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
     *flags = pool->access[location->id];
     return CUDA_SUCCESS;
 }
@@ -133,18 +157,38 @@ EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle
 EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                                       void *value) {
     ENTER_POOL(handle);
-    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) pool->threshold = *(cuuint64_t *)value;
-    return CUDA_SUCCESS;
+    TRY(refuse_unsafe());
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(int *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool->threshold = *(cuuint64_t *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        REQUIRE(!*(cuuint64_t *)value, CUDA_ERROR_INVALID_VALUE); /* it begins anew */
+        pool->reserved_high = pool->used;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        REQUIRE(!*(cuuint64_t *)value, CUDA_ERROR_INVALID_VALUE);
+        pool->used_high = pool->used;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                                       void *value) {
     ENTER_POOL(handle);
+    TRY(refuse_unsafe());
     switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        *(int *)value = 1;
+        *(int *)value = pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
         break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         *(cuuint64_t *)value = pool->threshold;
@@ -154,8 +198,10 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a
         *(cuuint64_t *)value = pool->used;
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *)value = pool->reserved_high;
+        break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        *(cuuint64_t *)value = pool->high;
+        *(cuuint64_t *)value = pool->used_high;
         break;
     default:
         return CUDA_ERROR_INVALID_VALUE;

@@ -34,6 +34,38 @@ def leave(token):
     raise ValueError("toylib forgot where it was")
 """
 
+FAILS = """
+
+fails = []
+
+def leave(token):
+    toylib.set_current_stream(token)
+    if fails:
+        raise fails[0]
+"""
+
+TRACKS = """
+
+remembered = [None]  # instead of the context's device, until a stream is set
+
+def current_device():
+    driver = __import__("cuda.bindings.driver", fromlist=["x"])
+    return int(driver.cuCtxGetDevice()[1]) if remembered[0] is None else remembered[0]
+
+def restore_device(device):
+    if current_device() != device:
+        remembered[0] = device
+
+def enter(stream, enter=enter):
+    before, remembered[0] = current_device(), None
+    return before, enter(stream)
+
+def leave(token, leave=leave):
+    remembered[0] = None
+    leave(token[1])
+    restore_device(token[0])
+"""
+
 INTERRUPTED = """
 
 def leave(token):

@@ -9,7 +9,7 @@ from support.libraries import need
 
 def warp():
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     for device in ("cuda:0", "cuda:1"):
         warp.get_stream(device)  # makes its streams
