@@ -39,7 +39,7 @@ class UnsupportedStreamError(StreamKitError, TypeError):
 
 
 class BackendNotInstalledError(StreamKitError, ImportError):
-    """The library asked for cannot be imported; the message names the extra that installs it."""
+    """The library asked for cannot be imported; the message says what installs it."""
 
 
 class NoDeviceError(StreamKitError, RuntimeError):

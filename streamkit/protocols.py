@@ -19,8 +19,10 @@ from streamkit._base.adapter import (
     BindsCurrent,
     CapturedGraph,
     CapturePart,
+    CountsHolders,
     CurrentHere,
     CurrentStream,
+    DefersFrees,
     Diagnoses,
     Events,
     ExplainsCapture,
@@ -33,6 +35,7 @@ from streamkit._base.adapter import (
     RecordsEvents,
     RecordsStreams,
     TellsContext,
+    TracksDevice,
     Traits,
     unbound,
 )
@@ -40,16 +43,17 @@ from streamkit._base.queue import Queue
 from streamkit._base.static_protocol import StaticProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
     from typing import Self
 
 __all__ = [
-    "API", "Adapter", "Arrays", "BeginsCapture", "Binding", "BindsCurrent", "CapturePart",
-    "CapturedGraph", "CurrentHere", "CurrentStream", "Diagnoses", "Event", "Events",
-    "ExplainsCapture", "Finding", "Graph", "JoinsCapture", "KnowsLoans", "LocatesEvents",
-    "PoolsMemory", "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream",
-    "StreamLike", "SupportsCudaStream", "TellsContext", "Traits", "unbound",
+    "API", "Adapter", "ArrayLike", "Arrays", "BeginsCapture", "Binding", "BindsCurrent",
+    "CapturePart", "CapturedGraph", "CountsHolders", "CurrentHere", "CurrentStream",
+    "DefersFrees", "Diagnoses", "Event", "EventLike", "Events", "ExplainsCapture", "Finding",
+    "ForeignStream", "Graph", "JoinsCapture", "KnowsLoans", "LocatesEvents", "PoolsMemory",
+    "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike",
+    "SupportsCudaStream", "TellsContext", "TracksDevice", "Traits", "unbound",
 ]  # fmt: skip
 
 
@@ -60,7 +64,10 @@ class Stream(Protocol, metaclass=StaticProtocol):
     Methods may be called from any thread, except on a per-thread default stream, which raises
     ScopeError outside its own thread. A closed stream raises StreamClosedError. Errors of the
     CUDA driver are DriverError. ``isinstance(x, Stream)`` evaluates nothing of ``x``.
+    StreamKit's own streams take no attributes of yours.
     """
+
+    __slots__ = ()
 
     _members: ClassVar[tuple[str, ...]] = (
         "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
@@ -109,7 +116,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def record(
-        self, event: object = None, *, timing: bool = False, external: bool = False
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks.
 
@@ -119,7 +126,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """
 
     @abstractmethod
-    def wait(self, other: object, *, external: bool = False) -> None:
+    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
         """Let work submitted from now on run after ``other``: any library's stream or event.
 
         On a stream: after all that was submitted to it so far. On an event that was never
@@ -171,7 +178,10 @@ class Event(Protocol, metaclass=StaticProtocol):
     """A point of a queue: done when everything submitted before it has run.
 
     Methods may be called from any thread; errors of the CUDA driver are DriverError.
+    StreamKit's own events take no attributes of yours.
     """
+
+    __slots__ = ()
 
     _members: ClassVar[tuple[str, ...]] = (
         "handle", "device", "done", "sync", "to", "close", "__sub__", "__await__",
@@ -286,9 +296,110 @@ class SupportsCudaStream(Protocol):
         """Return ``(0, handle)``."""
 
 
-StreamLike = Stream | SupportsCudaStream | Any
+class _HasCudaStream(Protocol):
+    """A stream of torch's class for CUDA, or of Warp's."""
+
+    @property
+    def cuda_stream(self) -> Any: ...
+
+
+class _HasStreamId(Protocol):
+    """A stream of torch's class for any device."""
+
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def device_index(self) -> int: ...
+
+
+class _HasPointer(Protocol):
+    """A stream of CuPy; its memory has a ``ptr`` too."""
+
+    @property
+    def ptr(self) -> Any: ...
+    @property
+    def wait_event(self) -> Callable[..., Any]: ...
+
+
+class _HasAutoSynchronize(Protocol):
+    """A stream of numba-cuda."""
+
+    @property
+    def auto_synchronize(self) -> Callable[..., Any]: ...
+
+
+class _HasGetPtr(Protocol):
+    """A handle of cuda.bindings: of a stream or of an event."""
+
+    @property
+    def getPtr(self) -> Callable[..., Any]: ...  # noqa: N802 - its own name
+
+
+class _HasCudaEvent(Protocol):
+    """An event of torch's class for CUDA, or of Warp's."""
+
+    @property
+    def cuda_event(self) -> Any: ...
+
+
+class _HasElapsedTime(Protocol):
+    """An event of torch's class for any device, or of numba-cuda."""
+
+    @property
+    def elapsed_time(self) -> Callable[..., Any]: ...
+
+
+class _IsRecorded(Protocol):
+    """An event of CuPy."""
+
+    @property
+    def ptr(self) -> Any: ...
+    @property
+    def record(self) -> Callable[..., Any]: ...
+
+
+class _IsDone(Protocol):
+    """An event of cuda.core."""
+
+    @property
+    def handle(self) -> Any: ...
+    @property
+    def is_done(self) -> Any: ...
+
+
+class _SupportsDlpack(Protocol):
+    """An array of nearly any library."""
+
+    @property
+    def __dlpack_device__(self) -> Callable[..., Any]: ...
+
+
+class _SupportsCudaArrayInterface(Protocol):
+    """An array on a GPU."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+ForeignStream = (
+    SupportsCudaStream
+    | _HasCudaStream
+    | _HasStreamId
+    | _HasPointer
+    | _HasAutoSynchronize
+    | _HasGetPtr
+)
+"""Another library's stream, known by what it has: so a type checker needs no library."""
+
+StreamLike = Stream | ForeignStream
 """Whatever ``streamkit.wrap`` takes: the annotation for a ``stream`` parameter.
 
-Some libraries' streams have no protocol method, so the union ends in Any: the check happens in
-``wrap``, at run time.
+A type checker refuses what has nothing of a stream. For a library that has an adapter, and whose
+streams look like none of these, pass ``typing.cast(Any, stream)``.
 """
+
+EventLike = Event | _HasCudaEvent | _HasElapsedTime | _IsRecorded | _IsDone | _HasGetPtr
+"""Whatever ``streamkit.wrap_event`` takes: any library's event."""
+
+ArrayLike = _SupportsDlpack | _SupportsCudaArrayInterface
+"""Whatever ``streamkit.handoff`` takes: any library's array."""

@@ -88,3 +88,17 @@ def pytest_terminal_summary(
         if count:
             text = ", ".join(f"{count[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
             terminalreporter.write_line(f"tier {tier}: {text}")
+    skips = Counter(
+        (report.nodeid.partition("[")[0], _reason(report))
+        for kind in ("skipped", "xfailed")
+        for report in terminalreporter.stats.get(kind, ())
+    )
+    for (test, reason), number in sorted(skips.items()):
+        terminalreporter.write_line(f"skipped {number} {test}: {reason}")  # for tests/expected.py
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail}"
+    _, _, told = report.longrepr
+    return " ".join(told.removeprefix("Skipped: ").split())

@@ -23,10 +23,10 @@ def audit() -> Generator[AuditReport]:
     they are launched. The report is made when the block ends, which waits until everything has
     run; if the block raises, it holds what had run by then. Audits nest.
 
-    Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError names the extra.
-    CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at the
-    beginning, or took it meanwhile. CaptureError if the block ends while a stream captures. In a
-    forked child host queues alone are recorded, and a block that began before the fork ends with
+    Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError says how to install
+    it. CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at
+    the beginning, or took it meanwhile. CaptureError if the block ends while a stream captures. In
+    a forked child host queues alone are recorded, and a block that began before the fork ends with
     ForkedProcessError.
     """
     report, host = AuditReport(), HostRecorder()

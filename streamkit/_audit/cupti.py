@@ -13,10 +13,11 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base import messages
+from streamkit._base import installed, messages
 from streamkit._base.locks import new_lock
+from streamkit._cuda import loader
 from streamkit._queues import registry
-from streamkit.errors import ScopeError
+from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,6 +85,22 @@ class Sync(NamedTuple):
 
 Record = Activity | Call | Recorded | Sync
 
+_NEEDS = 13  # the CUDA whose CUPTI goes with today's CUDA Python
+
+
+def _not_installed(cause: object) -> BackendNotInstalledError:
+    """Word that CUPTI is missing; its bindings would pull those of CUDA 13 among those of 12."""
+    served = loader.driver_version() // 1000
+    found = installed.packages(installed.distributions())
+    major = installed.cuda_in_use(found, served) or _NEEDS
+    line = f'pip install "cupti-python>={_NEEDS},<{_NEEDS + 1}"'
+    if major < _NEEDS:
+        line = (
+            f"{line} in an environment whose libraries are of CUDA {_NEEDS}. Those here are of "
+            f"CUDA {major}, and would be mixed with it: an audit of the GPU needs CUDA {_NEEDS}."
+        )
+    return messages.not_installed("cupti", line, cause)
+
 
 class Collector:
     """The one collector of the process, which all open audits share."""
@@ -102,7 +119,14 @@ class Collector:
                 try:
                     self._cupti = importlib.import_module("cupti.cupti")
                 except ImportError as error:
-                    raise messages.not_installed("cupti", ("audit",), error) from error
+                    if sys.platform != "linux":
+                        message = (
+                            f"an audit of CUDA streams needs cupti ({error}), which is made for "
+                            "Linux alone. Streams of the host can be audited here: "
+                            "streamkit.new_stream(device='cpu')."
+                        )
+                        raise BackendNotInstalledError(message, name="cupti") from error
+                    raise _not_installed(error) from error
                 profiling = running_profiler()
                 if profiling is not None:
                     message = (

@@ -49,7 +49,7 @@ def write(report: Operations, path: str | PathLike[str]) -> None:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise messages.not_installed("plotly", ("audit",), error) from error
+        raise messages.not_installed("plotly", 'pip install "plotly>=6"', error) from error
     waited = times(len(report.synchronisations))
     draw = resources.files("streamkit._audit").joinpath("timeline.js").read_text(encoding="utf-8")
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it

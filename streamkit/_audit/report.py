@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from streamkit.protocols import StreamLike
+
 _STRAYS = 12  # lines
 
 
 class AuditReport(Operations):
     """What ran in the block of ``streamkit.audit``; made when the block ends."""
 
-    def off_queue(self, stream: object) -> list[Operation]:
+    def off_queue(self, stream: StreamLike | AuditedQueue) -> list[Operation]:
         """Return the work that did not run on ``stream``, a stream of any library."""
         is_there = self._finder(stream)
         return [one for one in self.work if one.queue is None or not is_there(one.queue)]
 
-    def assert_one_queue(self, stream: object) -> None:
+    def assert_one_queue(self, stream: StreamLike | AuditedQueue) -> None:
         """Raise OneQueueError, listing what ran elsewhere, unless all work ran on ``stream``.
 
         And if there was none: that nothing ran elsewhere would prove nothing.
@@ -55,7 +57,7 @@ class AuditReport(Operations):
         )
         raise OneQueueError(message)
 
-    def _finder(self, stream: object) -> Callable[[AuditedQueue], bool]:
+    def _finder(self, stream: StreamLike | AuditedQueue) -> Callable[[AuditedQueue], bool]:
         wanted = _known(stream)
         if isinstance(wanted, AuditedQueue):
             return lambda queue: queue == wanted
@@ -122,7 +124,7 @@ class AuditReport(Operations):
         return f"<streamkit audit report: {work}, {queues}>"
 
 
-def _known(stream: object) -> Any:
+def _known(stream: StreamLike | AuditedQueue) -> Any:
     """Return a stream of ours, closed ones included, or a queue of a report."""
     is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
     return stream if is_ours else wrap(stream)

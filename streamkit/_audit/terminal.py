@@ -34,7 +34,7 @@ def show(report: Operations, console: Console | None = None) -> None:
         from rich.console import Console as RichConsole
         from rich.text import Text
     except ImportError as error:
-        raise messages.not_installed("rich", ("audit", "cli"), error) from error
+        raise messages.not_installed("rich", 'pip install "rich"', error) from error
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
     seconds = (end - start) / 1e9

@@ -115,6 +115,22 @@ class TellsContext(Protocol):
         """Return the ``CUcontext`` that is current in this thread, 0 if there is none."""
 
 
+@runtime_checkable
+class TracksDevice(Protocol):
+    """Capability beside ``CurrentStream``: a current device of its own, apart from the context.
+
+    ``leave`` puts it back. If the context was another, a scope does so again when that is back.
+    """
+
+    @abstractmethod
+    def current_device(self) -> int:
+        """Return the CUDA ordinal of the library's current device, in this thread."""
+
+    @abstractmethod
+    def restore_device(self, device: int) -> None:
+        """Make it the library's current device again; nothing if it is already."""
+
+
 class Finding(NamedTuple):
     """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
 
@@ -142,12 +158,21 @@ class Diagnoses(Protocol):
 
 
 class Binding(NamedTuple):
-    """The ways of one stream in and out of its library, prepared once for many scopes."""
+    """The ways of one stream in and out of its library, prepared once for many scopes.
 
-    enter: Callable[[], Any]
-    """Make the stream current, without a wait; return the token for ``leave``."""
-    leave: Callable[[Any], None]
-    """Restore exactly what was current before."""
+    A scope first calls ``save`` of every library, and then ``enter`` of every library. A Ctrl-C can
+    come after any call that these functions make. ``leave`` puts the library back all the same.
+    """
+
+    save: Callable[[], Any]
+    """Look at what is current, and change nothing; return the token for ``enter`` and ``leave``."""
+    enter: Callable[[Any], object]
+    """Make the stream current, without a wait. The token may be changed, to tell ``leave``."""
+    leave: Callable[[Any], object]
+    """Restore exactly what was current at ``save``.
+
+    It is called however far ``enter`` came, or not at all, and again if it is interrupted.
+    """
     is_current: Callable[[], bool]
     """Whether the stream, this very object, is current now; asked inside such a scope only."""
     set_current: Callable[[], None]
@@ -176,7 +201,13 @@ def unbound(
 
     def enter(stream: Any) -> Any:
         binding = bind(stream)
-        return binding, binding.enter()
+        token = binding.save()
+        try:
+            binding.enter(token)
+        except BaseException:
+            binding.leave(token)
+            raise
+        return binding, token
 
     def leave(token: Any) -> None:
         binding, inner = token
@@ -251,6 +282,26 @@ class RecordsStreams(Protocol):
 
         Return False, and do nothing, if the memory is not the allocator's.
         """
+
+
+@runtime_checkable
+class CountsHolders(Protocol):
+    """Capability beside ``Arrays``: it can be asked whether an array's memory is still in use.
+
+    Then StreamKit holds the memory for a stream that may end before it, and the library's allocator
+    need not remember that stream.
+    """
+
+    @abstractmethod
+    def memory_of(self, array: Any) -> Any:
+        """Return an object that holds the array's memory: one object for one memory.
+
+        None if the memory is not the allocator's.
+        """
+
+    @abstractmethod
+    def is_held(self, memory: Any) -> bool:
+        """Whether anything else than this object holds the memory, as an array or a view does."""
 
 
 @runtime_checkable
@@ -334,7 +385,27 @@ class PoolsMemory(Protocol):
 
     @abstractmethod
     def pool(self) -> AbstractContextManager[object]:
-        """Allocate from a new pool in the block, also while this thread captures; give the pool."""
+        """Allocate from a new pool in the block, also while this thread captures; give the pool.
+
+        It is dropped when the graph is destroyed, and what StreamKit's streams and the libraries'
+        current ones had been given by then has run. What it frees then must not wait.
+        """
+
+
+@runtime_checkable
+class DefersFrees(Protocol):
+    """Capability: the library frees what captures and graphs held only when it is asked to.
+
+    Only a library that joins captures is asked.
+    """
+
+    @abstractmethod
+    def free_deferred(self) -> None:
+        """Free it, without a wait; what cannot be freed now waits for the next call.
+
+        Called at the end of each whole capture, before its graph can run. Nothing captures in this
+        thread.
+        """
 
 
 @runtime_checkable

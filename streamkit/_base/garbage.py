@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from typing import TYPE_CHECKING
 
+from streamkit._base import forks
 from streamkit._base.locks import new_lock
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _give_back() -> None:
         _release(holder)
 
 
-os.register_at_fork(after_in_child=_give_back)
+forks.in_child(_give_back)
 
 
 def keep_forever(*objects: object) -> None:

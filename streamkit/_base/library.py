@@ -1,9 +1,11 @@
 """What StreamKit knows of a library without importing it."""
 
 # Without annotations from __future__: NamedTuple would compile each of them, at every import.
+import sys
 from typing import NamedTuple
 
-from streamkit._base.messages import DISTRIBUTION
+OLDEST, NEWEST = 12, 13
+"""The major versions of CUDA for which there are builds."""
 
 
 class Library(NamedTuple):
@@ -17,8 +19,8 @@ class Library(NamedTuple):
     """The root package of its types."""
     module: str
     """The module that is loaded if an object of the library exists."""
-    extras: tuple[str, ...]
-    """StreamKit's extras, of which one installs it. One for each CUDA ends with its major."""
+    requirements: dict[int, str]
+    """What pip is given to install it, by the major version of CUDA."""
     distribution: str
     """What it is called in the package index."""
     variants: str | None = None
@@ -32,8 +34,10 @@ class Library(NamedTuple):
     """
     cuda_file: str | None = None
     """The installed file in which ``cuda`` looks."""
-    index_sets_cuda: bool = False
-    """Whether builds for every CUDA have one name, and the package index decides which comes."""
+    on_macos: str | None = None
+    """What pip is given on macOS, which has no CUDA; None if the library is nothing without."""
+    carries_cuda: bool = False
+    """Whether CUDA's libraries are a part of it, so that it goes with builds for any CUDA."""
     switch: str | None = None
     """The environment variable that makes handle 0 the per-thread default stream for it."""
     ignored_switch: str | None = None
@@ -58,13 +62,22 @@ class Library(NamedTuple):
         """The module of its adapter."""
         return f"streamkit.backends._{self.name.replace('.', '_')}.adapter"
 
-    def extra_for(self, major: int) -> str:
-        """Return the extra that installs it for this major version of CUDA."""
-        for extra in self.extras:
-            if extra.endswith(str(major)):
-                return extra
-        return self.extras[0]
-
     def install_line(self, major: int) -> str:
-        """Return the line that installs it for this major version of CUDA."""
-        return f"pip install '{DISTRIBUTION}[{self.extra_for(major)}]'"
+        """Return the line that installs it for this major version of CUDA; "" if none can here."""
+        if sys.platform == "darwin":
+            return f"pip install {self.on_macos}" if self.on_macos else ""
+        return f"pip install {self.requirements[min(max(major, OLDEST), NEWEST)]}"
+
+
+_rows: list[Library] = []
+
+
+def register(*rows: Library) -> tuple[Library, ...]:
+    """Return the rows; from now on ``registered`` gives them, to modules below the registry too."""
+    _rows[:] = rows
+    return rows
+
+
+def registered() -> list[Library]:
+    """Return every library with an adapter of ours."""
+    return _rows

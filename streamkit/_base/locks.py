@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+
+from streamkit._base import forks
 
 
 def new_lock() -> threading.RLock:
@@ -13,7 +14,7 @@ def new_lock() -> threading.RLock:
     It is made anew in a forked child, as the standard library does with its own.
     """
     lock = threading.RLock()
-    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does
+    forks.in_child(lambda: lock._at_fork_reinit())  # type: ignore[attr-defined]  # noqa: SLF001, PLW0108 - as threading does; Windows has no such method
     return lock
 
 
@@ -35,7 +36,7 @@ def new_turn_lock() -> list[object]:
     so never between ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
     """
     lock: list[object] = []
-    os.register_at_fork(after_in_child=lock.clear)
+    forks.in_child(lock.clear)
     return lock
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from typing import NoReturn
 
 from streamkit.errors import (
     BackendNotInstalledError,
@@ -14,10 +15,6 @@ from streamkit.errors import (
     StreamClosedError,
     UnsupportedStreamError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 DISTRIBUTION = "streamkit-cuda"
 
@@ -72,18 +69,26 @@ def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStr
     return UnsupportedStreamError(f"{library} cannot take {what}: {instead}")
 
 
-def not_installed(library: str, extras: Iterable[str], cause: object) -> BackendNotInstalledError:
-    """Word a library that cannot be imported; of several extras the CUDA version decides."""
-    lines = " or ".join(f"pip install '{DISTRIBUTION}[{extra}]'" for extra in extras)
+def not_installed(library: str, install: str, cause: object) -> BackendNotInstalledError:
+    """Word a library that cannot be imported; ``install`` is empty if nothing installs it here."""
+    if not install:
+        return BackendNotInstalledError(
+            f"{library} cannot be imported ({cause}), and is not made for this system: {NO_CUDA}",
+            name=library,
+        )
     return BackendNotInstalledError(
-        f"{library} cannot be imported ({cause}). Install it with: {lines}", name=library
+        f"{library} cannot be imported ({cause}). Install it with: {install}", name=library
     )
+
+
+NO_CUDA = "CUDA does not exist on macOS."
 
 
 def no_device(what: str) -> NoDeviceError:
     """Word a machine without CUDA."""
+    why = NO_CUDA if sys.platform == "darwin" else f"{what}."
     return NoDeviceError(
-        f"no CUDA device: {what}. Without a GPU, streamkit.new_stream(device='cpu') gives the "
+        f"no CUDA device: {why} Without a GPU, streamkit.new_stream(device='cpu') gives the "
         "same interface on the host."
     )
 

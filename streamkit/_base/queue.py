@@ -116,8 +116,8 @@ class QueueRecord(Queue):
     """By library, a reference to its object on this queue, called to get it."""
     core: Any
     """The object through which it records and waits, made at the first use."""
-    wait_event: Any
-    """The event reused whenever another queue waits for this one."""
+    wait_events: Any
+    """The list of the events, reused, with which other queues wait for this one."""
     seen_by_events: Callable[[], QueueRecord | None] | None = None
     """What an event notes at its record: gives this queue while it can be asked. Made when used."""
     keepalive: Any = None
@@ -131,7 +131,7 @@ class QueueRecord(Queue):
         self.handle, self.owner = handle, owner
         self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
         self.context, self.permanent = 0, False
-        self.id = self.thread = self.core = self.wait_event = self.latest = self.record = None
+        self.id = self.thread = self.core = self.wait_events = self.latest = self.record = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         """Iterate over this record and the older ones of the same queue."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from streamkit._base.other_names import hide
+
 if TYPE_CHECKING:
     from abc import ABCMeta as ProtocolMeta
 else:
@@ -37,3 +39,6 @@ class Concrete(StaticProtocol):
 
     if not TYPE_CHECKING:  # type checkers do not see that the signature is the same
         __instancecheck__ = type.__instancecheck__  # the C function
+
+    def __dir__(cls) -> list[str]:  # noqa: N805 - the instance is a class
+        return hide(cls, super().__dir__())

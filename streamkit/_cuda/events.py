@@ -94,7 +94,7 @@ def _core() -> Any:
         try:
             return importlib.import_module("cuda.core")
         except ImportError as error:
-            raise messages.not_installed("cuda.core", ("cuda12", "cuda13"), error) from error
+            raise loader.not_installed("cuda.core", error) from error
 
 
 def core_stream(handle: int) -> Any:

@@ -9,8 +9,9 @@ import sys
 from typing import Any
 
 from streamkit import errors
-from streamkit._base import messages
+from streamkit._base import forks, messages
 from streamkit._base.locks import new_lock
+from streamkit._base.queue import PER_THREAD
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
@@ -49,14 +50,26 @@ def is_loaded() -> bool:
     return not isinstance(cu, (_Unloaded, _Forked))
 
 
+@functools.cache
+def null_stream() -> int:
+    """Return which handle a 0 means to the bindings, and to all that call through them: 0 or 2.
+
+    They read the variable as here, once, with their first call.
+    """
+    switch = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0")
+    return PER_THREAD if int(switch) else 0
+
+
 def _load() -> None:
     global cu, _is_loading  # noqa: PLW0603 - one driver for the process
     try:
         bindings: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError as cause:
         if _open_library() is None:
-            raise messages.no_device("there is no CUDA driver library") from cause
-        raise messages.not_installed("cuda.bindings", ("cuda12", "cuda13"), cause) from cause
+            raise messages.no_device(
+                f"there is no {_LIBRARY}, which NVIDIA's driver installs"
+            ) from cause
+        raise not_installed("cuda.bindings", cause) from cause
     _watch_forks()
     _is_loading = True
     try:
@@ -103,13 +116,22 @@ def _check_version(version: int, cause: Exception | None = None) -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_forbid)
+    forks.in_child(_forbid)
 
 
 def _forbid() -> None:
     global cu, is_forked
     if _is_loading or is_loaded():
         cu, is_forked = _Forked(), True
+
+
+def not_installed(library: str, cause: object) -> errors.BackendNotInstalledError:
+    """Word a library that cannot be imported; its line fits the driver and what is installed."""
+    from streamkit._base import installed  # noqa: PLC0415 - slow to import, and for errors only
+
+    return messages.not_installed(
+        library, installed.install_line(library, driver_version() // 1000), cause
+    )
 
 
 def _open_library() -> Any:

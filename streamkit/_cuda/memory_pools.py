@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from streamkit._cuda import driver, loader
@@ -9,8 +10,8 @@ from streamkit._cuda import driver, loader
 _ALL = 2**64 - 1  # bytes that a pool keeps
 
 
-def create(device: int) -> Any:
-    """Create a pool of the device's memory that gives none of it back to the system."""
+def create(device: int, *, keeps: int = _ALL) -> Any:
+    """Create a pool of the device's memory, which keeps so many bytes that nobody uses."""
     cu = loader.cu
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -18,7 +19,7 @@ def create(device: int) -> Any:
     pool = driver.ask("cuMemPoolCreate", properties)
     threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     try:
-        driver.ask("cuMemPoolSetAttribute", pool, threshold, cu.cuuint64_t(_ALL))
+        driver.ask("cuMemPoolSetAttribute", pool, threshold, cu.cuuint64_t(keeps))
     except BaseException:
         driver.ask("cuMemPoolDestroy", pool)
         raise
@@ -27,18 +28,27 @@ def create(device: int) -> Any:
 
 def copy_access(pool: Any, other: Any, device: int) -> None:
     """Let the devices that can use the other pool of this device's memory use this pool too."""
-    access = []
-    for peer in range(driver.device_count()):
-        if peer == device:
-            continue
+    access = {}
+    for peer in _peers(device):
         place = _place(peer)
         found = driver.ask("cuMemPoolGetAccess", other, place)
         if int(found) and found != driver.ask("cuMemPoolGetAccess", pool, place):
-            one = loader.cu.CUmemAccessDesc()
-            one.location, one.flags = place, found
-            access.append(one)
-    if access:
-        driver.ask("cuMemPoolSetAccess", pool, access, len(access))
+            access[peer] = found
+    _give_access(pool, access)
+
+
+def _peers(device: int) -> list[int]:
+    return [peer for peer in range(driver.device_count()) if peer != device]
+
+
+def _give_access(pool: Any, access: dict[int, Any]) -> None:
+    made = []
+    for peer, flags in access.items():
+        one = loader.cu.CUmemAccessDesc()
+        one.location, one.flags = _place(peer), flags
+        made.append(one)
+    if made:
+        driver.ask("cuMemPoolSetAccess", pool, made, len(made))
 
 
 def _place(device: int) -> Any:
@@ -56,3 +66,52 @@ def current(device: int) -> Any:
 def set_current(device: int, pool: Any) -> None:
     """Make a pool the device's current one, in all threads. Invalidates this thread's capture."""
     driver.ask("cuDeviceSetMemPool", device, pool)
+
+
+# -- memory for any stream, without a wait ---------------------------------------------------------
+
+
+def prepare(device: int) -> None:
+    """Make what ``allocate`` needs, before a capture that could forbid it."""
+    _source(device)
+
+
+def allocate(device: int, size: int) -> int:
+    """Return memory that every stream may use at once, and ``free`` takes back."""
+    source = _source(device)
+    if source is None:
+        return int(driver.ask("cuMemAlloc", size))
+    pool, stream = source
+    pointer = int(driver.ask("cuMemAllocFromPoolAsync", size, pool, stream))
+    driver.ask("cuStreamSynchronize", stream)
+    return pointer
+
+
+def free(device: int, pointer: int) -> None:
+    """Give memory back that nothing uses any more. Waits for no work, if the device has pools.
+
+    ``cuMemFree`` would wait for the whole device.
+    """
+    source = _source(device)
+    if source is None:
+        driver.ask("cuMemFree", pointer)
+        return
+    _, stream = source
+    driver.ask("cuMemFreeAsync", pointer, stream)
+    driver.ask("cuStreamSynchronize", stream)  # the pool then gives it back to the device
+
+
+@functools.cache
+def _source(device: int) -> tuple[Any, int] | None:
+    """Return a pool and a stream without other work; None if the device has no pools.
+
+    The pool is for all devices that can reach the memory, as that of ``cuMemAlloc`` is.
+    """
+    supported = loader.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+    if not driver.ask("cuDeviceGetAttribute", supported, device):
+        return None
+    pool = create(device, keeps=0)
+    both = loader.cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    peers = [one for one in _peers(device) if driver.ask("cuDeviceCanAccessPeer", one, device)]
+    _give_access(pool, dict.fromkeys(peers, both))
+    return pool, driver.create_private_stream(device, nonblocking=True, priority=0)

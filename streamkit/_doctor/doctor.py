@@ -39,7 +39,7 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
     findings: list[Finding] = []
     driver = driver_check.look(findings)
     usable = None if findings else driver
-    broken = list(installed.load(progress)) if load else []
+    broken = list(installed.load(driver, progress)) if load else []
     installed.ask_loaded()
     findings += run_check("what is installed", lambda: installed.check(driver))
     findings += broken

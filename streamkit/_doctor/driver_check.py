@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit import errors
+from streamkit._base import installed
 from streamkit._cuda import driver, loader
-from streamkit._doctor.installed import NEWEST
 from streamkit._doctor.report import Driver
-from streamkit._queues import registry
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         if devices:
             driver.primary_context(driver.current_device())  # can anything run on it?
     except errors.BackendNotInstalledError:
-        bindings = registry.BY_NAME["cuda.bindings"]
+        line = installed.install_line("cuda.bindings", version // 1000)
         yield Finding(
             "no-cuda-python",
             "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported",
-            f"Install it: {bindings.install_line(min(version // 1000, NEWEST))}",
-            bindings.name,
+            f"Install it: {line}",
+            "cuda.bindings",
         )
     except errors.NoDeviceError:
         yield _no_device(version)
@@ -95,6 +95,12 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
 
 
 def _no_device(version: int) -> Finding:
+    if sys.platform == "darwin":
+        return Finding(
+            "no-driver",
+            "there is no CUDA driver: CUDA does not exist on macOS",
+            "Nothing: host streams run the same program. For a GPU, use Linux.",
+        )
     if not version:
         return Finding(
             "no-driver",

@@ -9,9 +9,11 @@ import re
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from streamkit._base import installed
+from streamkit._base.installed import CPU, Package, major_of
+from streamkit._base.library import NEWEST, OLDEST
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._doctor.report import Library
 from streamkit._queues import registry
@@ -19,18 +21,11 @@ from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from importlib.metadata import Distribution
 
-    from streamkit._base.library import Library as Row
     from streamkit._doctor.report import Driver, Standing
 
     Progress = Callable[[str, int, int], object]
 
-CPU = "cpu"
-NEWEST = 13
-"""The newest major version of CUDA for which there are builds."""
-
-_OLDEST = 12
 _OTHERS_NAME = "streamkit"  # another project, whose package has our name too
 _ROWS = {row.name: row for row in registry.LIBRARIES}
 VARIABLES = (
@@ -50,31 +45,6 @@ class TellsCuda(Protocol):
         """Return the CUDA that it is built for."""
 
 
-class Package(NamedTuple):
-    """One installed distribution."""
-
-    name: str
-    version: str
-    cuda: str | None
-    """The CUDA it is built for; "cpu" if for none, None if it does not say."""
-    module: str
-
-
-def replacement(package: Package | None, library: str, major: int) -> str:
-    """Return how to have a build for that CUDA, and not the one that is here, if one is."""
-    row = _ROWS.get(library)
-    if row is None:  # a plugin's
-        return f"install a build of {library} for CUDA {major}"
-    first = f"pip uninstall {package.name}, then " if package is not None else ""
-    last = f" from an index of CUDA {major} builds" if row.index_sets_cuda else ""
-    return f"{first}{row.install_line(major)}{last}"
-
-
-def newest(driver: Driver | None) -> int:
-    """Return the newest major of CUDA for which there are builds, and which the driver serves."""
-    return NEWEST if driver is None else min(_major(driver.cuda), NEWEST)
-
-
 @dataclass(frozen=True)
 class Installed:
     """What is installed here, by library."""
@@ -92,15 +62,9 @@ class Installed:
     @classmethod
     def read(cls) -> Installed:
         """Return what is installed, and the variables that are set."""
-        found = _distributions()
-        packages: dict[str, Package] = {}
-        variants: dict[str, list[str]] = {}
-        for row in registry.LIBRARIES:
-            pattern = row.variants or row.distribution
-            variants[row.name] = sorted(name for name in found if re.fullmatch(pattern, name))
-            for name in variants[row.name][:1]:
-                version, cuda = found[name].version, _cuda_of(row, name, found[name])
-                packages[row.name] = Package(name, version, cuda, row.module)
+        found = installed.distributions()
+        packages = installed.packages(found)
+        variants = {row.name: installed.variants(row, found) for row in registry.LIBRARIES}
         for entry in importlib.metadata.entry_points(group=registry.ENTRY_POINTS):
             if entry.dist is not None:
                 packages[entry.name] = Package(
@@ -114,7 +78,7 @@ class Installed:
             frozenset(registry.loaded()),
         )
 
-    def load(self, progress: Progress) -> Iterator[Finding]:
+    def load(self, driver: Driver | None, progress: Progress) -> Iterator[Finding]:
         """Import every installed library; one that cannot be is a finding."""
         for done, (name, package) in enumerate(self.packages.items()):
             progress(f"import {name}", done, len(self.packages))
@@ -127,8 +91,7 @@ class Installed:
                     "cannot-be-imported",
                     f"{name} {package.version} is installed and cannot be imported: "
                     f"{type(error).__name__}: {error}",
-                    f"Install it again: pip install --force-reinstall "
-                    f"'{package.name}=={package.version}'",
+                    f"Install it again: {self.replacement(name, driver)}",
                     name,
                 )
 
@@ -170,6 +133,15 @@ class Installed:
     def _is_on(self, switch: str | None) -> bool:
         return switch is not None and bool(_number(self.environment.get(switch, "0")))
 
+    def replacement(self, library: str, driver: Driver | None) -> str:
+        """Return how to have a build that fits the others and the driver, and not this one."""
+        package = self.packages.get(library)
+        others = {name: found for name, found in self.packages.items() if name != library}
+        major = installed.cuda_in_use(others, 0 if driver is None else major_of(driver.cuda))
+        if library in _ROWS:
+            return installed.replacement(_ROWS[library], package, major or NEWEST)
+        return f"a build of {library} for CUDA {major or NEWEST}"
+
     # -- what is wrong with it ----------------------------------------------------------------
 
     def check(self, driver: Driver | None) -> Iterator[Finding]:
@@ -183,22 +155,21 @@ class Installed:
             )
         for library, names in self.variants.items():
             if len(names) > 1:
-                row = _ROWS[library]
+                one = self.replacement(library, driver).partition(", then ")[2]
                 yield Finding(
                     f"two-{library}s",
                     f"{' and '.join(names)} are installed together, in one folder",
-                    f"pip uninstall {' '.join(names)}, then install the one for your CUDA: "
-                    f"{row.install_line(NEWEST)} ({row.extra_for(_OLDEST)} for CUDA {_OLDEST})",
+                    f"pip uninstall {' '.join(names)}, then {one}",
                     library,
                 )
         if driver is not None and driver.devices and "cuda.core" in self.missing:
             yield Finding(
                 "no-cuda-python",
                 "cuda.core, through which streams wait for each other, is not installed",
-                f"Install it: {_ROWS['cuda.core'].install_line(newest(driver))}",
+                f"Install it: {self.replacement('cuda.core', driver)}",
                 "cuda.core",
             )
-        yield from self._too_old()
+        yield from self._too_old(driver)
         yield from self._builds(driver)
         yield from self._switches()
         if self.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
@@ -209,7 +180,7 @@ class Installed:
                 "Unset it, unless you look for the kernel that fails.",
             )
 
-    def _too_old(self) -> Iterator[Finding]:
+    def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
         for name, package in self.packages.items():
             oldest = _ROWS[name].oldest if name in _ROWS else ()
             number = re.match(r"\d+(\.\d+)*", package.version)
@@ -218,49 +189,50 @@ class Installed:
                 yield Finding(
                     "old-library",
                     f"{name} {package.version} is older than StreamKit can serve ({wanted})",
-                    f"pip install --upgrade '{package.name}>={wanted}'",
+                    self.replacement(name, driver),
                     name,
                 )
 
     def _builds(self, driver: Driver | None) -> Iterator[Finding]:
         """Yield builds for no CUDA, for one that the driver does not serve, or for several."""
         majors: dict[str, int] = {}
-        served = 0 if driver is None else _major(driver.cuda)
-        instead = f", or install a build for CUDA {served}" if served >= _OLDEST else ""
+        served = 0 if driver is None else major_of(driver.cuda)
         for name, package in self.packages.items():
             if package.cuda == CPU:
                 yield Finding(
                     f"{name}-cpu",
                     f"{name} {package.version} is built without CUDA, and has no streams to share",
-                    f"{replacement(package, name, newest(driver))}.",
+                    self.replacement(name, driver),
                     name,
                 )
             elif package.cuda is not None:
-                major = majors[name] = _major(package.cuda)
+                major = major_of(package.cuda)
+                if not _ROWS[name].carries_cuda:
+                    majors[name] = major
                 if driver is not None and major > served:
+                    row = _ROWS[name]
+                    instead = f", or {installed.replacement(row, package, served)}"
                     yield Finding(
                         "driver-older-than-runtime",
                         f"{name} {package.version} is built for CUDA {package.cuda}, and "
                         f"the driver serves CUDA {driver.cuda}",
-                        f"Update the NVIDIA driver{instead}.",
+                        "Update the NVIDIA driver" + (instead if served >= OLDEST else ""),
                         name,
                     )
         if len(set(majors.values())) > 1:
-            yield self._several(majors, newest(driver))
+            yield self._several(majors, installed.cuda_in_use(self.packages, served) or NEWEST)
 
-    def _several(self, majors: Mapping[str, int], most: int) -> Finding:
-        choice = {name: major for name, major in majors.items() if major <= most} or majors
-        # What has its own distribution for each CUDA is the smallest to install again.
-        kept = [major for name, major in choice.items() if not _ROWS[name].variants]
-        wanted = kept[0] if kept else max(choice.values())
+    def _several(self, majors: Mapping[str, int], wanted: int) -> Finding:
         others = [name for name, major in majors.items() if major != wanted]
         built = ", ".join(f"{name} for {self.packages[name].cuda}" for name in majors)
-        lines = "; ".join(replacement(self.packages[name], name, wanted) for name in others)
+        lines = "; ".join(
+            installed.replacement(_ROWS[name], self.packages[name], wanted) for name in others
+        )
         return Finding(
             "cuda-majors",
             f"the libraries are built for different majors of CUDA ({built}), and each needs its "
             "own copies of CUDA's libraries",
-            f"Install builds of one major: {lines}.",
+            f"Install builds of one major: {lines}",
         )
 
     def _switches(self) -> Iterator[Finding]:
@@ -298,40 +270,8 @@ class Installed:
             )
 
 
-def _major(cuda: str) -> int:
-    return int(cuda.partition(".")[0])
-
-
 def _number(value: str) -> int | None:
     try:
         return int(value)
     except ValueError:
         return None
-
-
-def _distributions() -> dict[str, Distribution]:
-    """Return what is installed, by normalised name; of two on the path the first, as imports."""
-    found: dict[str, Distribution] = {}
-    for distribution in importlib.metadata.distributions():
-        try:
-            name, version = distribution.name, distribution.version
-        except Exception:  # noqa: BLE001, S112 - a folder that pip left half removed names nothing
-            continue
-        if isinstance(name, str) and isinstance(version, str):
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution)
-    return found
-
-
-def _cuda_of(row: Row, name: str, distribution: Distribution) -> str | None:
-    """Return the CUDA that a distribution is built for, where its name or files say so."""
-    if row.cuda is None:
-        return None
-    text = f"{name}=={distribution.version}"
-    if row.cuda_file is not None:
-        try:
-            path = Path(str(distribution.locate_file(row.cuda_file)))
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return CPU if distribution.version.endswith("+cpu") else None
-    built = re.search(row.cuda, text)
-    return built and (built[1] or CPU)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.adapter import traits_of
+from streamkit._base.installed import CPU
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
-from streamkit._doctor.installed import CPU, newest, replacement
 from streamkit._doctor.report import Standing, run_check
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
@@ -20,7 +20,7 @@ from streamkit.protocols import CurrentStream, Diagnoses, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from streamkit._doctor.installed import Installed, Package
+    from streamkit._doctor.installed import Installed
     from streamkit._doctor.report import Driver
     from streamkit.protocols import Adapter, Traits
 
@@ -94,9 +94,20 @@ class _OnDevice:
             except NoDeviceError as error:
                 package = self.installed.packages.get(name)
                 if package is None or package.cuda != CPU:  # else that is a finding already
-                    yield _no_cuda(name, error, package, self.served)
+                    yield self._no_cuda(name, error)
         if isinstance(adapter, Diagnoses):
             yield from adapter.diagnose()
+
+    def _no_cuda(self, name: str, error: NoDeviceError) -> Finding:
+        reason = f": {error.__cause__}" if error.__cause__ else ""
+        count = len(self.served.devices)
+        return Finding(
+            "no-cuda",
+            f"{name} cannot use CUDA, and the driver has {count} device(s){reason}",
+            "CUDA_VISIBLE_DEVICES can be the reason, if it was set after Python had started. Else "
+            f"have a build for this driver: {self.installed.replacement(name, self.served)}",
+            name,
+        )
 
     def _captures(self) -> Iterator[Finding]:
         """Yield the captures that are open on queues which are surely alive."""
@@ -208,15 +219,3 @@ def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
             stream: CudaStream[Any] = scope.stream
             return stream
     return None
-
-
-def _no_cuda(name: str, error: NoDeviceError, package: Package | None, served: Driver) -> Finding:
-    reason = f": {error.__cause__}" if error.__cause__ else ""
-    instead = replacement(package, name, newest(served))
-    return Finding(
-        "no-cuda",
-        f"{name} cannot use CUDA, and the driver has {len(served.devices)} device(s){reason}",
-        f"Have a build for this driver: {instead}. If it was set after Python had started, "
-        "CUDA_VISIBLE_DEVICES can be the reason.",
-        name,
-    )

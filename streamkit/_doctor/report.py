@@ -1,7 +1,9 @@
-"""What the doctor reports, as data, and how a check comes to be a part of it."""
+"""What the doctor reports, as data and as text, and how a check comes to be a part of it."""
 
 from __future__ import annotations
 
+import html
+import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Library:
     """Its current stream; None if it is not loaded, or has no current stream or no CUDA."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DoctorReport:
-    """What is here, and what is wrong with it."""
+    """What is here, and what is wrong with it; ``print`` shows it as text, a notebook too."""
 
     python: str
     streamkit: str
@@ -76,6 +78,21 @@ class DoctorReport:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    def show(self) -> None:
+        """Print the report."""
+        # what the terminal cannot show is written out
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(str(self).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __repr__(self) -> str:
+        return f"<streamkit doctor report: {_counted(self)}>"
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:
@@ -100,3 +117,73 @@ def run_check(
         text = f"{what} cannot be examined: {type(error).__name__}: {error}"
         found.append(Finding("cannot-be-asked", text, remedy, library))
     return found
+
+
+# -- as plain text, whose lines can be copied --------------------------------------------------
+
+
+def _lines(report: DoctorReport) -> Iterator[str]:
+    """Yield the driver, the libraries, their current streams, the findings, and the verdict."""
+    yield f"StreamKit {report.streamkit}, Python {report.python}"
+    yield _driver(report.driver)
+    for name, value in report.environment.items():
+        yield f"{name}={value}"
+    rows = [
+        (
+            one.name or "?",
+            one.version or "?",
+            one.cuda or "",
+            "yes" if one.loaded else "no",
+            one.handle_0,
+        )
+        for one in report.libraries
+    ]
+    yield from _table(("library", "version", "CUDA", "loaded", "handle 0"), rows)
+    streams = [
+        (one.name, *_cells(one.current)) for one in report.libraries if one.current is not None
+    ]
+    yield from _table(("current stream", "device", "id", "handle", "context", "kind"), streams)
+    if report.missing:
+        yield f"Not installed: {', '.join(report.missing)}"
+    for number, finding in enumerate(report.findings, 1):
+        yield ""
+        yield f"{number}. {finding.code}: {finding.what}"
+        yield f"   {finding.remedy}"
+    yield ""
+    yield _counted(report) if report.findings else "OK: nothing wrong was found"
+
+
+def _counted(report: DoctorReport) -> str:
+    """Return how many findings a report has, in words."""
+    count = len(report.findings)
+    return f"{count} finding{'' if count == 1 else 's'}"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table with empty lines around it; nothing if it has no rows."""
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    yield ""
+    for row in (headings, ["-" * width for width in widths], *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+    yield ""
+
+
+def _driver(driver: Driver | None) -> str:
+    if driver is None:
+        return "No CUDA driver"
+    release = f" {driver.release}" if driver.release else ""
+    devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
+    return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
+
+
+def _cells(stream: Standing) -> tuple[str, ...]:
+    return (
+        stream.device,
+        "?" if stream.id is None else str(stream.id),
+        f"{stream.handle:#x}",
+        "primary" if stream.primary else f"{stream.context:#x}",
+        f"{stream.kind}, captures" if stream.capturing else stream.kind,
+    )

@@ -56,7 +56,9 @@ def capture(
     to keep, or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which
     threads' unsafe calls, such as allocations of CUDA's own, break the capture.
 
-    Run the block once before: what a library makes at its first use is illegal inside.
+    Run the block once before: what a library makes at its first use is illegal inside. With torch,
+    the first capture of a process or thread waits until the GPU is idle, and Python with it: where
+    that matters, capture once before there is long work.
 
     Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
     outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
@@ -87,6 +89,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
+    context = stream.context  # now, because the block can close the stream
     kept: list[object] = []
     graph = CudaGraph(stream, kept)
     held: list[Any] = []
@@ -117,6 +120,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
                     if explained is None:
                         raise
                     raise explained from error
+        disposal.free_deferred(adapters, context)
     finally:
         disposal.sweep()
 
@@ -151,11 +155,15 @@ class _Parts:
         checks.check_nobody_left(self._stream, libraries)
 
     def end(self, held: list[Any]) -> OwnedGraph:
-        """End a whole capture; return its graph, which holds ``held`` and what the parts give."""
+        """End a whole capture; return its graph, which holds the pools in ``held`` and the rest."""
+        pools = len(held)
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]
-        return OwnedGraph(self._first.end(), self._library, held, self._queue.context)
+        executable = self._first.end()
+        graph = OwnedGraph(executable, self._library, self._queue, tuple(held[:pools]))
+        graph.held.extend(held[pools:])
+        return graph
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is the block's own error."""

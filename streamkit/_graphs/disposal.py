@@ -3,6 +3,7 @@
 What a graph holds must outlast its last run. And much of what destroys memory is illegal in the
 thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
 graphs wait here for the next capture, launch or end of a graph, or the next look at what was kept.
+Memory of a library's pool waits longer: for what the queues had been given when the graph ended.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
 from streamkit._graphs import checks
-from streamkit._queues import active_captures, keepalive
+from streamkit._queues import active_captures, identity, keepalive, registry
+from streamkit._scopes import loaded_libraries
+from streamkit.protocols import DefersFrees, JoinsCapture, Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from streamkit.protocols import CapturedGraph
+    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols import Adapter, CapturedGraph
 
 
 class OwnedGraph:
@@ -29,23 +34,52 @@ class OwnedGraph:
     """The event after it."""
     last_queue: int | tuple[int, int, int] | None = None
     """The id of the queue that was given the last launch."""
+    _is_destroyed = False
 
     def __init__(
-        self, executable: CapturedGraph, library: str | None, held: list[Any], context: int
+        self,
+        executable: CapturedGraph,
+        library: str | None,
+        queue: QueueRecord,
+        pools: tuple[object, ...],
     ) -> None:
         self.executable = executable
         self.library = library  # whose streams ``launch`` takes; None for handles
-        self.held = held
-        self.context = context
+        self.context, self._device = queue.context, queue.device
+        self.held: list[Any] = []
+        self._pools = pools
 
-    def close(self) -> None:
-        """Destroy the graph, then let go of what it used."""
-        self.executable.close()
+    def end(self) -> bool:
+        """Destroy the graph, then let go of what it used; False if that cannot be done now."""
+        if self.last_launch is not None and not self.last_launch.done:
+            return False
+        if not self._is_destroyed:
+            self.executable.close()
+            self._is_destroyed = True
         self.held = []
+        for queue in _readers(self._device) if self._pools else ():
+            # its work may read an array of the pool that nobody holds any more
+            keepalive.keep(queue, queue, self._pools)
+        self._pools = ()
+        return True
+
+
+def _readers(device: int) -> Iterator[QueueRecord]:
+    """Yield the device's queues that may have been given work with a graph's memory."""
+    for queue in identity.living():
+        is_here = queue.thread is None and queue.device == device
+        if is_here and queue.handle > LEGACY and identity.is_alive(queue):
+            yield queue
+    yield identity.identify(Queue(LEGACY, device))
+    for library in loaded_libraries.found_so_far():
+        native = library.current(device)
+        found, adapter = registry.extract(native)
+        if found.handle > LEGACY:
+            yield identity.identify(found, adapter, native)
 
 
 waiting: deque[OwnedGraph] = deque()
-"""Those to destroy. A deque, because its append needs no lock."""
+"""Those to end. A deque, because its append needs no lock."""
 
 
 def dispose(graph: OwnedGraph) -> None:
@@ -65,14 +99,16 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             return
         stays = True
         try:
-            # what can fail here is a broken context, which every other call reports
-            with contextlib.suppress(Exception), driver.beside_captures():
-                has_run = graph.last_launch is None or graph.last_launch.done
-                # a library's calls leave its device current, and torch looks at captures there
-                with driver.ensure_context(graph.context):
-                    if has_run and not checks.a_library_captures_here():
-                        graph.close()
-                        stays = False
+            # what can fail here is a broken context, which every other call reports, or a queue
+            # that captures; a library's calls leave its device current, where torch looks at
+            # captures
+            with (
+                contextlib.suppress(Exception),
+                driver.beside_captures(),
+                driver.ensure_context(graph.context),
+            ):
+                if not checks.a_library_captures_here():
+                    stays = not graph.end()
         finally:
             if stays:
                 waiting.append(graph)
@@ -80,3 +116,18 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
 
 
 keepalive.add_sweep(sweep)
+
+
+def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
+    """Let libraries free what they kept because of captures and graphs, right after a capture.
+
+    Not later: CUDA gives the addresses of a graph that never ran to the next graph. Once that one
+    has run, a late free would take its memory.
+    """
+    if active_captures.any_goes_on() or not driver.is_usable():
+        return
+    with driver.beside_captures(), driver.in_context(context):
+        if not checks.a_library_captures_here():
+            for adapter in adapters:
+                if isinstance(adapter, JoinsCapture) and isinstance(adapter, DefersFrees):
+                    adapter.free_deferred()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import messages, trace
+from streamkit._base import arguments, messages, other_names, trace
 from streamkit._base.static_protocol import Concrete
-from streamkit._host.work_queue import Mark
+from streamkit._queues import registry
 from streamkit.protocols import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._host.work_queue import WorkQueue
+    from streamkit._host.work_queue import Mark
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
@@ -24,8 +24,11 @@ def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     )
 
 
+@other_names.answer(other_names.OF_EVENTS)
 class HostEvent(Event, metaclass=Concrete):
     """A point of a host queue. Safe to use from any thread."""
+
+    __slots__ = "__weakref__", "_closed", "_mark", "_source", "_timing"
 
     def __init__(self, *, timing: bool = False) -> None:
         self._mark: Mark | None = None
@@ -38,12 +41,10 @@ class HostEvent(Event, metaclass=Concrete):
             raise messages.closed(self)
         return self._mark
 
-    def _record(self, queue: WorkQueue, source: Callable[[], object]) -> Mark:
-        """Return a new point, for the queue to reach; the event is this one from now on."""
-        self._live()
+    def _record(self, mark: Mark, source: Callable[[], object]) -> None:
+        """Be this point, which its queue is to reach, from now on."""
         self._source = source
-        self._mark = mark = Mark(queue)
-        return mark
+        self._mark = mark
 
     @property
     def handle(self) -> NoReturn:
@@ -77,6 +78,8 @@ class HostEvent(Event, metaclass=Concrete):
         still raises it too. An error that a wait raised before the record is not raised again.
         """
         mark = self._live()
+        if timeout is not None:
+            arguments.check_timeout(timeout, self)
         with trace.note(self._source(), "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout) and timeout is not None:
                 messages.raise_timeout(self, timeout)
@@ -105,8 +108,9 @@ class HostEvent(Event, metaclass=Concrete):
             raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
         return mark
 
-    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the protocol names the argument
+    def to(self, library: str) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA event behind it."""
+        registry.check_name(library)
         raise no_cuda(self, "an event of another library")
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import arguments
 from streamkit._host import work_queue
 from streamkit._host.work_queue import Mark, Wait, WorkQueue
 from streamkit._waiting import callbacks
@@ -20,28 +21,27 @@ class After:
 
     def __init__(self, name: str) -> None:
         self._calls = callbacks.SerialCalls()
-        self._queue = WorkQueue(f"{name}-then")  # an engine treats it as a stream
+        self._queue = WorkQueue(f"{name}-then", f"{name}-then")  # an engine treats it as a stream
 
     def add(
         self,
         put: Callable[[Item], object],
         mark: Mark,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        function: Callable[[], Any],
+        what: object,
     ) -> Future[Any]:
-        """Have ``fn`` called when the mark is reached, which ``put`` queues; return its future."""
+        """Have it called when the mark is reached, which ``put`` queues; return its future."""
         if work_queue.has_engine():
             end = Mark(self._queue)
-            call = callbacks.Call(fn, args, kwargs, future=_EngineFuture(end))
+            call = callbacks.Call(function, what, future=_EngineFuture(end))
             put(mark)
-            for item in (Wait(mark), lambda: call.run(mark.error), end):
+            for item in (Wait(mark), lambda: call.run(mark.failure), end):
                 self._queue.put(item)
             return call.future
-        call = callbacks.Call(fn, args, kwargs)
+        call = callbacks.Call(function, what)
         try:
             callbacks.reserve(call)
-            mark.tell(lambda: self._calls.add(call, mark.error))
+            mark.tell(lambda: self._calls.add(call, mark.failure))
             put(mark)
         except BaseException:
             call.drop()
@@ -60,10 +60,12 @@ class _EngineFuture(callbacks.Outcome):
         return self._end.done or super().done()
 
     def result(self, timeout: float | None = None) -> Any:
+        arguments.check_timeout(timeout, self)
         self._end.wait(timeout)
         return super().result(timeout and 0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        arguments.check_timeout(timeout, self)
         self._end.wait(timeout)
         return super().exception(timeout and 0)
 

@@ -7,17 +7,20 @@ that entered runs the body, so what that thread gives to the stream meanwhile ru
 
 from __future__ import annotations
 
+import functools
 import itertools
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import messages, trace
+from streamkit._base import arguments, messages, other_names, trace
 from streamkit._base.locks import new_lock
 from streamkit._base.static_protocol import Concrete
+from streamkit._base.uncollected import Failure, Submitted
 from streamkit._host.event import HostEvent, no_cuda
-from streamkit._host.work_queue import Mark, Turn, Wait, WorkQueue
+from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
 from streamkit._queues import keepalive, registry
 from streamkit._scopes import open_scopes
 from streamkit.protocols import Event, Stream
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamkit._host.futures import After
     from streamkit._host.work_queue import Item
+    from streamkit.protocols import EventLike, StreamLike
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -38,13 +42,17 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
+@other_names.answer(other_names.OF_STREAMS)
 class HostStream(Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread.
     """
 
-    _after: After | None = None  # the functions given to ``then``, made at its first use
+    __slots__ = (
+        "__weakref__", "_after", "_closed", "_id", "_kept", "_name", "_nonblocking", "_owned",
+        "_thread", "_work",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,8 +68,11 @@ class HostStream(Stream, metaclass=Concrete):
         self._owned = owned
         self._thread = thread  # whose per-thread default queue it is
         self._closed = False
-        self._work = WorkQueue(f"streamkit-{self._id}")
+        self._work = WorkQueue(
+            f"streamkit-{self._id}", f"host stream {self._id}" + (f" {name!r}" if name else "")
+        )
         self._kept = keepalive.KeepAliveList()
+        self._after: After | None = None  # the functions given to ``then``, made at its first use
 
     @property
     def handle(self) -> NoReturn:
@@ -72,8 +83,9 @@ class HostStream(Stream, metaclass=Concrete):
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
         raise no_cuda(self, "a handle")
 
-    def to(self, library: str) -> NoReturn:  # noqa: ARG002 - the protocol names the argument
+    def to(self, library: str) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
+        registry.check_name(library)
         raise no_cuda(self, "a stream of another library")
 
     @property
@@ -164,27 +176,16 @@ class HostStream(Stream, metaclass=Concrete):
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue ``fn(*args, **kwargs)``; its error is raised by all that waits for it.
 
-        If nothing does, by the next ``sync``. It returns no value: results travel in arrays.
+        If nothing does, by the next ``sync``. An error that nothing can raise any more is reported
+        through ``sys.unraisablehook``, at the latest when the program ends. That end waits for the
+        work, until a Ctrl-C. It returns no value: results travel in arrays.
         """
         self._check_open()
+        if not callable(fn):
+            raise arguments.not_callable(fn, self, "submit")
+        what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         step = trace.note(self, "function", fn)
-
-        def call() -> None:
-            key = object()
-            open_scopes.push(_HostScope(self, key))
-            try:
-                try:
-                    with step:
-                        fn(*args, **kwargs)
-                finally:
-                    open_scopes.leave(key)
-            except BaseException as error:  # whoever waits raises it
-                here = threading.current_thread()
-                if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
-                    raise  # a Ctrl-C, which only the main thread gets
-                self._work.first.set(error)
-
-        self._put(call)
+        self._put(_Call(what, self, step, functools.partial(fn, *args, **kwargs)))
 
     def keep(self, *objects: object) -> None:
         """Keep the objects alive until all work submitted so far has run; never blocks."""
@@ -216,7 +217,7 @@ class HostStream(Stream, metaclass=Concrete):
         open_scopes.leave(self)
 
     def record(
-        self, event: object = None, *, timing: bool = False, external: bool = False
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> HostEvent:
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         self._check_open()
@@ -229,12 +230,14 @@ class HostStream(Stream, metaclass=Concrete):
             target = event
         else:
             raise _not_on_host(self, event)
-        mark = target._record(self._work, weakref.ref(self))  # noqa: SLF001 - the class is public
+        target._live()
+        mark = Mark(self._work)
         self._put(mark)
+        target._record(mark, weakref.ref(self))  # noqa: SLF001 - the class is public
         trace.note(self, "record", "record", mark)
         return target
 
-    def wait(self, other: object, *, external: bool = False) -> None:
+    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
         """Let later work run after another host stream or event. See ``Stream``.
 
         Inside ``with s:`` it blocks: the body is the queue's running item.
@@ -268,6 +271,8 @@ class HostStream(Stream, metaclass=Concrete):
         one ended; later waits do not.
         """
         self._check_open()
+        if timeout is not None:
+            arguments.check_timeout(timeout, self)
         with trace.note(self, "synchronisation", "sync"):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout) and timeout is not None:
@@ -299,17 +304,22 @@ class HostStream(Stream, metaclass=Concrete):
         too, and ``sync`` still raises it.
         """
         self._check_open()
+        if not callable(fn):
+            raise arguments.not_callable(fn, self, "then")
         from streamkit._host import futures  # noqa: PLC0415 - slow to import, and seldom needed
 
         with _lock:
             after = self._after = self._after or futures.After(self._work.name)
-        future: Future[T] = after.add(self._put, Mark(self._work), fn, args, kwargs)
+        what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
+        call = functools.partial(fn, *args, **kwargs)
+        future: Future[T] = after.add(self._put, Mark(self._work), call, what)
         return future
 
     def close(self) -> None:
         """Give up the stream; returns at once, and what was submitted still runs."""
-        if self._owned:
+        if self._owned and not self._closed:
             self._closed = True
+            self._work.give_up()
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a queue is not copied and not sent to another process."""
@@ -319,6 +329,47 @@ class HostStream(Stream, metaclass=Concrete):
         name = f" {self._name!r}" if self._name else ""
         state = " closed" if self._closed else " default" if not self._owned else ""
         return f"<streamkit.HostStream{name} cpu id={self._id}{state}>"
+
+
+class _Call(Function):
+    """A submitted function. It keeps nothing once it is called, for an error's frames keep it."""
+
+    __slots__ = ("_call", "_step", "_stream")
+
+    def __init__(
+        self,
+        what: Submitted,
+        stream: HostStream,
+        step: AbstractContextManager[None],
+        call: Callable[[], object],
+    ) -> None:
+        super().__init__(what)
+        self._stream: HostStream | None = stream
+        self._step = step
+        self._call: Callable[[], object] | None = call
+
+    def __call__(self) -> None:
+        """Call the function inside a scope of its stream; its error is the queue's."""
+        stream, call = self._stream, self._call
+        self._stream = self._call = None
+        if stream is None or call is None:
+            return
+        queue = stream._work  # noqa: SLF001 - of this module
+        key = object()
+        open_scopes.push(_HostScope(stream, key))
+        try:
+            try:
+                with self._step:
+                    call()
+            finally:
+                open_scopes.leave(key)
+        except BaseException as error:  # whoever waits raises it
+            here = threading.current_thread()
+            if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+                raise  # a Ctrl-C, which only the main thread gets
+            queue.first.set(Failure(error, self.what))
+        finally:
+            del stream, call, queue
 
 
 class _HostScope:

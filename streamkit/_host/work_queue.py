@@ -3,12 +3,15 @@
 An engine can run the items of all queues instead of worker threads: that of
 ``streamkit.testing.adversarial``. In a forked child all queues begin empty: what they had runs in
 the parent, which has the threads.
+
+Threads that wait for one another in a circle would hang, which streams of CUDA never do. So the
+queue that one of them holds goes on, until that thread waits no more and has its turn again. A
+queue cannot go on past a function that runs: if all of them run functions, one gets ScopeError.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from abc import abstractmethod
@@ -17,10 +20,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
+from streamkit._base import ending, forks, uncollected
+from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
+from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from streamkit._base.uncollected import Failure, Submitted
 
     Item = Callable[[], None]
 
@@ -80,10 +88,84 @@ def drain() -> None:
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
 
 
-def _wait(event: threading.Event, timeout: float | None = None) -> bool:
-    if timeout is not None:
-        timeout = min(timeout, _LONGEST)
-    return event.wait(timeout) if _engine is None else _engine.wait(event, timeout)
+class _Blocked:
+    """A thread that waits for a point of a queue."""
+
+    __slots__ = ("error", "event", "outer", "queue", "suspended", "timeout")
+
+    def __init__(
+        self,
+        event: threading.Event,
+        queue: WorkQueue,
+        timeout: float | None,
+        outer: _Blocked | None,
+    ) -> None:
+        self.event, self.queue, self.timeout = event, queue, timeout
+        self.outer = outer  # its wait that a signal's handler interrupted, which waits too
+        self.suspended: list[Turn] = []  # that it must have again before it goes on
+        self.error: ScopeError | None = None
+
+
+_blocked: dict[int, _Blocked] = {}
+_circles = new_lock()
+
+
+def _wait(event: threading.Event, queue: WorkQueue, timeout: float | None = None) -> bool:
+    """Block until the queue sets the event, for this thread; False after ``timeout`` seconds."""
+    thread = threading.get_ident()
+    blocked = _Blocked(event, queue, timeout, _blocked.get(thread))
+    try:
+        with _circles:
+            _blocked[thread] = blocked
+            _open_circle(thread)
+        reached = event.wait(None if timeout is None else min(timeout, _LONGEST))
+    finally:
+        try:
+            _unblock(thread, blocked)
+        except BaseException:  # an interrupt
+            _unblock(thread, blocked)
+            raise
+    if blocked.error is not None:
+        raise blocked.error
+    for turn in blocked.suspended:
+        turn.begin_again()
+    return reached
+
+
+def _unblock(thread: int, blocked: _Blocked) -> None:
+    """Note that a thread waits no more; a second time is nothing."""
+    with _circles:
+        if blocked.outer is not None:
+            _blocked[thread] = blocked.outer
+        else:
+            _blocked.pop(thread, None)
+
+
+def _open_circle(thread: int) -> None:
+    """Let one of the queues go on if a thread that begins to wait would wait for itself."""
+    circle: list[_Blocked] = []
+    blocked = _blocked.get(thread)
+    while blocked is not None and not blocked.event.is_set() and len(circle) < len(_blocked):
+        circle.append(blocked)
+        if blocked.queue.thread == thread:
+            break
+        blocked = _blocked.get(blocked.queue.thread)
+    else:
+        return
+    if any(blocked.queue.suspend_turn() for blocked in circle):
+        return
+    if all(blocked.timeout is None for blocked in circle):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        text = "; ".join(
+            f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
+            for blocked in circle
+        )
+        waiting = next(_blocked[one.queue.thread] for one in circle if one.queue.function)
+        waiting.error = ScopeError(
+            f"functions of host streams wait for one another, and none could end: {text}. Order "
+            "the streams with a.wait(b), outside of the functions."
+        )
+        waiting.event.set()
 
 
 class FirstError:
@@ -92,29 +174,25 @@ class FirstError:
     One thread at a time sets it: the one that runs the queue's item.
     """
 
-    __slots__ = ("_trace", "error")
+    __slots__ = ("failure",)
 
     def __init__(self) -> None:
-        self.error: BaseException | None = None
+        self.failure: Failure | None = None
 
-    def set(self, error: BaseException) -> None:
-        """Note an error; nothing if there is one already."""
-        if self.error is None:
-            self._trace = error.__traceback__
-            self.error = error
-
-    def again(self) -> BaseException | None:
-        """Return the error as it was raised: each ``raise`` adds to the traceback it finds."""
-        return None if self.error is None else self.error.with_traceback(self._trace)
+    def set(self, failure: Failure) -> None:
+        """Note an error; nothing if there is one already, and then nobody will be told of it."""
+        if self.failure is None:
+            self.failure = failure
 
 
 class Mark:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("_failed", "_forks", "_tells", "first", "reached", "time_ns")
+    __slots__ = ("_failed", "_forks", "_queue", "_tells", "first", "reached", "time_ns")
 
     def __init__(self, queue: WorkQueue) -> None:
         self.first = queue.first  # the queue may have another one when this is reached
+        self._queue: WorkQueue | None = queue  # until it is reached
         self._failed = False
         self.reached: threading.Event = threading.Event()
         self.time_ns: int = 0
@@ -124,7 +202,8 @@ class Mark:
     def __call__(self) -> None:
         """Be reached, as an item of the queue."""
         self.time_ns = time.perf_counter_ns()
-        self._failed = self.first.error is not None
+        self._failed = self.first.failure is not None
+        self._queue = None
         self.reached.set()
         self._tell()
 
@@ -149,18 +228,21 @@ class Mark:
                 call = self._tells.pop(0)
             except IndexError:  # another thread took it
                 return
-            call()
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - the others have to be told too
+                uncollected.report(error, "what was to be told that a host stream has run")
 
     @property
-    def error(self) -> BaseException | None:
+    def failure(self) -> Failure | None:
         """The first error before it, if no wait has raised it by then; None until reached."""
-        return self.first.again() if self._failed else None
+        return self.first.failure if self._failed else None
 
     def raise_error(self) -> None:
-        """Raise ``error``, if there is one, each time."""
-        error = self.error
-        if error is not None:
-            raise error
+        """Raise the error of ``failure``, if there is one, each time."""
+        failure = self.failure
+        if failure is not None:
+            raise failure.tell()
 
     @property
     def is_reached(self) -> bool:
@@ -176,7 +258,17 @@ class Mark:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is reached; False after ``timeout`` seconds."""
-        return self.is_reached or _wait(self.reached, timeout)
+        queue = self._queue
+        if self.is_reached or queue is None:
+            return True
+        if _engine is not None:
+            return _engine.wait(self.reached, timeout)
+        event = threading.Event()
+        forget = self.tell(event.set)
+        try:
+            return _wait(event, queue, timeout)
+        finally:
+            forget()
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
@@ -212,26 +304,59 @@ class Turn:
     def begin(self) -> None:
         """Join the queue, and wait until the queue reaches this item."""
         self._queue.put(self)
-        _wait(self.begun)
+        if _engine is not None:
+            _engine.wait(self.begun, None)
+        else:
+            _wait(self.begun, self._queue)
 
     def __call__(self) -> None:
-        """Let the other thread run, until it ends the turn."""
-        self.begun.set()
-        self._release.wait()
+        """Let the other thread run, until it ends the turn or is suspended."""
+        with _circles:  # or that thread could seem to wait for itself
+            self._queue.thread, self._queue.turn = self.thread, self
+            release = self._release
+            self.begun.set()
+        release.wait()
+
+    def suspend(self) -> None:
+        """Let the queue go on while the turn's thread is blocked."""
+        release = self._release
+        self.begun, self._release = threading.Event(), threading.Event()
+        _blocked[self.thread].suspended.append(self)
+        release.set()
+
+    def begin_again(self) -> None:
+        """Wait for the queue again, as its next item."""
+        self._queue.put_first(self)
+        _wait(self.begun, self._queue)
 
     def end(self) -> None:
         """Let the queue go on; after an interrupt, a second call does the rest."""
         if not self._release.is_set():
             self.over = True
+            self._queue.let_go(self)
             self._queue.end_item(self, self._forks)
             self._release.set()
+
+
+class Function:
+    """A submitted function as an item."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: Submitted) -> None:
+        self.what = what
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Call the function."""
 
 
 class WorkQueue:
     """Items run one after the other, by a thread that starts with the first and ends when idle."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, title: str) -> None:
+        self.name = name  # of its threads
+        self.title = title  # in messages
         self.first = FirstError()  # the one that no wait for the queue has raised
         self.begin()
         _queues.add(self)
@@ -241,6 +366,9 @@ class WorkQueue:
         self._items: deque[Item] = deque()
         self._lock = threading.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
+        self.function: Function | None = None  # the one that runs
+        self.turn: Turn | None = None  # that another thread has
+        self.thread = 0  # the one that runs an item
         self._pending: set[Item] = set()  # items that have not ended
 
     @property
@@ -272,6 +400,13 @@ class WorkQueue:
                 self._have_worker(item)
             raise
 
+    def put_first(self, turn: Turn) -> None:
+        """Queue a turn that was suspended before all other items."""
+        with self._lock:
+            _working.add(self)
+            self._items.appendleft(turn)
+        self._have_worker(turn)
+
     def _have_worker(self, item: Item) -> None:
         """Start a worker unless there is one; of two that start at once, one works."""
         if self._working:
@@ -289,26 +424,48 @@ class WorkQueue:
             raise
 
     def _work(self) -> None:
-        forks = _forks
+        forks, thread = _forks, threading.get_ident()
         with self._lock:
             if self._working:
                 return
             self._working = True
         while forks == _forks:  # the item may have forked, and this be the child
             with self._lock:
+                self.thread, self.function = 0, None
                 if not self._items:
                     self._working = False
                     _working.discard(self)
-                    return
+                    break
                 item = self._items.popleft()
-            if isinstance(item, Turn):  # it ends itself, before its thread goes on
+                if isinstance(item, Function):
+                    self.function = item
+            try:
+                if isinstance(item, Mark):  # before another thread can see that it is reached
+                    self.end_item(item, forks)
+                if not isinstance(item, Turn):
+                    self.thread = thread
                 item()
-            elif isinstance(item, Mark):  # before another thread can see that it is reached
+            except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
+                uncollected.report(error, f"an item of {self.title}")
+            if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
                 self.end_item(item, forks)
-                item()
-            else:
-                item()
-                self.end_item(item, forks)
+        # the frames of an error hold this one
+        item = None  # type: ignore[assignment]
+        del self
+
+    def suspend_turn(self) -> bool:
+        """Let the queue go on if it is held by a thread that waits; False if not."""
+        turn = self.turn
+        if turn is None:
+            return False
+        self.let_go(turn)
+        turn.suspend()
+        return True
+
+    def let_go(self, turn: Turn) -> None:
+        """Note that a thread holds the queue no longer."""
+        if self.turn is turn:
+            self.thread, self.turn = 0, None
 
     def end_item(self, item: Item, forks: int | None = None) -> None:
         """Note that an item has ended; nothing in a child forked after it was queued."""
@@ -322,11 +479,72 @@ class WorkQueue:
         """Raise the first error that no wait has raised; with a mark, the error of the mark."""
         with self._lock:
             first = self.first if mark is None else mark.first
-            error = first.again() if mark is None else mark.error
-            if error is not None and first is self.first:
+            failure = first.failure if mark is None else mark.failure
+            if failure is not None and first is self.first:
                 self.first = FirstError()
-        if error is not None:
-            raise error
+        if failure is not None:
+            raise failure.tell()
+
+    def give_up(self) -> None:
+        """Have an error reported if nobody can wait for the queue any more, once all has run."""
+        if _engine is not None:  # it tells the errors itself
+            return
+        mark = Mark(self)
+        mark.tell(self._forget_error)
+        with suppress(RuntimeError):  # no thread can be started: it is reported at the end
+            self.put(mark)
+
+    def _forget_error(self) -> None:
+        self.first = FirstError()
+
+    # -- the end of the program ---------------------------------------------------------------
+
+    def finish(self) -> bool:
+        """Wait until all has run; False if there is nothing, or another thread holds the queue."""
+        turn = self.turn
+        if turn is not None and turn.thread == threading.get_ident():
+            turn.end()  # the body that this thread did not leave ends with the program
+        elif turn is not None and not self._items:
+            return False
+        mark = Mark(self)
+        try:
+            self.put(mark)
+        except RuntimeError:  # no thread can be started
+            return False
+        while not mark.wait(ending.PATIENCE):
+            if self._is_held():
+                return False
+        return True
+
+    def _is_held(self) -> bool:
+        """Whether it waits for a thread that holds a queue, and StreamKit does not know why."""
+        queue = self
+        for _ in range(len(_blocked) + 1):
+            blocked = _blocked.get(queue.thread)
+            if blocked is None:
+                return queue.turn is not None
+            queue = blocked.queue
+        return True  # a circle
+
+    def drop(self) -> None:
+        """Report the functions that have not ended, and forget them."""
+        with self._lock:
+            items = [self.function, *self._items]
+            self._items.clear()
+        ending.report_dropped([item.what for item in items if isinstance(item, Function)])
+
+
+def _finish_all() -> bool:
+    return _engine is None and sum(queue.finish() for queue in _working.copy()) > 0
+
+
+def _drop_all() -> None:
+    for queue in _working.copy():
+        queue.drop()
+
+
+ending.finishes.append(_finish_all)
+ending.drops.append(_drop_all)
 
 
 def _begin_anew() -> None:
@@ -334,8 +552,9 @@ def _begin_anew() -> None:
     if _engine is None:  # an engine runs items in the thread that waits, which the child has
         _forks += 1
         _working.clear()
+        _blocked.clear()
         for queue in list(_queues):
             queue.begin()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+forks.in_child(_begin_anew)

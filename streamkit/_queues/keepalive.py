@@ -1,8 +1,10 @@
 """What must outlive the work of a queue: objects, each with the point that has to pass first.
 
 They are let go at the next ``keep`` on the queue, in a few other calls of StreamKit, at a garbage
-collection, or at the end of the interpreter. Destructors call this module too, at any moment and
-in any thread, so it takes no lock: each step is one operation of a dict or a deque.
+collection, or at the end of the interpreter. Each call does a bounded part of that.
+
+Destructors call this module too, at any moment and in any thread, so it takes no lock: each step is
+one operation of a dict or a deque.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import atexit
 import contextlib
 import functools
 import gc
+import itertools
+import math
 import sys
 from abc import abstractmethod
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit import errors
 from streamkit._base import garbage, messages
@@ -23,7 +27,7 @@ from streamkit._queues import identity, ordering
 from streamkit._queues.lifetime import OwnedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from streamkit._base.queue import QueueRecord
 
@@ -33,56 +37,70 @@ class KeepAlive:
 
     __slots__ = ("objects",)
 
-    def __init__(self, objects: tuple[object, ...]) -> None:
+    def __init__(self, objects: Sequence[object]) -> None:
         self.objects = objects
 
     @abstractmethod
     def has_passed(self) -> bool:
         """Whether the point is known to have passed; raises nothing."""
 
+    def calls(self) -> int:
+        """Return how many calls of ``keep`` have given the objects."""
+        return 1
+
     def end(self) -> None:
         """Free what told that the point has passed; no other thread does."""
 
 
 class KeepAliveList:
-    """What is kept for one queue, oldest first."""
+    """What is kept for one queue, newest first."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[KeepAlive] = deque()
+        self.entries: deque[KeepAlive] = deque()
 
     def add(self, entry: KeepAlive) -> None:
         """Keep the objects, also beyond the end of the queue."""
         _prepare()
-        self._entries.append(entry)
+        self.entries.appendleft(entry)
         _busy[self] = None
 
-    def let_go(self) -> None:
-        """Drop what has passed."""
-        entries = self._entries
+    def end(self, entry: KeepAlive) -> bool:
+        """Take the entry out; False if it was taken before."""
+        try:
+            self.entries.remove(entry)  # pop could take an entry that was not asked
+        except ValueError:
+            return False
+        entry.end()
+        return True
+
+    def let_go(self, limit: float) -> float:
+        """Drop what has passed; return what is left of the limit, a number of calls."""
+        entries = self.entries
         while entries:
+            if limit <= 0:
+                return 0
             try:
-                oldest = entries[0]
+                oldest = entries[-1]
             except IndexError:  # another thread was here
                 break
             if not oldest.has_passed():
-                return
-            try:
-                entries.remove(oldest)  # popleft could take an entry that was not asked
-            except ValueError:  # another thread has taken it
-                continue
-            oldest.end()
+                return limit
+            if self.end(oldest):
+                limit -= oldest.calls()
         try:
             _busy.pop(self, None)
         finally:
             if entries:  # added since
                 _busy[self] = None
+        return limit
 
 
 _NOTHING = contextlib.nullcontext()
 _busy: dict[KeepAliveList, None] = {}  # those with entries
 _waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no list yet
+_held: dict[_HeldMemory, None] = {}  # memory that arrays hold, and a queue uses
 
 
 @functools.cache
@@ -91,14 +109,14 @@ def _prepare() -> None:
 
     The rest stays in the tables, which are never freed, beyond that end.
     """
-    garbage.keep_forever(_busy, _waiting)
+    garbage.keep_forever(_busy, _waiting, _held)
     gc.callbacks.append(_collected)
-    atexit.register(drain)
+    atexit.register(_drain_all)
 
 
 def _collected(phase: str, info: dict[str, int]) -> None:
     if phase == "stop" and info["generation"]:
-        drain()
+        _drain_all()
 
 
 _sweeps: list[Callable[[], None]] = []
@@ -109,18 +127,55 @@ def add_sweep(sweep: Callable[[], None]) -> None:
     _sweeps.append(sweep)
 
 
+# What one call of StreamKit does at most: so many calls' objects go, so many queues are asked.
+_MOST_CALLS, _MOST_ASKED = 10_000, 64
+
+_KeyT = TypeVar("_KeyT")
+
+
 def drain() -> None:
-    """Drop what has passed, on any queue. Never blocks, and raises nothing."""
+    """Drop what has passed, on any queue; if that is much, the next calls go on with it.
+
+    Never blocks, and raises nothing.
+    """
+    _drain(_MOST_CALLS, _MOST_ASKED)
+
+
+def _drain_all() -> None:
+    _drain(math.inf, None)
+
+
+def _drain(calls: float, asked: int | None) -> None:
     for sweep in _sweeps:
         sweep()
+    if _held:
+        _end_unheld(_next(_held, asked))
     if _waiting:
-        _keep_lent(list(_waiting))
+        _keep_lent(_next(_waiting, asked))
     if _busy:
-        let_go(list(_busy))
+        let_go(_next(_busy, asked), calls)
+
+
+def _next(table: dict[_KeyT, None], count: int | None) -> list[_KeyT]:
+    """Return so many entries of a table; if it has more, these come last from now on."""
+    if count is None or len(table) <= count:
+        return list(table)
+    try:
+        found = list(itertools.islice(table, count))
+    except RuntimeError:  # another thread, or a destructor, has changed it
+        return []
+    for one in found:
+        try:
+            table.pop(one, None)
+        finally:
+            table[one] = None
+    return found
 
 
 def let_go(
-    lists: Iterable[KeepAliveList], is_finalizing: Callable[[], bool] = sys.is_finalizing
+    lists: Iterable[KeepAliveList],
+    calls: float = _MOST_CALLS,
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
 ) -> None:
     """Drop what has passed in these lists; nothing in a forked child or at the end.
 
@@ -131,7 +186,7 @@ def let_go(
     try:
         with driver.beside_captures() if driver.is_usable() else _NOTHING:
             for kept in lists:
-                kept.let_go()
+                calls = kept.let_go(calls)
     except errors.DriverError:
         pass  # what cannot be asked is kept
 
@@ -143,10 +198,19 @@ _spare: defaultdict[int, list[OwnedEvent]] = defaultdict(list)  # by context
 
 
 class _UntilEvent(KeepAlive):
+    """The objects of some calls, and an event that was recorded after each of them.
+
+    Entries share their list of objects, to which a call adds its own, with an entry of its own. So
+    an entry that is taken out takes nothing from the others, whatever other threads do.
+    """
+
     __slots__ = ("_event",)
 
-    def __init__(self, objects: tuple[object, ...], event: OwnedEvent) -> None:
+    def __init__(self, objects: list[tuple[object, ...]], event: OwnedEvent) -> None:
         self.objects, self._event = objects, event
+
+    def calls(self) -> int:
+        return len(self.objects)
 
     def has_passed(self) -> bool:
         core = self._event.core
@@ -171,17 +235,44 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     if queue.thread is not None:
         ordering.check_thread(queue, what)
     _check_capture(queue, what)
+    kept: KeepAliveList | None = queue.keepalive
+    if kept is None:
+        kept = queue.keepalive = KeepAliveList()
+    elif kept.entries:
+        let_go((kept,))
+    if not objects:
+        return
+    joined = _open(kept.entries)  # before the record, which so comes after their calls too
     try:
         event = _spare[queue.context].pop()
     except IndexError:
         event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
     _check_capture(queue, what)  # another thread may have begun one with the event
-    kept: KeepAliveList | None = queue.keepalive
-    if kept is None:
-        kept = queue.keepalive = KeepAliveList()
-    kept.add(_UntilEvent(objects, event))
-    let_go((kept,))
+    calls = joined[0].objects if joined else []
+    calls.append(objects)
+    kept.add(_UntilEvent(calls, event))
+    for entry in joined:
+        kept.end(entry)
+
+
+_CALLS_OF_AN_EVENT = 1_000
+
+
+def _open(entries: deque[Any]) -> Sequence[Any]:
+    """Return the newest entries, one or two of one list, which the next call's entry replaces.
+
+    Never the oldest, which so passes at its time, also on a queue that is never idle. There are two
+    if threads have added at the same time.
+    """
+    try:
+        newest, second, oldest = entries[0], entries[1], entries[-1]
+    except IndexError:
+        return ()
+    if len(newest.objects) >= _CALLS_OF_AN_EVENT:
+        return ()
+    is_one_list = second is not oldest and second.objects is newest.objects
+    return (newest, second) if is_one_list else (newest,)
 
 
 def _check_capture(queue: QueueRecord, what: object) -> None:
@@ -234,3 +325,38 @@ def _keep_lent(loans: list[_EndedLoan]) -> None:
             if all(identity.owns(owner, loan.queue) for owner in loan.owners):
                 keep(loan.queue, loan.queue, (loan.array,))
                 _waiting.pop(loan, None)
+
+
+# -- in use by arrays, and by a CUDA queue ----------------------------------------------------
+
+
+def keep_while_held(memory: object, is_held: Callable[[Any], bool], queue: QueueRecord) -> None:
+    """Keep the memory while anything else holds it, and then until the queue's work so far has run.
+
+    The queue's owner lives until then.
+    """
+    _prepare()
+    _held[_HeldMemory(memory, is_held, queue)] = None
+
+
+class _HeldMemory(_EndedLoan):
+    """A loan that ends when nothing else holds the memory; equal to another of the same two."""
+
+    __slots__ = ("is_held", "key")
+
+    def __init__(self, memory: object, is_held: Callable[[Any], bool], queue: QueueRecord) -> None:
+        super().__init__(memory, queue)
+        self.is_held, self.key = is_held, (id(memory), id(queue))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _HeldMemory) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _end_unheld(loans: list[_HeldMemory]) -> None:
+    for loan in loans:
+        if not loan.is_held(loan.array):
+            _waiting[loan] = None
+            _held.pop(loan, None)

@@ -80,28 +80,44 @@ def wait_event(
 def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
     """Hold the queue's later work until all that ``other`` was given so far has run.
 
-    One record and one wait; nothing if the two are one queue. The event is reused: a record by
-    another thread between these two calls only makes the wait cover more of ``other``, never
-    less, and never work that is issued after the wait.
+    One record and one wait; nothing if the two are one queue. The event is used again, by one
+    thread at a time: a record by another thread between these two calls could be part of a capture,
+    and the wait would take this queue into it.
     """
     if queue.handle == other.handle and identity.same(queue, other):
         return
-    event, source, target = other.wait_event, other.core, queue.core
-    if event is not None and source is not None and target is not None and not external:
+    spare, source, target = other.wait_events, other.core, queue.core
+    if spare and source is not None and target is not None and not external:
+        try:
+            event = spare.pop()  # ``_take`` without a call
+        except IndexError:
+            event = OwnedEvent(other.context)
         mark = event.core
         if mark is not None:  # the steady state; no default queue has a core
             events.record_and_wait(mark, source, target)
+            spare.append(event)
             return
-    # a queue's event and object are kept by its first record
+        spare.append(event)
+    # a queue's events and object are kept by its first record
     queue, other = queue.first_record(), other.first_record()
-    event = other.wait_event
-    if event is None:
-        event = other.wait_event = OwnedEvent(other.context)
+    spare = other.wait_events
+    if spare is None:
+        spare = other.wait_events = []
+    event = _take(spare, other)
     if event.core is None or external or other.is_default or queue.is_default:
         record(event.handle, other)
         wait_event(queue, event.handle, external=external, held=event)
-        return
-    for side in (queue, other):
-        if side.core is None:
-            side.core = events.core_stream(side.handle)
-    events.record_and_wait(event.core, other.core, queue.core)
+    else:
+        for side in (queue, other):
+            if side.core is None:
+                side.core = events.core_stream(side.handle)
+        events.record_and_wait(event.core, other.core, queue.core)
+    if not external:  # else the graph's launches wait for its last record, which no other may make
+        spare.append(event)
+
+
+def _take(spare: list[OwnedEvent], queue: QueueRecord) -> OwnedEvent:
+    try:
+        return spare.pop()
+    except IndexError:  # none, or other threads have them
+        return OwnedEvent(queue.context)

@@ -13,7 +13,9 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
+from streamkit._base import library as library_rows
 from streamkit._base import messages
+from streamkit._cuda import loader
 from streamkit.backends import _cuda_bindings, _cuda_core, _cupy, _numba, _torch, _warp
 from streamkit.protocols import (
     API,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
-LIBRARIES = (
+LIBRARIES = library_rows.register(
     _torch.LIBRARY,
     _cupy.LIBRARY,
     _warp.LIBRARY,
@@ -70,12 +72,19 @@ def adapter(library: str) -> Adapter:
 
     BackendNotInstalledError if it cannot be imported, UnsupportedStreamError for no such name.
     """
+    check_name(library)
     row = BY_NAME.get(library)
     if row is not None:
         return _load_row(row.name)
-    for entry in _entry_points():
-        if entry.name == library:
-            return _load_entry(entry)
+    return next(_load_entry(entry) for entry in _entry_points() if entry.name == library)
+
+
+def check_name(library: str) -> None:
+    """Raise UnsupportedStreamError if no adapter has this name; imports nothing."""
+    if isinstance(library, str) and (
+        library in BY_NAME or any(entry.name == library for entry in _entry_points())
+    ):
+        return
     raise errors.UnsupportedStreamError(
         f"StreamKit has no adapter for {messages.describe(library)}. Known: "
         f"{', '.join(sorted(known()))}. Others come as packages with an entry point in the group "
@@ -94,7 +103,7 @@ def _load_row(name: str) -> Adapter:
     try:
         module: Any = importlib.import_module(row.adapter)
     except ImportError as error:
-        raise messages.not_installed(row.name, row.extras, error) from error
+        raise loader.not_installed(row.name, error) from error
     adapter: Adapter = module
     return adapter
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,7 @@ from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.protocols import Binding, BindsCurrent, CurrentStream, TellsContext
+from streamkit.protocols import Binding, BindsCurrent, CurrentStream, TellsContext, TracksDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,8 @@ class LoadedLibrary(NamedTuple):
     bind: Callable[[Any], Binding]
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
+    device: TracksDevice | None
+    """What tells the library's own current device, where it keeps one and there are several."""
 
 
 final: tuple[LoadedLibrary, ...] | None = None
@@ -68,8 +69,10 @@ def _look_again() -> None:
             adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = adapter.current_context if isinstance(adapter, TellsContext) else None
+                several = driver.device_count() > 1
+                device = adapter if several and isinstance(adapter, TracksDevice) else None
                 bind = _bind(adapter)
-                found.append(LoadedLibrary(adapter.name, adapter.current, bind, context))
+                found.append(LoadedLibrary(adapter.name, adapter.current, bind, context, device))
         found.sort(key=lambda library: registry.rank(library.name))
         _found, _missing = tuple(found), missing
         final = None if missing else _found
@@ -80,9 +83,19 @@ def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:
         return adapter.bind
 
     def bind(stream: Any) -> Binding:
-        enter = functools.partial(adapter.enter, stream)
+        def enter(token: list[Any]) -> None:
+            token += map(adapter.enter, (stream,))  # no call here, so no interrupt before the note
+
+        def leave(token: list[Any]) -> None:
+            if token:
+                adapter.leave(token[0])
+                del token[0]
+
+        def set_current() -> None:
+            adapter.enter(stream)
+
         # never known to be current: its scopes are entered anew inside one of the same stream too
-        return Binding(enter, adapter.leave, lambda: False, enter, keeps_device=False)
+        return Binding(list, enter, leave, lambda: False, set_current, keeps_device=False)
 
     return bind
 

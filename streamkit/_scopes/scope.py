@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
 _WRITTEN_OUT = 3
+_NO_DEVICES: dict[str, int] = {}
 
 
 class Plan:
@@ -37,10 +38,13 @@ class Plan:
         self.loaded = loaded_libraries.libraries()
         self.moved = [one for one in self.loaded if libraries is None or one.name in libraries]
         bindings = [library.bind(view(library.name)) for library in self.moved]
+        self.saves = [binding.save for binding in bindings]
         self.enters = [binding.enter for binding in bindings]
-        self.leaves = [binding.leave for binding in reversed(bindings)]
+        self.leaves = [binding.leave for binding in bindings]
         self.count = len(bindings)
         self.keeps_device = all(binding.keeps_device for binding in bindings)
+        self.trackers = {one.name: one.device for one in self.loaded if one.device is not None}
+        self.moves_trackers = self.trackers.keys() <= {one.name for one in self.moved}
         # the cheapest question for the current context, and its answer while it is this one; to
         # compare the driver's answers costs two thirds of ``driver.current_context``
         cu = loader.cu
@@ -93,6 +97,8 @@ def _yes() -> bool:
 class Scoped:
     """A CUDA stream as something to enter."""
 
+    __slots__ = "_plans", "_queue", "_views"
+
     _queue: QueueRecord | None
     _views: dict[str, Any]  # the libraries' objects that the stream holds
     _plans: dict[Libraries, Plan]  # replaced, never changed; so are the views
@@ -107,7 +113,12 @@ class Scoped:
 
     def _new_plan(self, libraries: Libraries) -> Plan:
         queue = self._live()
-        plan = Plan(self.to, queue.context, libraries)
+        before = driver.current_context()
+        try:
+            plan = Plan(self.to, queue.context, libraries)
+        except BaseException:  # an interrupt can leave the context where a view was being built
+            driver.set_context(before)
+            raise
         # not kept if a view is made anew for each scope, nor for a per-thread stream, whose thread
         # is checked by the line above
         if queue.thread is None and all(library.name in self._views for library in plan.moved):
@@ -133,7 +144,7 @@ class Scoped:
         self._enter(scopes, self, None)
         return self
 
-    def _enter(
+    def _enter(  # noqa: C901 - the calls of an inner loop, written out
         self,
         scopes: list[Any],
         key: object,
@@ -149,32 +160,42 @@ class Scoped:
         ):
             plan = self._new_plan(libraries)
         if scopes and scopes[-1].plan is plan and plan.is_current():
-            scopes.append(NestedScope(self, key, plan))
+            # no call, after which an interrupt could come with the scope open
+            scopes += (NestedScope(self, key, plan),)
             return
         scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
         scope.stream = self
         scope.key = key
         scope.plan = plan
         scope.again = 0
+        scope.open = 0
         try:
-            is_here = plan.ask_context() == plan.answer
+            is_here = plan.moves_trackers and plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - a library's own: then the driver is asked
             is_here = False
-        scope.previous = plan.context if is_here else driver.current_context()
-        tokens = scope.tokens = []
+        if is_here:
+            scope.previous, scope.devices = plan.context, _NO_DEVICES
+        else:
+            scope.look()
         try:
             if not is_here:
                 driver.set_context(plan.context)
             if ordered:
                 scope.order()
+            # all are saved before any is moved, so that an interrupt finds what undoes each move
             if plan.count == _WRITTEN_OUT:
-                one, two, three = plan.enters
-                tokens.append(one())
-                tokens.append(two())
-                tokens.append(three())
+                save_one, save_two, save_three = plan.saves
+                scope.tokens = one, two, three = save_one(), save_two(), save_three()
+                scope.open = _WRITTEN_OUT
+                enter_one, enter_two, enter_three = plan.enters
+                enter_one(one)
+                enter_two(two)
+                enter_three(three)
             else:
-                for enter in plan.enters:
-                    tokens.append(enter())  # noqa: PERF401 - known one by one, should the next fail
+                scope.tokens = [save() for save in plan.saves]
+                scope.open = plan.count
+                for index, enter in enumerate(plan.enters):
+                    enter(scope.tokens[index])
             scopes.append(scope)
         except BaseException as error:
             _undo(scope, error)
@@ -194,19 +215,29 @@ def _undo(scope: CudaScope, error: BaseException) -> None:
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = ("again", "key", "plan", "previous", "stream", "tokens")
+    __slots__ = ("again", "devices", "key", "open", "plan", "previous", "stream", "tokens")
 
     stream: Scoped
     key: object
     plan: Plan
     again: int
     previous: int  # the context
-    tokens: list[Any]  # what undoes each library's move
+    devices: dict[str, int]  # that libraries keep beside the context, if they may change
+    tokens: Sequence[Any]  # what undoes each library's move
+    open: int  # how many of the libraries, from the first on, are still to be left
+
+    def look(self) -> None:
+        """Remember the context, and the devices that libraries keep beside it."""
+        self.previous = driver.current_context()
+        trackers = self.plan.trackers
+        self.devices = {name: trackers[name].current_device() for name in trackers}
 
     def leave(self) -> list[str]:
-        """Put the libraries, then the context, back, in reverse order; name what could not be."""
+        """Put the libraries, then the context, back, in reverse order; name what could not be.
+
+        A second time it does what is left.
+        """
         plan = self.plan
-        tokens = self.tokens
         lost: list[str] = []
         interrupt: BaseException | None = None
         try:
@@ -215,22 +246,27 @@ class CudaScope:
             is_here = False
         if not is_here:  # the body may have changed the device
             self._set_context(plan.context, "of", lost)
-        if len(tokens) == plan.count == _WRITTEN_OUT:
-            three, two, one = plan.leaves
+        if self.open == _WRITTEN_OUT == plan.count:
+            leave_one, leave_two, leave_three = plan.leaves
+            one, two, three = self.tokens
             try:
-                three(tokens.pop())
-                two(tokens.pop())
-                one(tokens.pop())
+                leave_three(three)
+                self.open = 2
+                leave_two(two)
+                self.open = 1
+                leave_one(one)
+                self.open = 0
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
-                interrupt = self._note(error, lost)
-        while tokens:  # any other number, or one of them failed
-            leave = plan.leaves[-len(tokens)]
+                interrupt = self._note(error, lost, None)
+        while self.open:  # any other number, or one of them failed
             try:
-                leave(tokens.pop())
+                plan.leaves[self.open - 1](self.tokens[self.open - 1])
+                self.open -= 1
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
-                interrupt = self._note(error, lost) or interrupt
+                interrupt = self._note(error, lost, interrupt)
         if self.previous is not plan.context or not plan.keeps_device:
             self._set_context(self.previous, "before", lost)
+            self._restore_devices(lost)
         if interrupt is not None:
             raise interrupt
         return lost
@@ -241,11 +277,26 @@ class CudaScope:
         except errors.StreamKitError as error:
             lost.append(f"the device {place} {self.stream!r} ({error})")
 
-    def _note(self, error: BaseException, lost: list[str]) -> BaseException | None:
-        """Name the library whose token was taken last; return the error if it interrupts."""
-        name = self.plan.moved[len(self.tokens)].name
-        lost.append(f"{name} ({type(error).__name__}: {error})")
-        return None if isinstance(error, Exception) else error
+    def _restore_devices(self, lost: list[str]) -> None:
+        """Put the devices back that libraries keep beside the context, which is back already."""
+        for name, device in self.devices.items():
+            try:
+                self.plan.trackers[name].restore_device(device)
+            except Exception as error:  # noqa: BLE001 - a library's own: the others follow
+                lost.append(f"the device of {name} ({type(error).__name__}: {error})")
+
+    def _note(
+        self, error: BaseException, lost: list[str], interrupt: BaseException | None
+    ) -> BaseException | None:
+        """Name the library that was not left; return what interrupts.
+
+        After the first interrupt the same library is left again: it can come anywhere in that.
+        """
+        if interrupt is None and not isinstance(error, Exception):
+            return error
+        self.open -= 1
+        lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
+        return interrupt
 
 
 class OrderedScope(CudaScope):

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from streamkit import errors
-from streamkit._base import messages, trace
+from streamkit._base import arguments, messages, other_names, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import devices, driver, events
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit._queues.registry import EventLibrary
     from streamkit._waiting.waits import Drop, Tell
-    from streamkit.protocols import Stream
+    from streamkit.protocols import EventLike, Stream
 
 
 _INVALID_HANDLE = 400
@@ -32,12 +32,18 @@ _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
+@other_names.answer(other_names.OF_EVENTS)
 class CudaEvent(Event, metaclass=Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 
     Safe to use from any thread. The handle of a borrowed event is read at each use, because
     torch creates its events at their first record.
     """
+
+    __slots__ = (
+        "__weakref__", "_device", "_device_known", "_last", "_library", "_native", "_owned",
+        "_queue_id", "_timing",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -102,6 +108,8 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until the last recorded point was reached. See ``Event``."""
+        if timeout is not None:
+            arguments.check_timeout(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
             waits.block(self._is_reached, self._watch, self, timeout)
 
@@ -269,7 +277,7 @@ def not_an_event(obj: object) -> errors.UnsupportedStreamError:
 # -- the functions users call -----------------------------------------------------------------
 
 
-def wrap_event(obj: Any) -> CudaEvent | HostEvent:
+def wrap_event(obj: EventLike) -> CudaEvent | HostEvent:
     """Return any library's event behind the ``Event`` interface; it is borrowed, never destroyed.
 
     Its handle is read at each use, because torch creates an event at its first record. Raises

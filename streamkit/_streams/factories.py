@@ -54,7 +54,8 @@ def new_stream(
     ``device``: None for the current CUDA device (or the host, if there is no driver library or
     it reports no device), an ordinal, "cuda:N", or "cpu". ``nonblocking``: without the implicit
     order with the legacy default stream, on which Warp's memory and libraries that launch on
-    stream 0 rely. ``priority``: "high", "low", or an int in the device's range.
+    stream 0 rely. ``priority``: "high", "low", or an int in the device's range; host streams take
+    any int, and all have one priority.
 
     Raises ValueError for a bad device or a priority out of range (it gives the range),
     NoDeviceError if a CUDA device is named and absent, DriverError. Safe from any thread.
@@ -64,7 +65,7 @@ def new_stream(
     """
     keepalive.drain()
     if devices.on_host(device):
-        _priority(priority, 0, 0)
+        _check_priority(priority)
         return HostStream(name=name, nonblocking=bool(nonblocking))
     ordinal = devices.ordinal_or_current(device)
     chosen = _priority(priority, *driver.priority_range(ordinal))
@@ -74,14 +75,20 @@ def new_stream(
     return CudaStream(queue, None, name=name)
 
 
-def _priority(priority: int | str | None, least: int, greatest: int) -> int:
-    if priority is None:
-        return min(0, least)
-    if priority in ("high", "low"):
-        return greatest if priority == "high" else least
+def _check_priority(priority: object) -> None:
+    if priority is None or priority in ("high", "low"):
+        return
     if isinstance(priority, bool) or not isinstance(priority, int):
         message = f"priority {priority!r} is neither an int nor 'high' nor 'low'"
         raise ValueError(message)  # noqa: TRY004 - the contract's error for a bad priority
+
+
+def _priority(priority: int | str | None, least: int, greatest: int) -> int:
+    _check_priority(priority)
+    if priority is None:
+        return min(0, least)
+    if isinstance(priority, str):
+        return greatest if priority == "high" else least
     if not greatest <= priority <= least:
         raise ValueError(
             f"priority {priority} is outside this device's range: {least} (low) to {greatest} "

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from streamkit._base import messages
 from streamkit._host.stream import HostStream
-from streamkit._queues import keepalive, registry
+from streamkit._queues import identity, keepalive, registry
+from streamkit._scopes.open_scopes import innermost
 from streamkit._streams.current import current_stream
 from streamkit._streams.stream import wrap
-from streamkit.protocols import Arrays, CurrentStream, KnowsLoans, RecordsStreams
+from streamkit.protocols import Arrays, CountsHolders, CurrentStream, KnowsLoans, RecordsStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import StreamLike
+    from streamkit.protocols import ArrayLike, StreamLike
 
-ArrayT = TypeVar("ArrayT")
+ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 
 _ON_HOST = 1, 3
 """DLPack's device types of host memory, the second of pinned memory."""
@@ -30,6 +31,7 @@ class _ArrayLibrary(NamedTuple):
     device_of: Callable[[Any], int | None]
     lend: Callable[[Any, object], Any]
     record_stream: Callable[[Any, Any], bool] | None
+    counts: CountsHolders | None
     lent_by: Callable[[Any], Any] | None
     has_current: bool
 
@@ -41,15 +43,16 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     """Return the array, to be used on that stream from now on, in order and in safe memory.
 
     ``stream`` waits, on the device, for ``after``: the current stream of the array's library unless
-    another is named. Use what is returned, and drop the array: it is the array itself, or another
-    of its class on the same memory. That memory is not reused before the work has run that
-    ``stream`` was given while anybody held the returned array, or a view of it. If the two streams
-    are one queue, nothing is done.
+    another is named; for an array of the host, the stream of the scope around the call. Use what is
+    returned, and drop the array: it is the array itself, or another of its class on the same
+    memory. That memory is not reused before the work has run that ``stream`` was given while
+    anybody held the returned array, or a view of it. If the two streams are one queue, nothing is
+    done.
 
-    Raises TypeError for what is no array, and for one whose library has no current stream unless
-    ``after`` is given; DeviceMismatchError unless the array is of the stream's device; CaptureError
-    while either stream captures; and what ``wrap`` raises. Never blocks, except inside ``with s:``
-    of a host stream. Safe from any thread.
+    Raises TypeError for what is no array and, without ``after``, for one whose library has no
+    current stream, or which is of the host, outside of all host scopes; DeviceMismatchError unless
+    the array is of the stream's device; CaptureError while either stream captures; and what
+    ``wrap`` raises. Never blocks, except inside ``with s:`` of a host stream. Safe from any thread.
     """
     target = wrap(stream)
     library, device = _place_of(array)
@@ -61,6 +64,8 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         source: Any = wrap(after)
     elif library is not None and device is not None and library.has_current:
         source = current_stream(library.name, device=device)
+    elif device is None and isinstance(innermost(), HostStream):
+        source = innermost()
     else:
         raise TypeError(
             f"{messages.describe(array)} does not tell on which stream it was used, for its "
@@ -111,6 +116,7 @@ def _libraries(kind: type) -> Iterator[_ArrayLibrary]:
                 adapter.array_device,
                 adapter.lend,
                 adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
+                adapter if isinstance(adapter, CountsHolders) else None,
                 adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
                 has_current=isinstance(adapter, CurrentStream),
             )
@@ -118,10 +124,17 @@ def _libraries(kind: type) -> Iterator[_ArrayLibrary]:
 
 def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
-    record_stream = library.record_stream
-    if record_stream is not None and record_stream(array, target.to(library.name)):
-        return array
+    queue = target._live()
+    if queue.owner is None or not identity.owners_of(queue):
+        record_stream = library.record_stream
+        if record_stream is not None and record_stream(array, target.to(library.name)):
+            return array
+    elif library.counts is not None:  # an allocator would use the handle after the stream's end
+        memory = library.counts.memory_of(array)
+        if memory is not None:
+            keepalive.keep_while_held(memory, library.counts.is_held, queue)
+            return array
     held = None if library.lent_by is None else library.lent_by(array)
     # if the array is lent, what was lent: else arrays handed to and fro would hold one another
     lent = held.array if isinstance(held, keepalive.ArrayLoan) else array
-    return library.lend(array, keepalive.ArrayLoan(lent, target._live()))
+    return library.lend(array, keepalive.ArrayLoan(lent, queue))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from streamkit._base import messages, trace
+from streamkit._base import arguments, messages, other_names, trace
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
+from streamkit._base.uncollected import Submitted
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
 from streamkit._host.stream import HostStream
@@ -26,16 +28,18 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import QueueRecord
     from streamkit._waiting.waits import Drop, Tell
-    from streamkit.protocols import Adapter, Queue
+    from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 NativeT = TypeVar("NativeT")
+ForeignT = TypeVar("ForeignT", bound="ForeignStream")
 
 _NONE: dict[Any, Any] = {}
 
 
+@other_names.answer(other_names.OF_STREAMS)
 class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
@@ -43,21 +47,19 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     per-thread default stream belongs to its own thread.
     """
 
-    # The usual values: wrapping a stream sets only what differs. What inner loops read is set in
-    # each object, because Python 3.12 searches long for what has a value in the class too.
-    _name: str | None = None
-    _owned = False
-    _spelled: int | None = None  # the handle as it came, if the queue's is another
-    _kept: QueueRecord | None = None
+    __slots__ = "__weakref__", "_closed", "_kept", "_name", "_native", "_spelled"
+
+    _name: str | None  # unset if it wraps an object
+    _kept: QueueRecord | None  # unset until whoever took the handle relies on it
     _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: its id, device and hash
 
     def __init__(self, queue: QueueRecord, native: NativeT, name: str | None = None) -> None:
         self._queue: QueueRecord | None = queue  # None once closed
         self._native = native
         self._views = self._plans = _NONE
+        self._spelled: int | None = None  # the handle as it came, if the queue's is another
         if native is None:
             self._name = name
-            self._owned = queue.is_owned
 
     def _live(self) -> QueueRecord:
         """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
@@ -122,12 +124,13 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     @property
     def name(self) -> str | None:
         """The name given to ``new_stream``."""
-        return self._name
+        return self._name if self._native is None else None
 
     @property
     def owned(self) -> bool:
         """Whether StreamKit created the stream, and destroys it."""
-        return self._owned
+        queue = self._queue
+        return queue is None or (self._native is None and queue.is_owned)  # only these close
 
     @property
     def closed(self) -> bool:
@@ -192,11 +195,11 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     def __repr__(self) -> str:
         queue = self._queue
-        name = f" {self._name!r}" if self._name else ""
+        name = f" {self.name!r}" if self.name else ""
         if queue is None:
             return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
         kind = {True: " nonblocking", False: " blocking", None: ""}[queue.nonblocking]
-        origin = "owned" if self._owned else _origin(self._native)
+        origin = "owned" if self.owned else _origin(self._native)
         handle = queue.handle if self._spelled is None else self._spelled
         return (
             f"<streamkit.CudaStream{name} {self.device} handle={handle:#x} "
@@ -219,6 +222,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until all work submitted so far has run; CaptureError if a capture forbids it."""
+        if timeout is not None:
+            arguments.check_timeout(timeout, self)
         done, watch = self._done_and_watch("a sync")
         with trace.note(self, "synchronisation", "sync"):
             waits.block(done, watch, self, timeout)
@@ -243,17 +248,22 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         The functions of one stream are called in their order, in one of a few threads of
         StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work.
         The future has what ``fn`` returns or raises, or the DriverError of work that failed, and
-        ``fn`` is not called then, nor once the future is cancelled, as at the end of the
-        interpreter. CaptureError in a capture.
+        ``fn`` is not called then, nor once the future is cancelled. An error that nobody asks the
+        future for is reported through ``sys.unraisablehook``. The end of the program waits for
+        functions whose work has run; it cancels the others, and reports that. CaptureError in a
+        capture.
         """
+        if not callable(fn):
+            raise arguments.not_callable(fn, self, "then")
         queue = self._live()
         check = functools.partial(ordering.check_capture, queue, self, "then")
         with ordering.on(queue):
             check()
-        return waits.then(queue, check, fn, args, kwargs)
+        what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
+        return waits.then(queue, check, functools.partial(fn, *args, **kwargs), what)
 
     def record(
-        self, event: object = None, *, timing: bool = False, external: bool = False
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         queue = self._queue
@@ -284,11 +294,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         target._record_on(self, queue, external=external)  # noqa: SLF001 - no method for users
         return target
 
-    def wait(self, other: object, *, external: bool = False) -> None:
+    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
         """Let later work run after any library's stream or event; never blocks. See ``Stream``."""
         queue = self._queue
         if queue is None or queue.thread is not None:
             queue = self._live()
+        stream: Any = other
         if not isinstance(other, CudaStream):
             if type(other) not in registry.stream_types:
                 event = find_event(other, self)
@@ -296,17 +307,17 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
                     ordering.wait_event(queue, event.handle, external=external, held=held)
                     return
-            other = wrap(other)
-        source = other._queue  # noqa: SLF001 - another of this class
+            stream = wrap(stream)
+        source = stream._queue  # noqa: SLF001 - another of this class
         if source is None or source.thread is not None:
-            source = other._live()
+            source = stream._live()
         ordering.wait_queue(queue, source, external)
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""
         try:
             return self._views[library]
-        except KeyError:
+        except (KeyError, TypeError):  # not made yet, or no name at all
             queue = self._live()
             view, may_keep = views.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
@@ -320,14 +331,17 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
         It returns no value: results travel in arrays. On a host stream the call itself is queued.
         """
+        if not callable(fn):
+            raise arguments.not_callable(fn, self, "submit")
         with self:
             fn(*args, **kwargs)
 
     def keep(self, *objects: object) -> None:
         """Keep the objects alive until all work submitted so far has run; never blocks.
 
-        A later call of StreamKit, or a garbage collection, lets them go. CaptureError in a capture,
-        whose graph needs them as long as it lives.
+        A later call of StreamKit, or a garbage collection, lets them go; of what thousands of calls
+        kept, one call lets go of a part. CaptureError in a capture, whose graph needs them as long
+        as it lives.
         """
         keepalive.keep(self._live(), self, objects)
 
@@ -338,7 +352,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         library's allocator may remember is kept for the next ``new_stream`` of the same kind.
         """
         queue = self._queue
-        if not self._owned or queue is None:
+        if queue is None or not self.owned:
             return
         self._closed = identity.public_id(queue), queue.device, hash(self)
         self._views, self._plans = {}, {}
@@ -358,14 +372,16 @@ def _origin(native: object) -> str:
 _wrapped: WeakTable[CudaStream[Any]] = WeakTable()
 
 
-@overload  # the object's own type decides: a HostStream is never a NativeT
+@overload
+def wrap(obj: HostStream, *, device: object = None) -> HostStream: ...
+@overload  # the object's own type decides: a CudaStream is never a ForeignT
 def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-    obj: HostStream, *, device: object = None
-) -> HostStream: ...
+    obj: CudaStream[NativeT], *, device: object = None
+) -> CudaStream[NativeT]: ...
 @overload
-def wrap(obj: CudaStream[NativeT], *, device: object = None) -> CudaStream[NativeT]: ...
+def wrap(obj: Stream, *, device: object = None) -> CudaStream[Any] | HostStream: ...
 @overload
-def wrap(obj: NativeT, *, device: object = None) -> CudaStream[NativeT]: ...
+def wrap(obj: ForeignT, *, device: object = None) -> CudaStream[ForeignT]: ...
 def wrap(obj: Any, *, device: object = None) -> Any:
     """Return any library's stream behind the ``Stream`` interface; it is borrowed, never destroyed.
 

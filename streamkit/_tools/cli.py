@@ -1,35 +1,248 @@
-"""The command ``streamkit``: it runs ``commands``, or says what installs what they need."""
+"""The command ``streamkit``: results go to stdout, what went wrong to stderr.
+
+``doctor`` and ``--version`` need nothing but StreamKit. What another command needs is imported when
+it runs. With ``--json`` stdout is one JSON object whatever happens: of an error it has the key
+``error``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib
+import io
+import json
 import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import streamkit
-from streamkit._base.messages import DISTRIBUTION
+from streamkit._tools.machine import CannotRunError
+from streamkit.errors import StreamKitError
 
-_EXTRA = ("numpy", "rich", "typer")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
 
-def main() -> None:
-    """Run the command line; without the extra ``cli`` exit 2 with the line that installs it."""
-    if sys.argv[1:] == ["--version"]:  # the one thing that needs no extra
-        sys.stdout.write(f"{streamkit.__version__}\n")
-        return
+class _CommandError(Exception):
+    """The command cannot be run as it was written, or here: it exits with 2."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are raised, for ``main`` to print."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _CommandError(f"{self.format_usage()}{message}")
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
+    words = sys.argv[1:] or ["--help"]
     try:
-        for name in _EXTRA:
-            importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        sys.stderr.write(
-            f"The streamkit command needs {', '.join(_EXTRA)}, and {error.name} is not installed. "
-            f"Install them with: pip install '{DISTRIBUTION}[cli]'\n"
-        )
-        sys.exit(2)
-    from streamkit._tools import commands
+        options = _parser().parse_args(words)
+        status: int = options.run(options)
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, (StreamKitError, OSError)):
+            text = f"{type(error).__name__}: {error}"
+        elif not isinstance(error, (_CommandError, CannotRunError)):
+            if "--json" not in words:
+                raise
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"{text}\n")
+        if "--json" in words:
+            _print_json({"error": text})
+        status = 2 if isinstance(error, _CommandError) else 1
+    sys.exit(status)
 
-    commands.app()
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="streamkit",
+        description="One ordered CUDA queue for PyTorch, CuPy, Warp and CUDA Python.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=streamkit.__version__, help="Print the version."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (run, output) in COMMANDS.items():
+        text = str(run.__doc__)
+        command = commands.add_parser(
+            name, help=text.partition("\n")[0], description=text, allow_abbrev=False
+        )
+        command.set_defaults(run=run)
+        command.add_argument("--json", dest="as_json", action="store_true", help="Print JSON.")
+        if output is not None:
+            command.add_argument("--output", type=Path, metavar="FILE", help=output)
+        else:
+            command.add_argument(
+                "--load", action="store_true", help="Import each installed library, and ask it too."
+            )
+    return parser
+
+
+# -- the commands -----------------------------------------------------------------------------
+
+
+def _demo(options: argparse.Namespace) -> int:
+    """Run an image pipeline over torch, CuPy and Warp on one stream, checked by NumPy.
+
+    Without a GPU it runs on a host queue. Exits with 1 if the result is wrong.
+    """
+    from streamkit._tools import demo
+
+    _need("demo", "numpy", options)
+    return _report(
+        options,
+        demo.run,
+        demo.as_data,
+        lambda result: _terminal().show_demo(result),
+        write=lambda result, path: demo.write_image(result.image, path),
+    )
+
+
+def _bench(options: argparse.Namespace) -> int:
+    """Time StreamKit's operations against the libraries' own calls, in this process.
+
+    Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 if it cannot run or the file
+    not be written, whatever the numbers are.
+    """
+    from streamkit._tools import bench
+
+    _need("bench", None, options)
+    return _report(options, bench.run, bench.as_data, lambda report: _terminal().show_bench(report))
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    """Try every ordered pair of the libraries here: one queue, kept alive, in order.
+
+    Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
+    """
+    from streamkit._tools import matrix
+
+    _need("matrix", None, options)
+    return _report(
+        options, matrix.run, matrix.as_data, lambda report: _terminal().show_matrix(report)
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Look for what is wrong with CUDA and the libraries here, and say what to do.
+
+    Exits with 1 if something is.
+    """
+    from streamkit._doctor import doctor, report
+
+    def run(*, progress: Callable[[str, int, int], object]) -> report.DoctorReport:
+        return doctor.examine(load=options.load, progress=progress)
+
+    return _report(options, run, report.as_data, lambda found: found.show())
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
+    "demo": (_demo, "Write the image made, as PGM."),
+    "bench": (_bench, "Write the data, as JSON."),
+    "matrix": (_matrix, "Write the data, as JSON."),
+    "doctor": (_doctor, None),
+}
+"""Each command, and what its ``--output`` writes."""
+
+
+# -- what they share --------------------------------------------------------------------------
+
+
+def _need(command: str, for_work: str | None, options: argparse.Namespace) -> None:
+    """Refuse to run without what computes, and without what prints a table if one is asked for."""
+    needed = [name for name in (for_work, None if options.as_json else "rich") if name]
+    missing: list[str] = []
+    for name in needed:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            missing.append(name)
+    if missing:
+        raise _CommandError(
+            f"streamkit {command} needs {' and '.join(missing)}, not installed here. Install with: "
+            f"pip install {' '.join(missing)}"
+        )
+
+
+def _terminal() -> Any:
+    """Return the module that prints tables; it needs rich."""
+    from streamkit._tools import terminal
+
+    return terminal
+
+
+def _report(
+    options: argparse.Namespace,
+    run: Callable[..., Any],
+    as_data: Callable[[Any], dict[str, Any]],
+    show: Callable[[Any], object],
+    *,
+    write: Callable[[Any, Path], object] | None = None,
+) -> int:
+    """Run a tool, print its report and write the file; return the exit status.
+
+    ``write`` writes something else than the data to the file.
+    """
+    # Libraries print at their first use.
+    with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
+        report = run(progress=progress)
+    data = as_data(report)
+    output: Path | None = getattr(options, "output", None)
+    if not options.as_json:
+        show(report)
+    failed = ""
+    if output is not None:
+        try:
+            if write is None:
+                output.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            else:
+                write(report, output)
+        except OSError as error:
+            failed = f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"{failed}\n")
+    if options.as_json:
+        _print_json({"error": failed, **data} if failed else data)
+    elif output is not None and not failed:
+        sys.stdout.write(f"Written: {output}\n")
+    return 0 if getattr(report, "ok", True) and not failed else 1
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _progress() -> Generator[Callable[[str, int, int], object]]:
+    """Show a bar on stderr while it is a terminal, and rich is installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        yield lambda *_: None
+        return
+    # A refreshing thread of rich would take the GIL from what is timed. rich must not take stdout
+    # either, where the libraries print.
+    with Progress(
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("")
+
+        def progress(what: str, done: int, steps: int) -> None:
+            bar.update(task, description=what, completed=done, total=steps, refresh=True)
+
+        yield progress
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._cuda import driver
+from streamkit._base import installed
+from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def label(name: str) -> str:
     return registry.BY_NAME[name].label
 
 
-def cuda_major() -> int:
-    """Return the major version of the CUDA Python that is here."""
-    return int(importlib.metadata.version("cuda-bindings").partition(".")[0])
-
-
 def install_line(name: str) -> str:
-    """Return the line that installs a library beside the CUDA Python that is here."""
-    return registry.BY_NAME[name].install_line(cuda_major())
+    """Return the line that installs a library beside what is here, and for this driver."""
+    return installed.install_line(name, loader.driver_version() // 1000)
+
+
+def install_lines(names: Iterable[str]) -> str:
+    """Return the lines that install several libraries."""
+    return "; ".join(map(install_line, names))
 
 
 def cuda_version() -> str:

@@ -1,7 +1,8 @@
 """The pytest plugin: a stream for each test, adversarial seeds, and a marker for GPU tests.
 
 pytest loads this at its start in every project that has StreamKit installed. So it imports only
-pytest, StreamKit and the standard library until a test uses a fixture.
+pytest, StreamKit and the standard library until a test uses a fixture. All that it offers has
+StreamKit's name, because a project may have a ``stream`` or a mark ``gpu`` of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import streamkit
+from streamkit._cuda import driver
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -40,8 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker ``gpu``."""
-    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
+    """Register the marker ``streamkit_gpu``."""
+    config.addinivalue_line(
+        "markers", "streamkit_gpu: needs a CUDA device; skipped where there is none"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,14 +58,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-def _has_device() -> bool:
-    return streamkit.default_stream().device != "cpu"
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the test's skips
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test with the marker ``gpu`` where there is no CUDA device."""
-    if item.get_closest_marker("gpu") is not None and not _has_device():
+    """Skip a test with the marker ``streamkit_gpu`` where there is no CUDA device."""
+    if item.get_closest_marker("streamkit_gpu") is not None and not driver.is_present():
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
 
 
@@ -75,7 +75,7 @@ def streamkit_seed(request: pytest.FixtureRequest) -> Generator[int]:
 
 
 @pytest.fixture
-def stream(request: pytest.FixtureRequest) -> Generator[CudaStream[Any] | HostStream]:
+def streamkit_stream(request: pytest.FixtureRequest) -> Generator[CudaStream[Any] | HostStream]:
     """Make a stream: on the GPU, or on the host where there is none and for ``streamkit_seed``.
 
     After the test it is synchronised, so that an error of its work is one of the test, and closed.

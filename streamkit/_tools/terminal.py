@@ -17,7 +17,6 @@ from streamkit._tools import demo, matrix
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from streamkit._doctor.report import DoctorReport, Driver, Standing
     from streamkit._tools.bench import BenchReport
     from streamkit._tools.demo import DemoResult
     from streamkit._tools.matrix import MatrixReport, Pair
@@ -156,65 +155,3 @@ def _cell(pair: Pair | None) -> Text:
     if not pair.ok:
         return Text("FAIL", style=_BAD)
     return Text("ok*" if pair.owner_kept is None else "ok", style=_GOOD)
-
-
-# -- doctor -----------------------------------------------------------------------------------
-
-
-def show_doctor(report: DoctorReport) -> None:
-    """Print the driver, the libraries, their current streams, the findings, and the verdict."""
-    console = _console()
-    console.print(f"StreamKit {report.streamkit}, Python {report.python}")
-    console.print(_driver(report.driver))
-    for name, value in report.environment.items():
-        console.print(f"{name}={value}")
-    for table in _of_libraries(report):
-        console.print(table, soft_wrap=False)
-    if report.missing:
-        console.print(f"Not installed: {', '.join(report.missing)}")
-    for number, finding in enumerate(report.findings, 1):
-        code = f"{number}. {finding.code}", _BAD
-        console.print(Text.assemble("\n", code, f": {finding.what}"))
-        console.print(f"   {finding.remedy}")
-    count = len(report.findings)
-    if count:
-        verdict = Text.assemble("\n", (f"{count} finding{'s' if count > 1 else ''}", _BAD))
-    else:
-        verdict = Text.assemble("\n", ("OK", _GOOD), ": nothing wrong was found")
-    console.print(verdict)
-
-
-def _of_libraries(report: DoctorReport) -> Iterator[Table]:
-    """Yield the table of the libraries, and that of their current streams."""
-    if report.libraries:
-        table = _table("library", "version", "CUDA", "loaded", "handle 0")
-        for library in report.libraries:
-            loaded = "yes" if library.loaded else "no"
-            names = Text(library.name or "?"), Text(library.version or "?")
-            table.add_row(*names, library.cuda or "", loaded, library.handle_0)
-        yield table
-    current = [(one.name, one.current) for one in report.libraries if one.current is not None]
-    if current:
-        numbers = "device", "id", "handle", "context"
-        table = _table(
-            "current stream", "device", "id", "handle", "kind", "context", unbroken=numbers
-        )
-        for name, stream in current:
-            table.add_row(Text(name), *_cells(stream))
-        yield table
-
-
-def _driver(driver: Driver | None) -> str:
-    if driver is None:
-        return "No CUDA driver"
-    release = f" {driver.release}" if driver.release else ""
-    devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
-    return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
-
-
-def _cells(stream: Standing) -> Iterator[str]:
-    yield stream.device
-    yield "?" if stream.id is None else str(stream.id)
-    yield f"{stream.handle:#x}"
-    yield f"{stream.kind}, captures" if stream.capturing else stream.kind
-    yield "primary" if stream.primary else f"{stream.context:#x}"

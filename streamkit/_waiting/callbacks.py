@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
-import os
 import queue
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import messages
+from streamkit._base import arguments, ending, forks, messages
 from streamkit._base.locks import new_lock
+from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 _MOST = 4  # threads
-_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run
+_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run still
+_PAUSE = 0.1  # seconds until it looks again
 
 _log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
@@ -40,19 +39,22 @@ _is_over = False
 
 
 class Outcome(Future[Any]):
-    """A future whose error others may share: each raise restores its traceback, which grows."""
+    """A future whose error others may share, and which is reported if nobody asks for it."""
 
-    _trace: TracebackType | None = None
+    _failure: Failure | None = None
 
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._trace = None if exception is None else exception.__traceback__
-        super().set_exception(exception)
+    def fail(self, failure: Failure) -> None:
+        """Have the future raise the error."""
+        self._failure = failure
+        self.set_exception(failure.error)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        arguments.check_timeout(timeout, self)
+        error = super().exception(timeout)
+        return error if self._failure is None else self._failure.tell()
 
     def result(self, timeout: float | None = None) -> Any:
-        error = self.exception(timeout)
-        if error is not None:
-            error.__traceback__ = self._trace
-        del error  # its frames hold this one
+        self.exception(timeout)
         return super().result(timeout)
 
     def refuse(self) -> None:
@@ -64,30 +66,30 @@ class Outcome(Future[Any]):
         self._done_callbacks.clear()  # type: ignore[attr-defined]
         self._waiters.clear()
         with contextlib.suppress(InvalidStateError):  # cancelled
-            self.set_exception(
-                ForkedProcessError(
-                    "this future was pending when the process was forked: its function is called "
-                    "in the parent, and its outcome is known there only. Ask for it before the "
-                    "fork, or start workers with multiprocessing's 'spawn' or 'forkserver' method."
-                )
+            error = ForkedProcessError(
+                "this future was pending when the process was forked: its function is called in "
+                "the parent, and its outcome is known there only. Ask for it before the fork, or "
+                "start workers with multiprocessing's 'spawn' or 'forkserver' method."
             )
+            self.fail(Failure(error, self, is_told=True))
 
 
 class Call:
-    """One function to call, and the future of its outcome."""
+    """One function to call, and the future of its outcome; ``what`` tells what was submitted."""
 
     _thread: int = 0  # that runs it
 
     def __init__(
         self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: Callable[[], Any],
+        what: object,
         surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
         future: Outcome | None = None,
     ) -> None:
+        self.what = what
+        self.is_ready = False  # whether the work before it has run
         self.future: Outcome = future or Outcome()
-        self._call: Callable[[], Any] = functools.partial(fn, *args, **kwargs)
+        self._call = call
         self._surroundings = surroundings
 
     def drop(self) -> None:
@@ -99,7 +101,7 @@ class Call:
         if self._thread != threading.get_ident():
             self.future.refuse()
 
-    def run(self, failed: BaseException | None = None) -> None:
+    def run(self, failed: Failure | BaseException | None = None) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
         future = self.future
         self._thread = threading.get_ident()
@@ -113,10 +115,12 @@ class Call:
                         result = self._call()
                 except BaseException as error:  # noqa: BLE001 - the future raises it
                     failed = error
+            if isinstance(failed, BaseException):
+                failed = Failure(failed, self.what)
             if failed is None:
                 future.set_result(result)
             else:
-                future.set_exception(failed)
+                future.fail(failed)
         except BaseException:  # noqa: BLE001 - of a callback of the future
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
@@ -133,12 +137,13 @@ class SerialCalls:
 
     def begin(self) -> None:
         """Begin with no calls: at first, and in a forked child."""
-        self._ready: deque[tuple[Call, BaseException | None]] = deque()
+        self._ready: deque[tuple[Call, Failure | BaseException | None]] = deque()
         self._is_busy = False
 
-    def add(self, call: Call, failed: BaseException | None = None) -> None:
+    def add(self, call: Call, failed: Failure | BaseException | None = None) -> None:
         """Let a worker run the call after those that were added before."""
         with _lock:
+            call.is_ready = True
             self._ready.append((call, failed))
             if self._is_busy:
                 return
@@ -181,18 +186,35 @@ def _work() -> None:
         del calls  # not to hold the stream's while there is nothing to do
 
 
+def _finish() -> bool:
+    """Wait for the functions whose work has run, for others a moment; whether there was any."""
+    waited = False
+    end = time.monotonic() + ending.PATIENCE
+    while True:
+        calls = [call for call in _pending.copy() if not call.future.done()]
+        ready = [call.future for call in calls if call.is_ready]
+        if not ready and (not calls or time.monotonic() >= end):
+            return waited
+        waited = waited or bool(ready)
+        wait(ready or [call.future for call in calls], _PAUSE, FIRST_COMPLETED)
+
+
 @atexit.register
 def _end() -> None:
     global _is_over  # noqa: PLW0603 - one interpreter
     with _lock:
         _is_over = True
-    for call in list(_pending):
-        call.future.cancel()  # or whoever asks would wait for ever
+    left = [call for call in list(_pending) if not call.future.done()]
+    # or whoever asks would wait for ever
+    ending.report_dropped([call.what for call in left if call.future.cancel()])
     for _ in _threads:
         _to_run.put(None)
     end = time.monotonic() + _PATIENCE
     for thread in _threads:
         thread.join(max(0, end - time.monotonic()))
+
+
+ending.finishes.append(_finish)
 
 
 def _forget() -> None:
@@ -207,4 +229,4 @@ def _forget() -> None:
         calls.begin()
 
 
-os.register_at_fork(after_in_child=_forget)
+forks.in_child(_forget)

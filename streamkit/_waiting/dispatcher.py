@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events
-from streamkit._waiting.side_streams import FOR_STREAMS, Semaphore, SideStreams
+from streamkit._waiting.side_streams import FOR_STREAMS, SideStreams, new_semaphore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class _Track:
 class _Dispatcher:
     def __init__(self) -> None:
         self.thread = threading.Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
-        self._semaphore = Semaphore()
+        self._semaphore = new_semaphore()
         self._side_streams = SideStreams(self._semaphore)
         self._new: deque[Point] = deque()
         self._tracks: dict[object, _Track] = {}

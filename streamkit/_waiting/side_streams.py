@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,40 @@ class Semaphore:
             pass
 
 
+class Inbox:
+    """What wakes the thread where the C library has no semaphores; the driver cannot post it."""
+
+    function = 0
+    """None: all points are asked for by the clock."""
+    address = 0
+
+    def __init__(self) -> None:
+        self._posts: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def post(self) -> None:
+        """Wake the thread that waits, or the next one that will."""
+        self._posts.put(None)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Block, without the GIL, until a post or the end of the time; see ``Semaphore``."""
+        with contextlib.suppress(queue.Empty):
+            self._posts.get(timeout=seconds)
+            while True:
+                self._posts.get_nowait()
+
+
+def new_semaphore() -> Semaphore | Inbox:
+    """Return a semaphore, or on a platform without one, as Windows, what serves instead."""
+    try:
+        return Semaphore()
+    except (OSError, TypeError, AttributeError):  # no such library, or not in it
+        return Inbox()
+
+
 class SideStreams:
     """The side streams of all devices, by their handles. For one thread; none is ever destroyed."""
 
-    def __init__(self, semaphore: Semaphore) -> None:
+    def __init__(self, semaphore: Semaphore | Inbox) -> None:
         self._semaphore = semaphore
         self._free: dict[int, list[int]] = {}  # device -> those that serve nothing
         self._aside: list[tuple[int, int]] = []  # those that may still wait, with their devices
@@ -93,9 +124,11 @@ class SideStreams:
     def arm(self, event: int, device: int, spare: int = 0) -> int:
         """Have the semaphore posted when the event is reached; return the side stream, or 0.
 
-        It is 0 while all but ``spare`` are taken, before they are made, and where the driver
-        refuses: if an error matters, the next query of the event raises it.
+        It is 0 while all but ``spare`` are taken, before they are made, where the driver cannot
+        post, and where it refuses: if an error matters, the next query of the event raises it.
         """
+        if not self._semaphore.function:
+            return 0
         free = self._free.get(device)
         if free is None:
             self.wanted.add(device)

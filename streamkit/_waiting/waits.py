@@ -68,7 +68,7 @@ def block(
 ) -> None:
     """Block, without the GIL, until ``done()`` or until ``watch`` tells; else TimeoutError."""
     now = time.monotonic()
-    end = None if timeout is None else now + timeout
+    end = None if timeout is None else now + min(timeout, threading.TIMEOUT_MAX)
     limit = now + LOOK
     if _ask(done, limit if end is None else min(limit, end)):
         return
@@ -163,18 +163,17 @@ def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> N
 def then(
     queue: QueueRecord,
     check: Callable[[], object],
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    function: Callable[[], Any],
+    what: object,
 ) -> Future[Any]:
-    """Have ``fn`` called, after the queue's work so far, with the queue's context current."""
+    """Have it called, after the queue's work so far, with the queue's context current."""
     from streamkit._waiting import callbacks  # noqa: PLC0415 - few programs use ``then``
 
     first = queue.first_record()
     with identity.lock:
         calls = first.calls = first.calls or callbacks.SerialCalls()
     # the call keeps the queue: another stream on it must find the same calls
-    call = callbacks.Call(fn, args, kwargs, functools.partial(_on_queue, queue))
+    call = callbacks.Call(function, what, functools.partial(_on_queue, queue))
     try:
         callbacks.reserve(call)
         drop = watch_queue(queue, check, functools.partial(calls.add, call))

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from streamkit import errors
+from streamkit._base import messages
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
@@ -90,6 +91,11 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
 
     ``seeds`` is how many, from 0, or which. The program makes its own streams and data.
     """
+    if not callable(program):
+        raise TypeError(
+            f"for_seeds calls a program, and {messages.describe(program)} is no function: give the "
+            "function itself, as in for_seeds(program), not what it returns."
+        )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with adversarial(seed):
             program()
@@ -133,7 +139,7 @@ class _Scheduler(Engine):
                     state.running = None
                 if state.running is None and not state.items:
                     del self._busy[queue]
-            if queue.first.error is not None:
+            if queue.first.failure is not None:
                 self._failed[queue] = None
             self._notify()
 
@@ -241,8 +247,8 @@ class _Scheduler(Engine):
         if all(state.thread in self._resting for state in running.values()):
             raise errors.ScopeError(
                 f"the host work waits for itself, in adversarial({self._seed}): what runs on "
-                f"{', '.join(running)} waits for its own end, perhaps through other streams. On "
-                "worker threads it would hang. Wait outside of it."
+                f"{', '.join(running)} waits for its own end, perhaps through other streams. "
+                "Wait outside of it."
             )
         return self._changed.wait()
 

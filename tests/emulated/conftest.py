@@ -122,7 +122,7 @@ def handles(request):
 def warp():
     """Warp, whose current streams are as before after the test."""
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     before = warp.get_stream("cuda:0"), warp.get_stream("cuda:1"), str(warp.get_device())
     yield warp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
 import sys
 
@@ -12,7 +14,14 @@ from emulator.fake_cupti import Cupti, Kind
 from streamkit._audit.cuda_recording import CudaRecorder  # two recorders may begin at once
 from streamkit._audit.cupti import collector  # it must not stay on
 from streamkit._cuda import driver as driver_module  # its calls are made to fail
-from support.gpu.raw import check, current_context, driver, make_stream, stream_id
+from support.gpu.raw import (
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    stream_id,
+)
 
 
 @pytest.fixture
@@ -32,12 +41,29 @@ def cupti(monkeypatch):
     assert collector._open == 0
 
 
+def without_cupti(monkeypatch):
+    """Let no import find it, nor the part of it that another test may have imported."""
+    for name in ("cupti", "cupti.cupti"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
 @pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
-def test_without_cupti_the_extra_is_named(monkeypatch, has_private):
+def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch, has_private):
     private = [(current_context(), make_stream())] if has_private else []
     monkeypatch.setattr(driver_module, "private_streams", private)
-    monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(sk.BackendNotInstalledError, match=r"streamkit-cuda\[audit\]"), sk.audit():
+    without_cupti(monkeypatch)
+    with pytest.raises(sk.BackendNotInstalledError, match=r'"cupti-python>=13,<14"'), sk.audit():
+        pass
+
+
+def test_no_cupti_of_cuda_13_is_advised_among_libraries_of_cuda_12(monkeypatch, tmp_path):
+    folder = tmp_path / "cuda_bindings-12.9.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: cuda-bindings\nVersion: 12.9.2\n")
+    only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
+    monkeypatch.setattr(importlib.metadata, "distributions", only_here)
+    without_cupti(monkeypatch)
+    with pytest.raises(sk.BackendNotInstalledError, match="Those here are of CUDA 12"), sk.audit():
         pass
 
 
@@ -134,6 +160,29 @@ def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     with sk.audit() as report:
         cupti.ran("f", context, owned.handle)
     assert report.queues[0].name == f"StreamKit stream id={owned.id}"
+
+
+def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
+    context, s, own = current_context(), sk.new_stream(), make_stream()
+    monkeypatch.setattr(driver_module, "private_streams", [(context, own)])
+    with sk.audit() as report:
+        cupti.ran("wake-up", context, own)
+        cupti.ran("a", context, s.handle)
+    assert [one.name for one in report.work] == ["a"]
+    assert [queue.id for queue in report.queues] == [s.id]
+    report.assert_one_queue(s)
+    destroy_stream(own)
+
+
+def test_the_end_waits_for_every_context_with_work(cupti, monkeypatch):
+    waited, sync = [], driver_module.sync_context  # the stand-in's, which goes on
+    monkeypatch.setattr(
+        driver_module, "sync_context", lambda context: (waited.append(context), sync(context))
+    )
+    streams = [sk.new_stream(device) for device in range(2)]
+    with sk.audit():
+        pass
+    assert {stream.context for stream in streams} <= set(waited)
 
 
 def test_calls_that_put_nothing_on_a_queue_are_not_recorded(cupti):

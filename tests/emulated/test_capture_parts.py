@@ -10,9 +10,9 @@ import pytest
 import streamkit as sk
 from streamkit._queues import active_captures  # what holds the collector back must end
 from streamkit._scopes import loaded_libraries  # to begin as a fresh process does
-from support.emulated.interrupts import held, interrupt_everywhere, locks
 from support.emulated.toys import program  # noqa: F401 - a fixture
 from support.gpu.raw import check, driver
+from support.interrupts import held, interrupt_everywhere, locks
 
 TAKES_PART = """
 
@@ -245,6 +245,34 @@ for context in contexts:
 assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
 """,
         onelib=BEGINS + LEAVES_A_CONTEXT,
+        twolib=JOINS,
+    )
+
+
+REMEMBERS_THE_CONTEXT = """
+
+def prepare():
+    from cuda.bindings import driver
+    found.append(int(driver.cuCtxGetCurrent()[1]))
+
+
+found = []
+"""
+
+
+def test_a_library_prepares_on_the_device_of_the_capture(program):  # noqa: F811
+    program(
+        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
+            "sk.new_event()", "sk.new_event(device=1)"
+        )
+        + """
+before = driver.cuDevicePrimaryCtxRetain(0)[1]
+driver.cuCtxSetCurrent(before)
+work()
+assert streamkit_onelib.found == [stream.context], streamkit_onelib.found
+assert int(driver.cuCtxGetCurrent()[1]) == int(before)
+""",
+        onelib=BEGINS + REMEMBERS_THE_CONTEXT,
         twolib=JOINS,
     )
 

@@ -73,3 +73,9 @@ def test_work_joins_the_graph_that_a_builder_captures(device):
     assert called == [True]
     assert not side.is_capturing
     assert sk.wrap(native).id == stream_id(int(native.handle))
+
+
+@pytest.mark.parametrize("priority", [-99, 1, 100])
+def test_a_priority_out_of_range_is_told_the_range(priority):
+    with pytest.raises(ValueError, match=rf"priority {priority} .*0 \(low\) to -\d+ \(high\)"):
+        sk.new_stream(priority=priority)

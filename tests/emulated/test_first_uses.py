@@ -65,7 +65,7 @@ def test_the_first_conversion_to_warp_on_a_device(work):
     need("warp")
     python(f"""{START}
 import warp
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 warp.init()
 first, second = sk.new_stream(1), sk.new_stream(1)
 make = warp.Stream.__init__

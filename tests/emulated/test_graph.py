@@ -24,7 +24,15 @@ from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
 from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
 from support.emulated.operations import Foreign, foreign
 from support.emulated.state_snapshot import alive
-from support.gpu.raw import Gate, busy, check, destroy_stream, driver, make_stream
+from support.gpu.raw import (
+    Gate,
+    busy,
+    check,
+    destroy_stream,
+    driver,
+    make_stream,
+    on_device,
+)
 from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
@@ -121,6 +129,22 @@ def test_a_fork_joins_and_comes_back(cells):
 
 
 # -- which stream a launch takes --------------------------------------------------------------
+
+
+def test_a_launch_is_on_the_default_stream_of_the_graphs_device(cells, gate):
+    """Its handle means another stream where the other device is current."""
+    cell, stream = cells(1), sk.new_stream(1, nonblocking=True)
+    with sk.capture(stream) as g:
+        fill(cell, 2, stream.handle)
+    with on_device(1):
+        gate.hold(1)
+    with on_device(0):
+        g.launch(sk.default_stream(1))
+        check(driver.cuCtxSynchronize())
+    assert cell.read() == 1
+    gate.open()
+    sk.default_stream(1).sync()
+    assert cell.read() == 2
 
 
 def test_a_launch_in_a_scope_is_on_its_stream(cells, gate):
@@ -291,6 +315,15 @@ def test_an_empty_capture_is_refused():
 def test_an_error_of_a_section_passes():
     with pytest.raises(KeyError), sk.capture() as g, g.section("broken"):
         raise KeyError
+
+
+def test_the_search_for_escaped_work_leaves_another_capture_whole():
+    other = sk.new_stream(nonblocking=True)
+    check(driver.cuStreamBeginCapture(other.handle, driver.CUstreamCaptureMode(2)))
+    with pytest.raises(sk.CaptureError, match="nothing was captured"), sk.capture():
+        pass
+    assert capturing(other.handle) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
 
 
 def test_an_unjoined_fork_is_named(cells):
@@ -553,6 +586,33 @@ def test_two_threads_capture_at_once(cells):
     assert (here.read(), there.read()) == (2, 3)
 
 
+@MODES
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_the_mode_says_whose_unsafe_calls_break_the_capture(cells, mode, where):
+    """An allocation of the driver's own, in the thread of the capture or in another one."""
+    cell, made = cells(1), []
+
+    def allocate():
+        with on_device(0):
+            code, pointer = driver.cuMemAlloc(4)
+        made.extend([pointer] if not code else [])
+
+    def work():
+        with sk.capture(mode=mode) as g:
+            fill(cell, 2, g.stream.handle)
+            allocate() if where == "here" else within(allocate)
+
+    breaks = mode == "global" or (mode == "thread_local" and where == "here")
+    if breaks:
+        with pytest.raises(sk.CaptureError, match="something illegal broke"):
+            work()
+    else:
+        work()
+    assert bool(made) is not breaks
+    for pointer in made:
+        check(driver.cuMemFree(pointer))
+
+
 # -- lifetime ---------------------------------------------------------------------------------
 
 
@@ -636,6 +696,26 @@ def test_a_graph_that_ran_when_it_was_dropped_goes_with_a_later_call(cells, gate
     check(driver.cuStreamSynchronize(stream.handle))
     LATER[later](stream)
     assert emulator.live("executables") == count
+
+
+def test_a_graph_that_cannot_be_made_leaves_nothing(cells):
+    cell, before = cells(1), (emulator.live("graphs"), emulator.live("executables"))
+    emulator.fail("cuGraphInstantiateWithFlags", 2)
+    with pytest.raises(sk.DriverError), sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    assert (emulator.live("graphs"), emulator.live("executables")) == before
+
+
+@pytest.mark.parametrize("call", ["cuGraphExecDestroy", "cuGraphDestroy"])
+def test_a_graph_that_could_not_be_destroyed_is_with_a_later_call(cells, call):
+    cell, before = cells(1), (emulator.live("graphs"), emulator.live("executables"))
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    emulator.fail(call, 999)
+    g.close()
+    assert (emulator.live("graphs"), emulator.live("executables")) != before
+    sk.new_stream()
+    assert (emulator.live("graphs"), emulator.live("executables")) == before
 
 
 @pytest.mark.parametrize(("call", "look"), [("count", "nodes"), ("dot", "to_dot")])

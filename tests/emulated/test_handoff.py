@@ -15,8 +15,8 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._queues import keepalive  # what is kept must not grow
-from support.emulated.interrupts import Interrupted
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
+from support.interrupts import Interrupted
 from support.keepalive import stays_until
 from support.libraries import need
 
@@ -41,7 +41,7 @@ class Memory:
 
 def warp_array(memory, device=0, **options):
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     return warp.array(
         ptr=memory.pointer, dtype=float, shape=(4, 8), device=f"cuda:{device}",
@@ -327,6 +327,90 @@ def test_it_ends_in_a_thread_without_a_context(gate, make):
     stays_until(gate, target.sync, memory.freed.is_set)
 
 
+# -- memory that is counted, not lent ----------------------------------------------------------
+
+
+class Counted:
+    """Memory with a number of holders, as a torch storage has."""
+
+    def __init__(self):
+        self.holders = 1
+
+    def is_held(self):
+        return self.holders > 0
+
+
+def test_counted_memory_lives_while_held_and_until_the_work_has_run(gate):
+    target, memory = sk.new_stream(nonblocking=True), Counted()
+    seen = weakref.ref(memory)
+    keepalive.keep_while_held(memory, Counted.is_held, target._queue)
+    target.sync()
+    gc.collect()
+    assert seen() is not None
+    gate.hold(target.handle)  # while it is held
+    memory.holders = 0
+    del memory
+    stays_until(gate, target.sync, lambda: seen() is None)
+
+
+def test_counted_memory_that_is_handed_over_again_and_again_is_listed_once():
+    target, memory = sk.new_stream(nonblocking=True), Counted()
+    for _ in range(10):
+        keepalive.keep_while_held(memory, Counted.is_held, target._queue)
+    assert len(keepalive._held) == 1
+    memory.holders = 0
+    gc.collect()
+    assert not keepalive._held
+
+
+def test_a_stream_a_request_leaves_no_owner():
+    device, owners, memories = need("cuda").Device(0), [], []
+    device.set_current()
+    for _ in range(50):
+        owner, memory = device.create_stream(), Counted()
+        owners.append(weakref.ref(owner))
+        memories.append(weakref.ref(memory))
+        keepalive.keep_while_held(memory, Counted.is_held, sk.wrap(owner)._queue)
+        gc.collect()
+        assert owners[-1]() is not None
+        memory.holders = 0
+        del owner, memory
+        sk.new_stream().sync()  # the next request
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert [ref for ref in owners + memories if ref() is not None] == []
+
+
+def test_the_owner_of_a_queue_lives_as_long_as_memory_that_it_uses():
+    device = need("cuda").Device(0)
+    device.set_current()
+    owner, memory = device.create_stream(), Counted()
+    seen = weakref.ref(owner)
+    keepalive.keep_while_held(memory, Counted.is_held, sk.wrap(owner)._queue)
+    del owner
+    gc.collect()
+    assert seen() is not None
+    memory.holders = 0
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert seen() is None
+
+
+def test_counted_memory_whose_stream_was_closed_is_kept_and_nobody_is_asked():
+    device = need("cuda").Device(0)
+    device.set_current()
+    owner, memory = device.create_stream(), Counted()
+    seen = weakref.ref(memory)
+    keepalive.keep_while_held(memory, Counted.is_held, sk.wrap(owner)._queue)
+    owner.close()
+    memory.holders = 0
+    del memory
+    gc.collect()
+    assert seen() is not None
+    assert len(keepalive._waiting) == 1
+    keepalive._waiting.clear()
+
+
 # -- where it ends ----------------------------------------------------------------------------
 
 
@@ -358,6 +442,27 @@ def test_what_ends_while_its_stream_captures_is_kept_until_that_is_over(make):
     sync(raw)
     gc.collect()
     assert memory.freed.is_set()
+    assert not keepalive._waiting
+    destroy_stream(raw)
+
+
+@each
+def test_no_call_tries_more_than_some_of_many_that_wait(make):
+    raw, other = make_stream(), sk.new_stream()
+    target, memories = sk.from_handle(raw), [Memory() for _ in range(150)]
+    lent = [sk.handoff(make(memory), target, after=other) for memory in memories]
+    check(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
+    lent.clear()
+    gc.collect()
+    emulator.reset_calls()
+    sk.new_stream()
+    assert 0 < emulator.all_calls()["cuStreamIsCapturing"] <= 70
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    for _ in range(4):
+        sk.new_stream()
+    sync(raw)
+    gc.collect()
+    assert all(memory.freed.is_set() for memory in memories)
     assert not keepalive._waiting
     destroy_stream(raw)
 

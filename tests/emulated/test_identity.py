@@ -305,3 +305,51 @@ def test_the_collector_is_asked_only_about_handles_that_warp_has(warp, monkeypat
     destroy_stream(raw)
     own = warp.Stream("cuda:0")
     assert asks(own.cuda_stream) == (own, True)
+
+
+# -- of the same kind: whoever is asked is alive, and is of that device --------------------------
+
+
+@pytest.mark.parametrize("closed_first", [True, False])
+def test_an_event_does_not_ask_a_handle_of_which_one_of_two_owners_has_closed(closed_first):
+    """The other knows nothing of that, and says the handle still; "handles" sees who uses it."""
+
+    class Closes(Foreign):
+        def __cuda_stream__(self):
+            if not self.handle:
+                raise ValueError("closed")
+            return 0, self.handle
+
+    raw = make_stream()
+    owner = Closes(raw)
+    owners = [owner, Foreign(raw)]
+    streams = [sk.wrap(one) for one in (owners if closed_first else reversed(owners))]
+    event = sk.new_event()
+    for _ in range(3):  # the quick way too
+        streams[-1].record(event)
+    check(driver.cuCtxSynchronize())
+    owner.handle = 0
+    destroy_stream(raw)
+    assert event.done
+
+
+@pytest.mark.parametrize("wrap", [sk.from_handle, lambda raw, **at: sk.wrap(Foreign(raw), **at)])
+def test_the_device_of_a_stream_first_seen_while_it_captures_is_checked(wrap):
+    raw = make_stream()
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
+    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+        wrap(raw, device=1)
+    assert wrap(raw, device=0).device_id == 0
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+    destroy_stream(raw)
+
+
+def test_an_event_is_its_own_object_in_its_own_library_and_another_in_others():
+    need("cuda", "numba")
+    raw = driver.CUevent(int(check(driver.cuEventCreate(2))))
+    event = sk.wrap_event(raw)
+    assert event.to("cuda.bindings") is raw
+    other = event.to("numba")
+    assert sk.wrap_event(other).to("numba") is other
+    assert int(other.handle) == int(raw) == event.handle
+    check(driver.cuEventDestroy(raw))

@@ -6,14 +6,16 @@ comes where a Ctrl-C can come, which is not between any two lines.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
 import pytest
 
 import streamkit as sk
-from support.emulated.interrupts import held, interrupt_everywhere, locks
-from support.gpu.raw import check, destroy_stream, driver, make_stream
+from streamkit._scopes import open_scopes  # what is open in the thread that was interrupted
+from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
+from support.interrupts import held, interrupt_everywhere, locks
 from support.libraries import need
 from support.queues import LONG, eventually, pending, within
 
@@ -148,7 +150,7 @@ def test_an_interrupt_leaves_a_host_stream_whole(operation):
 )
 def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     own, device = [warp.get_stream(f"cuda:{index}") for index in range(2)], warp.get_device()
     streams, other = (sk.new_stream(0), sk.new_stream(1)), sk.new_stream()
@@ -164,9 +166,143 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
         within(lambda: a_scope([other]))
         if operation is a_function_to_call:
             assert other.then(int).result(LONG) == 0, f"after an interrupt at the call {nth}"
-        # only a block that is interrupted is promised that the libraries are put back
+        # at the first call of leaving nothing is put back: see below
         for stream in own:
             warp.set_stream(stream, stream.device)
         warp.set_device(device)
     assert nth > (4 if sys.version_info >= (3, 13) else 40)  # 3.13 does not show all of them
     assert len(found) > 4
+
+
+# -- a scope: nothing is left of one that is not entered, and leaving is done to its end -----------
+
+
+def one_scope(streams):
+    return streams[0]
+
+
+def scope_by_use(streams):
+    return sk.use(streams[0])
+
+
+def ordered_scope(streams):
+    return sk.use(streams[0], ordered=True)
+
+
+def scope_of_one_library(streams):
+    return sk.use(streams[0], libraries=["warp"])
+
+
+def scope_of_a_foreign_stream(streams):
+    return sk.use(streams[0].to("numba"))
+
+
+SCOPES = pytest.mark.parametrize(
+    "make",
+    [one_scope, scope_by_use, ordered_scope, scope_of_one_library, scope_of_a_foreign_stream],
+)
+OUTSIDE = pytest.mark.parametrize(
+    "outside", ["nothing", "the same stream", "another", "no context"]
+)
+
+
+class Watched:
+    """A scope that is interrupted while it is entered, or while it is left, in a thread."""
+
+    def __init__(self, make, outside):
+        self._warp = need("warp")
+        self._warp.config.log_level = self._warp.LOG_WARNING
+        self._warp.init()
+        self._streams = sk.new_stream(1), sk.new_stream(0)
+        self._make, self._outside = make, outside
+        self._home = driver.CUcontext(0 if outside == "no context" else self._streams[1].context)
+        self.left = None  # what was seen before and after
+        self.was_entered = False
+        self._run(lambda scope: scope.__enter__() and scope.__exit__(None, None, None))
+
+    def entering(self):
+        self._run(self._enter)
+
+    def leaving(self):
+        self._run(self._leave)
+
+    def _enter(self, scope):
+        with scope:
+            sys.settrace(None)
+            self.was_entered = True
+
+    def _leave(self, scope):
+        trace = sys.gettrace()
+        sys.settrace(None)
+        scope.__enter__()
+        sys._getframe().f_trace_opcodes = True  # 3.12 has to know it before settrace
+        sys.settrace(trace)
+        scope.__exit__(None, None, None)
+
+    def _run(self, interrupted):
+        trace = sys.gettrace()
+        sys.settrace(None)
+        check(driver.cuCtxSetCurrent(self._home))
+        scope, self.was_entered = self._make(self._streams), False
+        outer = {"the same stream": self._streams[0], "another": self._streams[1]}
+        with outer.get(self._outside, contextlib.nullcontext()):
+            before = self._state()
+            try:
+                sys._getframe().f_trace_opcodes = True
+                sys.settrace(trace)
+                interrupted(scope)
+            finally:
+                sys.settrace(None)
+                self.left = before, self._state()
+                if open_scopes.stack.scopes and self.left[1]["scopes"] > before["scopes"]:
+                    scope.__exit__(None, None, None)  # its first call was interrupted
+                self.repaired = before, self._state()
+
+    def _state(self):
+        from streamkit.backends._warp import current_stream  # not above: it imports Warp
+
+        devices = range(2)
+        native = current_stream.native_stream
+        return {
+            "context": current_context(),
+            "warp": [self._warp.get_stream(f"cuda:{index}") for index in devices],
+            "native": [native(self._warp.get_cuda_device(index)) for index in devices],
+            "warp device": self._warp.get_device(),
+            "warp levels": [[*current_stream._threads(one)] for one in current_stream._levels],
+            "scopes": len(open_scopes.stack.scopes),
+            "again": [scope.again for scope in open_scopes.stack.scopes],
+        }
+
+
+@unraisable
+@SCOPES
+@OUTSIDE
+def test_an_interrupt_while_a_scope_is_entered_leaves_nothing_of_it(make, outside):
+    watched = Watched(make, outside)
+    nth = 0
+    for nth in interrupt_everywhere(watched.entering):
+        before, after = watched.left
+        if before["context"] == 0 != after["context"]:  # the thread had none: see ``use``
+            before["context"] = after["context"]
+        assert before == after, f"after an interrupt at the call {nth}"
+        assert not watched.was_entered, f"at the call {nth} it came too late"
+    assert nth > (2 if outside == "the same stream" or sys.version_info >= (3, 13) else 10)
+
+
+@unraisable
+@SCOPES
+@OUTSIDE
+def test_an_interrupt_while_a_scope_is_left_comes_when_all_is_back(make, outside):
+    """But at its very first call, which finds the scope as it was, to be left again."""
+    watched = Watched(make, outside)
+    nth, still_open = 0, []
+    for nth in interrupt_everywhere(watched.leaving):
+        before, after = watched.left
+        if before["context"] == 0 != after["context"]:
+            before["context"] = after["context"]
+        if after["scopes"] > before["scopes"] or after["again"] != before["again"]:
+            still_open.append(nth)
+            before, after = watched.repaired
+        assert before == after, f"after an interrupt at the call {nth}"
+    assert len(still_open) <= 1, still_open
+    assert nth > (0 if outside == "the same stream" or sys.version_info >= (3, 13) else 10)

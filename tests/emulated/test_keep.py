@@ -15,7 +15,6 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a capture's own mode
 from streamkit._queues import keepalive, ordering  # what is kept must not grow
 from streamkit._waiting import dispatcher, waits  # what it lists must not grow
-from support.emulated.interrupts import Interrupted
 from support.emulated.processes import run
 from support.gpu.raw import (
     Gate,
@@ -27,6 +26,7 @@ from support.gpu.raw import (
     make_stream,
     sync,
 )
+from support.interrupts import Interrupted
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import LONG, eventually, together
@@ -319,6 +319,175 @@ def test_what_is_let_go_may_use_the_stream():
     assert told == [1]
 
 
+# -- many on a busy queue ---------------------------------------------------------------------
+
+
+def test_many_on_a_busy_queue_share_few_events(gate):
+    stream = sk.new_stream(nonblocking=True)
+    stream.keep(1)
+    stream.sync()
+    before, things = emulator.live("events"), [Thing() for _ in range(20_000)]
+    seen = [weakref.ref(one) for one in things]
+    gate.hold(stream.handle)
+    while things:
+        stream.keep(things.pop())
+    assert emulator.live("events") - before < 30
+    assert all(ref() is not None for ref in seen)
+    gate.open()
+    sync(stream.handle)
+    gc.collect()
+    assert [ref for ref in seen if ref() is not None] == []
+
+
+def passed(gate, number):
+    """Return a stream that has run, which keeps so many objects, and a list of those that ended."""
+    stream, ended = sk.new_stream(nonblocking=True), []
+
+    class Ends:
+        def __del__(self):
+            ended.append(1)
+
+    gate.hold(stream.handle)
+    for _ in range(number):
+        stream.keep(Ends())
+    gate.open()
+    sync(stream.handle)
+    return stream, ended
+
+
+@pytest.mark.parametrize("look", [lambda stream: stream.keep(), lambda stream: stream.done])
+def test_no_call_lets_go_of_more_than_it_can_do_quickly(gate, look):
+    stream, ended = passed(gate, 25_000)
+    calls = 0
+    while len(ended) < 25_000:
+        before = len(ended)
+        look(stream)
+        calls += 1
+        assert 0 < len(ended) - before <= 11_000
+    assert calls > 2
+
+
+def test_no_call_asks_more_than_some_of_many_queues_and_the_others_come_next(gate):
+    streams = [sk.new_stream(nonblocking=True) for _ in range(100)]
+    for stream in streams[:-1]:
+        gate.hold(stream.handle)
+        stream.keep(Thing())
+    kept, seen = thing()
+    streams[-1].keep(kept)
+    sync(streams[-1].handle)
+    del kept
+    emulator.reset_calls()
+    sk.new_stream()
+    assert emulator.all_calls()["cuEventQuery"] <= 64
+    sk.new_stream()
+    assert seen() is None
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+
+
+def test_a_collection_lets_go_of_all(gate):
+    _, ended = passed(gate, 12_000)
+    gc.collect()
+    assert len(ended) == 12_000
+
+
+def test_what_joins_others_lives_until_its_own_point(gate):
+    stream, later = sk.new_stream(nonblocking=True), Gate()
+    first, second, third = thing(), thing(), thing()
+    gate.hold(stream.handle)
+    stream.keep(first[0])
+    stream.keep(second[0])
+    event = stream.record()
+    later.hold(stream.handle)
+    stream.keep(third[0])  # with the second
+    ended, seen, also = first[1], second[1], third[1]
+    del first, second, third
+    gate.open()
+    event.sync()
+    stream.keep()
+    assert ended() is None
+    assert also() is not None
+    later.open()
+    sync(stream.handle)
+    stream.keep()
+    assert seen() is also() is None
+    later.free()
+
+
+def test_a_queue_that_is_never_idle_holds_no_more_than_it_needs():
+    stream, gates, seen = sk.new_stream(nonblocking=True), [Gate()], []
+    gates[0].hold(stream.handle)
+    for _ in range(50):
+        event = stream.record()
+        gates.append(Gate())
+        gates[-1].hold(stream.handle)
+        for _ in range(3):
+            kept = Thing()
+            seen.append(weakref.ref(kept))
+            stream.keep(kept)
+        gates[-2].open()
+        event.sync()
+    assert sum(ref() is not None for ref in seen) <= 12
+    gates[-1].open()
+    stream.sync()
+    del kept
+    gc.collect()
+    assert [ref for ref in seen if ref() is not None] == []
+    for one in gates:
+        one.free()
+
+
+def test_threads_that_keep_on_one_busy_queue_share_events_too(gate):
+    stream, seen = sk.new_stream(nonblocking=True), []
+    stream.keep(1)
+    stream.sync()
+    before = emulator.live("events")
+    gate.hold(stream.handle)
+
+    def work(_):
+        for _ in range(2_000):
+            kept = Thing()
+            seen.append(weakref.ref(kept))
+            stream.keep(kept)
+
+    together(4, work)
+    assert emulator.live("events") - before < 60
+    assert all(ref() is not None for ref in seen)
+    gate.open()
+    sync(stream.handle)
+    gc.collect()
+    assert [ref for ref in seen if ref() is not None] == []
+
+
+def test_a_call_in_the_middle_of_another_shares_its_event_in_the_end(gate, monkeypatch):
+    """As if another thread had kept something between the look at what is there and the record."""
+    stream, mark, seen = sk.new_stream(nonblocking=True), ordering.mark, []
+
+    def keep(kept):
+        seen.append(weakref.ref(kept))
+        stream.keep(kept)
+
+    def after_another(event, queue):
+        monkeypatch.setattr(ordering, "mark", mark)
+        keep(Thing())
+        mark(event, queue)
+
+    keep(Thing())
+    stream.sync()
+    before = emulator.live("events")
+    gate.hold(stream.handle)
+    for _ in range(100):
+        monkeypatch.setattr(ordering, "mark", after_another)
+        keep(Thing())
+    assert emulator.live("events") - before < 10
+    assert sum(ref() is not None for ref in seen) == 200
+    gate.open()
+    sync(stream.handle)
+    gc.collect()
+    assert [ref for ref in seen if ref() is not None] == []
+
+
 # -- captures ---------------------------------------------------------------------------------
 
 
@@ -333,10 +502,42 @@ def capture():
 
 def test_a_capture_is_told_what_to_do_and_goes_on(capture):
     kept, seen = thing()
+    emulator.reset_calls()
     with pytest.raises(sk.CaptureError, match="as long as the graph"):
         sk.from_handle(capture).keep(kept)
+    assert "cuEventRecord" not in emulator.all_calls()
     del kept
     assert seen() is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_capture_that_begins_meanwhile_loses_nothing_that_was_kept_before(
+    gate, monkeypatch, count
+):
+    stream, mark, seen = sk.new_stream(nonblocking=True), ordering.mark, []
+    gate.hold(stream.handle)
+    for _ in range(count):
+        kept = Thing()
+        seen.append(weakref.ref(kept))
+        stream.keep(kept)
+    del kept
+
+    def begun_first(event, queue):
+        monkeypatch.undo()
+        check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
+        mark(event, queue)
+
+    monkeypatch.setattr(ordering, "mark", begun_first)
+    with pytest.raises(sk.CaptureError):
+        stream.keep(Thing())
+    gc.collect()
+    assert int(check(driver.cuStreamIsCapturing(stream.handle))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
+    assert all(ref() is not None for ref in seen)
+    gate.open()
+    sync(stream.handle)
+    gc.collect()
+    assert [ref for ref in seen if ref() is not None] == []
 
 
 def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_event(monkeypatch):

@@ -37,7 +37,7 @@ def test_a_library_loaded_inside_a_scope_is_moved_by_the_next_one_of_that_stream
     program(
         """
 import warp
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 stream = sk.new_stream()
 with stream:
     with stream:
@@ -105,7 +105,7 @@ def test_libraries_are_in_table_order(program):
 import toya
 assert list(sk.current_streams()) == ["toya"]
 import warp
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 assert list(sk.current_streams()) == ["warp", "toya"]
 """,
         toya="",
@@ -151,6 +151,25 @@ with sk.new_stream() as stream:
 """,
         toya="",
         toyb="",
+    )
+
+
+def test_of_the_named_libraries_alone_it_is_told(program):
+    program(
+        """
+import toya, toyb, toyc
+toyb.set_current_stream(sk.new_stream().to("toyb"))
+try:
+    sk.assert_one_queue(libraries=["toya", "toyb"])
+except sk.OneQueueError as told:
+    assert "toya" in str(told) and "toyb" in str(told) and "toyc" not in str(told)
+else:
+    raise AssertionError("nobody was told")
+sk.assert_one_queue(libraries=["toya", "toyc"])
+""",
+        toya="",
+        toyb="",
+        toyc="",
     )
 
 

@@ -38,7 +38,8 @@ def test_control_a_stream_that_nobody_saw_is_not_parked():
 
 
 def test_a_stream_that_warp_saw_is_parked():
-    need("warp").config.quiet = True
+    warp = need("warp")
+    warp.config.log_level = warp.LOG_WARNING
     stream = sk.new_stream(priority=-3)
     number = stream.id
     stream.to("warp")
@@ -49,7 +50,8 @@ def test_a_stream_that_warp_saw_is_parked():
 
 
 def test_a_stream_that_warp_saw_through_another_record_is_parked():
-    need("warp").config.quiet = True
+    warp = need("warp")
+    warp.config.log_level = warp.LOG_WARNING
     stream = sk.new_stream(nonblocking=True, priority=-3)
     number, raw = stream.id, stream._queue.handle  # not .handle: who reads that may remember it
     view = sk.from_handle(raw, owner=object()).to("warp")

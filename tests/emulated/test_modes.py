@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.emulated.processes import run
+from support.libraries import need
 
 RAISED = """
 def raised(call):
@@ -88,3 +89,32 @@ print(mine.id == int(driver.cuStreamGetId(2)[1]) == int(driver.cuStreamGetId(0)[
         CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1",
     )
     assert per_thread == ["True", "True"]
+
+
+NULL_STREAMS = {
+    "cuda.bindings": "driver.CUstream(0)",
+    "cuda.core": "__import__('cuda.core').core.Stream.from_handle(0)",
+    "numba": "__import__('numba.cuda').cuda.default_stream()",
+}
+
+
+@pytest.mark.parametrize("library", NULL_STREAMS)
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_null_stream_is_the_queue_on_which_its_library_works(library, switch):
+    """The truth is the id that the driver gives through the bindings, which the library uses."""
+    need(library.partition(".")[0])
+    program = f"""
+from cuda.bindings import driver
+import streamkit as sk
+
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+null = {NULL_STREAMS[library]}
+used = int(driver.cuStreamGetId(driver.CUstream(int(getattr(null, "handle", null))))[1])
+print(sk.wrap(null).id == used)
+print(sk.wrap(null) == sk.per_thread_stream(), sk.wrap(null) == sk.default_stream())
+print(sk.wrap(null).handle)
+"""
+    found = run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM=switch)
+    expected = ["True", "False", "2"] if switch == "1" else ["False", "True", "0"]
+    assert found == ["True", *expected]

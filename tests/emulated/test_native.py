@@ -103,7 +103,7 @@ def test_streams_and_events_that_are_dropped_are_destroyed():
     second.wait(first)
     before = alive()
     for _ in range(50):
-        stream = sk.new_stream(nonblocking=True)
+        stream = sk.new_stream(nonblocking=True, priority=-2)  # of which none is parked
         stream.wait(first)
         second.wait(stream)
         event = stream.record(timing=True)

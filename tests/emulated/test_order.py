@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import threading
 
@@ -21,6 +22,7 @@ from support.gpu.raw import (
     make_stream,
     on_device,
 )
+from support.interrupts import HERE, LOOKS
 from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -29,6 +31,75 @@ LAUNCH_FAILED = 719
 
 
 # -- edges ------------------------------------------------------------------------------------
+
+
+class AtEachCall:
+    """Runs something in another thread at the n-th call that an operation makes in the package."""
+
+    def __init__(self, operation, nth, other):
+        self.came, self._nth, self._other = False, nth, other
+        thread = threading.Thread(target=self._run, args=(operation,))
+        thread.start()
+        thread.join()
+
+    def _run(self, operation):
+        sys._getframe().f_trace_opcodes = True  # 3.12 has to know it before settrace
+        try:
+            sys.settrace(self._enter)
+            operation()
+        finally:
+            sys.settrace(None)
+
+    def _enter(self, frame, event, value):
+        if self.came or not frame.f_code.co_filename.startswith(HERE):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._step
+
+    def _step(self, frame, event, value):
+        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in LOOKS:
+            self._nth -= 1
+            if self._nth == 0:
+                self.came = True
+                thread = threading.Thread(target=self._other)
+                thread.start()
+                thread.join()
+        return self._step
+
+
+@pytest.mark.parametrize("waits_before", [0, 1])
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_a_capture_of_the_source_between_record_and_wait_takes_no_other_thread_along(
+    waits_before, per_thread
+):
+    """The other thread captures the source, and forks from it: a record of the same queue."""
+    nth, came, between, context = 0, True, 0, current_context()
+    while came:
+        nth += 1
+        source, target, side = (sk.new_stream(nonblocking=True) for _ in range(3))
+        for _ in range(waits_before):
+            target.wait(source)
+        raw, records, taken = source.handle, [], []
+
+        def capture(raw=raw, side=side, source=source, records=records):
+            records.append(emulator.all_calls().get("cuEventRecord", 0))
+            check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(2)))
+            side.wait(source)
+
+        def wait(target=target, source=source, taken=taken):
+            check(driver.cuCtxSetCurrent(context))
+            waiting = sk.per_thread_stream() if per_thread else target
+            waiting.wait(source)
+            taken.append(int(check(driver.cuStreamIsCapturing(waiting.handle))))
+
+        AtEachCall(lambda: None, 0, capture)  # 3.13 traces code from its second run on
+        emulator.reset_calls()
+        came = AtEachCall(wait, nth, capture).came
+        if came and records[0]:  # by then the point was marked, outside the capture
+            between += 1
+            assert taken == [0], f"at the call {nth}"
+        emulator.end_captures()
+    assert between > 0
 
 
 class Foreign:

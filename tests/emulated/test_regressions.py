@@ -123,7 +123,7 @@ def test_warps_null_stream_on_a_device_that_it_has_not_touched():
     python("""
 import warp
 import streamkit as sk
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 view = sk.default_stream(1).to("warp")
 assert isinstance(view, warp.Stream), view
 assert view is warp.get_cuda_device(1).null_stream
@@ -198,7 +198,7 @@ def test_a_child_forked_while_every_lock_is_held_does_not_hang():
 import os, signal, sys, threading
 import warp
 import streamkit as sk
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 stream = sk.new_stream()
 with stream:
     pass

@@ -8,7 +8,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from support.emulated.toys import FORGETS, INTERRUPTED, REFUSES, program
+from support.emulated.toys import FAILS, FORGETS, INTERRUPTED, REFUSES, TRACKS, program
 from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
 
 __all__ = ["program"]  # the fixture
@@ -88,13 +88,117 @@ try:
     with {scope}:
         pass
 except sk.ScopeError as error:
-    assert {list(toys(count))[odd]!r} in str(error) and "forgot" in str(error), error
+    assert "{list(toys(count))[odd]} (ValueError: " in str(error), error
+    assert str(error).count("ValueError") == 1, error
 else:
     raise AssertionError("nobody was told")
 assert current_handles({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         **toys(count, odd, FORGETS),
+    )
+
+
+def test_each_library_that_is_not_restored_is_named_with_its_own_error(program):
+    program(
+        """
+import toya, toyb, toyc, toyd
+errors = {toya: IndexError("a"), toyc: KeyError("c")}
+for library, error in errors.items():
+    adapter = __import__("streamkit_" + library.__name__)
+    adapter.fails.append(error)
+for libraries in (None, ["toya", "toyb", "toyc"], ["toya", "toyc"]):
+    outer, inner = sk.use(sk.new_stream(0)), sk.use(sk.new_stream(1), libraries=libraries)
+    try:
+        with inner:
+            pass
+    except sk.ScopeError as error:
+        told = str(error)
+    assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
+    assert "toyb" not in told and "toyd" not in told, told
+    outer.__enter__()
+    inner.__enter__()
+    try:
+        outer.__exit__(None, None, None)
+    except sk.ScopeError as error:
+        told = str(error).partition("Not restored: ")[2]
+    assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
+    assert "toyb" not in told and "toyd" not in told, told
+""",
+        **dict.fromkeys(["toya", "toyb", "toyc", "toyd"], FAILS),
+    )
+
+
+HALFWAY = """
+
+def bind(stream):
+    from streamkit.protocols import Binding
+    def enter(before):
+        toylib.set_current_stream(stream)
+        raise KeyboardInterrupt
+    return Binding(toylib.current_stream, enter, toylib.set_current_stream,
+                   lambda: toylib.current_stream() is stream, lambda: None)
+"""
+
+
+@pytest.mark.parametrize(("count", "odd"), ONE_OF)
+def test_an_interrupt_inside_a_librarys_move_leaves_nothing_moved(program, count, odd):
+    names = ", ".join(toys(count))
+    program(
+        f"""
+import {names}
+stream = sk.new_stream(1)
+for scope in (stream, sk.use(stream)):
+    try:
+        scope.__enter__()
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("the interrupt was swallowed")
+    assert current_handles({names}) == [0] * {count}
+    assert int(driver.cuCtxGetDevice()[1]) == 0
+    try:
+        scope.__exit__(None, None, None)
+    except sk.ScopeError as error:
+        assert "not open" in str(error)
+    else:
+        raise AssertionError("a scope was open")
+""",
+        **toys(count, odd, HALFWAY),
+    )
+
+
+CANNOT_SET = """
+
+def bind(stream):
+    from streamkit.protocols import Binding
+    def set_current():
+        raise ValueError("cannot")
+    return Binding(toylib.current_stream, lambda before: toylib.set_current_stream(stream),
+                   toylib.set_current_stream,
+                   lambda: toylib.current_stream() is stream, set_current)
+"""
+
+
+def test_a_library_that_a_nested_scope_cannot_put_back_is_named(program):
+    program(
+        """
+import toya, toyb, toyc
+stream, elsewhere = sk.new_stream(), sk.new_stream()
+with stream:
+    for scope in (stream, sk.use(stream)):
+        try:
+            with scope:
+                toya.set_current_stream(elsewhere.to("toya"))
+        except sk.ScopeError as error:
+            assert "toya (ValueError: cannot)" in str(error) and "toyc" not in str(error), error
+        else:
+            raise AssertionError("nobody was told")
+        toya.set_current_stream(stream.to("toya"))
+""",
+        toya=CANNOT_SET,
+        toyb=LOOKS,
+        toyc=LOOKS,
     )
 
 
@@ -116,6 +220,56 @@ assert current_handles({names}) == [0] * {count}
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
         **toys(count, odd, INTERRUPTED),
+    )
+
+
+@pytest.mark.parametrize("body", ["leave", "fail", "elsewhere", "refuse", "out of order", "nested"])
+@pytest.mark.parametrize("libraries", [None, ["toya"], ["toyb"]])
+def test_the_device_of_a_librarys_own_is_put_back_after_the_context(program, body, libraries):
+    program(
+        f"""
+import toya, toyb
+import streamkit_toya, streamkit_toyb
+zero, one = sk.new_stream(0), sk.new_stream(1)
+driver.cuCtxSetCurrent(zero.context)
+for before, stream in ((0, one), (1, one), (7, one), (7, zero)):
+    streamkit_toya.restore_device(before)
+    scope = sk.use(stream, libraries={libraries})
+    try:
+        if "{body}" == "refuse":
+            streamkit_toyb.fails.append(sk.UnsupportedStreamError("toyb has had enough"))
+        scope.__enter__()
+        if "{body}" == "fail":
+            streamkit_toyb.forgets.append(ValueError("toyb forgot"))
+        if "{body}" in ("elsewhere", "refuse"):
+            streamkit_toya.remembered[0] = None
+        if "{body}" == "out of order":
+            sk.use(zero, libraries={libraries}).__enter__()
+        if "{body}" == "nested":
+            with stream:
+                streamkit_toya.remembered[0] = 5
+        scope.__exit__(None, None, None)
+    except (sk.ScopeError, sk.UnsupportedStreamError) as error:
+        assert "{body}" in ("fail", "refuse", "out of order"), error
+    streamkit_toyb.fails.clear(), streamkit_toyb.forgets.clear()
+    assert streamkit_toya.current_device() == before, (before, stream)
+    assert int(driver.cuCtxGetCurrent()[1]) == zero.context
+    streamkit_toya.remembered[0] = None
+""",
+        toya=TRACKS,
+        toyb=FAILS_ON_DEMAND,
+    )
+
+
+def test_with_one_device_no_library_is_asked_for_its_own(program, monkeypatch):
+    monkeypatch.setenv("EMULATED_DEVICES", "1")
+    program(
+        """
+import toya
+with sk.new_stream():
+    pass
+""",
+        toya="def current_device(): raise AssertionError\nrestore_device = current_device\n",
     )
 
 
@@ -178,13 +332,28 @@ assert current_handles(toya, toyb) == [0, 0]
     )
 
 
+FAILS_ON_DEMAND = """
+
+fails, forgets = [], []
+
+def enter(stream, enter=enter):
+    if fails:
+        raise fails[0]
+    return enter(stream)
+
+def leave(token, leave=leave):
+    leave(token)
+    if forgets:
+        raise forgets[0]
+"""
+
 LOOKS = """
 
 def bind(stream):
     from streamkit.protocols import Binding
     def move():
         return toylib.set_current_stream(stream)
-    return Binding(move, toylib.set_current_stream,
+    return Binding(toylib.current_stream, lambda before: move(), toylib.set_current_stream,
                    lambda: toylib.current_stream() is stream, move)
 """
 
@@ -514,6 +683,7 @@ def test_a_scope_entered_again_is_left_out_of_order_once(warp):
     before, own = warp.get_stream("cuda:1"), stream.to("warp")
     with stream:
         stream.__enter__()
+        warp.set_stream(warp.Stream("cuda:0"), "cuda:0")  # the body moves it before the inner scope
         inner.__enter__()
         with pytest.raises(sk.ScopeError, match="inner"):
             stream.__exit__(None, None, None)

@@ -12,7 +12,7 @@ import warp, numba.cuda
 import streamkit as sk
 from support.gpu.raw import Gate, check, driver
 
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 warp.init()
 check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
 LIBRARIES = "warp", "numba", "cuda.core", "cuda.bindings"

@@ -393,3 +393,18 @@ def test_warp_is_on_the_scopes_stream_by_its_public_functions_too(warp, warp_sta
 @pytest.mark.usefixtures("public")
 def test_another_thread_joins_and_is_refused_by_warps_public_functions_too(warp_state):
     test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(warp_state)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_an_event_of_warp_is_its_devices_and_warps_own(warp, device):
+    with warp.ScopedDevice(f"cuda:{device}"):
+        native = warp.Event(f"cuda:{device}")
+    event = sk.wrap_event(native)
+    assert event.device == f"cuda:{device}"
+    assert event.to("warp") is native
+    right, wrong = sk.new_stream(device), sk.new_stream(1 - device)
+    right.record(event)
+    emulator.reset_calls()
+    with pytest.raises(sk.DeviceMismatchError):
+        wrong.record(event)
+    assert "cuEventRecord" not in emulator.all_calls()

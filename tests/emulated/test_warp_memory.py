@@ -21,8 +21,8 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import events  # its calls are made to fail
-from support.emulated.interrupts import Interrupted
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
+from support.interrupts import Interrupted
 from support.libraries import need
 from support.queues import eventually
 

@@ -14,6 +14,8 @@ def primary_context():
     check(driver.cuInit(0))
     context = check(driver.cuDevicePrimaryCtxRetain(0))
     check(driver.cuCtxSetCurrent(context))
+    gc.collect()
+    gc.freeze()  # the imported libraries: each test ends with a collection, which leaves them out
     return int(context)
 
 

@@ -24,7 +24,7 @@ def codes():
 def libraries(primary_context):
     """torch, CuPy and Warp, where they start and with nothing wrong."""
     torch, cupy, warp = need("torch", "cupy", "warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     torch.cuda.init()
     before = codes()

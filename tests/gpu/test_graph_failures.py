@@ -11,8 +11,9 @@ import pytest
 
 import streamkit as sk
 from support.gpu.library_subjects import WITH_CURRENT
-from support.gpu.raw import busy, check, driver
+from support.gpu.raw import busy, check, driver, on_device
 from support.gpu.workload import COUNT
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 
@@ -205,3 +206,30 @@ def test_one_capture_of_torch_at_a_time(workload):
         thread.start()
         thread.join()
     assert "one at a time" in errors[0]
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_the_mode_says_whose_unsafe_calls_break_the_capture(workload, mode, where):
+    """torch is given the mode, and Warp is told it."""
+    made = []
+
+    def allocate():
+        with on_device(0):
+            code, pointer = driver.cuMemAlloc(1 << 20)
+        made.extend([pointer] if not code else [])
+
+    def work():
+        with sk.capture(mode=mode):
+            workload.run()
+            allocate() if where == "here" else within(allocate)
+
+    breaks = mode == "global" or (mode == "thread_local" and where == "here")
+    if breaks:
+        with pytest.raises(sk.CaptureError):
+            work()
+    else:
+        work()
+    assert bool(made) is not breaks
+    for pointer in made:
+        check(driver.cuMemFree(pointer))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the control takes the pool away
-from support.gpu.raw import check, driver
+from support.gpu.raw import check, driver, make_stream
 from support.gpu.workload import COUNT, Pressure
 from support.programs import run_python
+from support.queues import eventually
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 
@@ -127,3 +130,192 @@ def test_a_thousand_abandoned_captures_leak_nothing(workload):
     for _ in range(1000):
         abandon()
     assert before - free() < 4 << 20
+
+
+# -- Warp's -------------------------------------------------------------------------------------
+
+MEGABYTES = 1 << 20
+
+
+def graph_memory():
+    """How many megabytes the graphs of the device have in use."""
+    gc.collect()
+    check(driver.cuCtxSynchronize())
+    used = driver.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
+    return int(check(driver.cuDeviceGetGraphMemAttribute(0, used))) // MEGABYTES
+
+
+def with_streamkit(warp):
+    """An array that is dropped after its graph; Warp frees one dropped inside as a part of it."""
+    with sk.capture() as g:
+        array = warp.zeros(16 * MEGABYTES, dtype=warp.float32, device="cuda:0")
+    g.launch(g.stream)
+    g.stream.sync()
+    g.close()
+    return array
+
+
+def with_warp(warp):
+    with warp.ScopedStream(warp.Stream("cuda:0")), warp.ScopedCapture() as captured:
+        array = warp.zeros(16 * MEGABYTES, dtype=warp.float32, device="cuda:0")
+    warp.capture_launch(captured.graph)
+    check(driver.cuCtxSynchronize())
+    del captured
+    return array
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("round_with", [with_streamkit, with_warp], ids=lambda f: f.__name__)
+def test_dropped_graphs_give_warps_memory_back(workload, round_with):
+    """With Warp's own capture as the control."""
+    found = []
+    for _ in range(8):
+        round_with(workload.warp)
+        time.sleep(0.05)  # the driver tells late that a graph has gone
+        found.append(graph_memory())
+    assert max(found[2:]) == min(found[2:]), found
+
+
+@pytest.mark.alone
+def test_control_warp_alone_does_not_free_after_a_capture_that_it_joined(workload, monkeypatch):
+    monkeypatch.setattr(registry.adapter("warp"), "free_deferred", lambda: None)
+    found = []
+    for _ in range(4):
+        with_streamkit(workload.warp)
+        time.sleep(0.05)
+        found.append(graph_memory())
+    assert found[-1] - found[0] == 3 * 64, found
+    monkeypatch.undo()
+    with_streamkit(workload.warp)  # frees it
+
+
+def test_an_array_from_before_that_is_dropped_inside_is_freed_after_the_capture(workload):
+    warp, torch = workload.warp, workload.torch
+
+    def used():
+        check(driver.cuCtxSynchronize())
+        return warp.get_mempool_used_mem_current("cuda:0")
+
+    array = warp.zeros(16 * MEGABYTES, dtype=warp.float32, device="cuda:0")
+    before = used()
+    with sk.capture() as g:
+        torch.relu(workload.x)
+        del array
+    assert before - used() >= 64 * MEGABYTES
+    g.close()
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_freeing_what_warp_deferred_waits_for_nothing(workload, gate, nonblocking):
+    held = make_stream(nonblocking=nonblocking)
+    for _ in range(2):
+        with_streamkit(workload.warp)
+    gate.hold(held)
+    with sk.capture() as g:
+        workload.warp.zeros(4, device="cuda:0")
+    g.close()
+    assert gate.closed
+
+
+# -- CuPy's -------------------------------------------------------------------------------------
+
+
+def free_memory():
+    return int(check(driver.cuMemGetInfo())[0]) // MEGABYTES
+
+
+def of_cupy(cupy, megabytes=256):
+    with sk.capture() as g:
+        array = cupy.zeros(megabytes << 18, dtype=cupy.float32)
+        array += 1
+    g.launch(g.stream)
+    g.stream.sync()
+    return g, array
+
+
+def warm_up(cupy):
+    array = cupy.zeros(4, dtype=cupy.float32)
+    array += 1
+    cupy.copyto(array, array + 1)
+    array.fill(7)
+    check(driver.cuCtxSynchronize())
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("held", ["nonblocking", "blocking"])
+def test_a_graph_of_cupys_is_closed_at_once_and_its_memory_comes_back(workload, gate, held):
+    warm_up(workload.cupy)
+    g, array = of_cupy(workload.cupy)
+    del array
+    before = free_memory()
+    gate.hold(make_stream(nonblocking=held == "nonblocking"))  # a stream that StreamKit never saw
+    g.close()
+    assert gate.closed
+    if held == "blocking":  # for which the legacy stream waits, and the memory for that
+        gate.open()
+    assert eventually(lambda: sk.new_stream() and free_memory() - before >= 256)
+    assert gate.closed or held == "blocking"
+
+
+@pytest.mark.alone
+def test_control_cupys_own_free_waits_for_the_device(workload, gate):
+    pointer = workload.cupy.cuda.runtime.malloc(1 << 20)
+    gate.hold(make_stream())
+    threading.Timer(0.5, gate.open).start()
+    workload.cupy.cuda.runtime.free(pointer)
+    assert not gate.closed
+
+
+@pytest.mark.alone
+def test_memory_of_cupy_is_not_given_to_others_while_a_stream_reads_it(workload, gate):
+    """The array is dropped and the graph closed; the copy of it has not run yet."""
+    cupy, reader = workload.cupy, sk.new_stream(nonblocking=True)
+    warm_up(cupy)
+    copy = cupy.zeros(64 << 18, dtype=cupy.float32)
+    g, array = of_cupy(cupy, 64)
+    check(driver.cuCtxSynchronize())
+    gate.hold(reader.handle)
+    with sk.use(reader, libraries=["cupy"]):
+        cupy.copyto(copy, array)
+    del array
+    g.close()
+    second, other = of_cupy(cupy, 64)  # takes what is free, and writes it
+    with sk.use(second.stream, libraries=["cupy"]):
+        other.fill(7)
+    second.stream.sync()
+    assert gate.closed
+    gate.open()
+    reader.sync()
+    assert float(copy.min()) == float(copy.max()) == 1
+    second.close()
+
+
+# -- the first capture of a process ---------------------------------------------------------------
+
+FIRST = """
+import torch, streamkit as sk
+torch.cuda.init()
+stream, x = sk.new_stream(nonblocking=True), torch.zeros(8, device="cuda")
+other = torch.cuda.Stream()
+with torch.cuda.stream(other):
+    torch.cuda._sleep(1)
+with stream:
+    x.add_(1)  # once before
+if {early}:
+    with sk.capture(stream):
+        x.add_(1)
+torch.cuda.synchronize()
+with torch.cuda.stream(other):
+    torch.cuda._sleep(4_000_000_000)  # seconds
+with sk.capture(stream) as g:
+    x.add_(1)
+print(other.query())
+"""
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_capture_waits_for_busy_streams_if_it_is_the_first_of_its_process(early):
+    """Because torch makes a handle and loads a kernel then; what the documentation advises."""
+    done = run_python("-c", FIRST.format(early=early))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(not early)]

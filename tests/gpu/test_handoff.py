@@ -171,17 +171,72 @@ def test_what_cannot_be_lent_says_so(subjects):
             sk.handoff(wrong, sk.new_stream())
 
 
-def test_a_stream_that_torch_recorded_is_never_destroyed(subjects, gate):
-    torch, cupy = subjects("torch").torch, subjects("cupy").cupy
-    native = cupy.cuda.Stream(non_blocking=True)
-    stream, seen = sk.wrap(native), weakref.ref(native)
-    tensor = torch.ones(4, device="cuda")
-    sk.handoff(tensor, stream)
-    del native, stream
-    gc.collect()
-    assert seen() is not None
+def of_cupy(subjects):
+    return subjects("cupy").cupy.cuda.Stream(non_blocking=True)
+
+
+def of_cuda_core(subjects):
+    return subjects("cuda.core").new_stream()
+
+
+FOREIGN = pytest.mark.parametrize("make", [of_cupy, of_cuda_core])
+
+
+@FOREIGN
+def test_a_tensor_for_a_foreign_stream_comes_back_as_itself(subjects, make):
+    torch = subjects("torch").torch
+    tensor = torch.ones(4, device="cuda", requires_grad=True)
+    for handed in (tensor, tensor * 2, tensor.detach()[1:]):
+        assert sk.handoff(handed, make(subjects)) is handed
+    foreign = torch.from_dlpack(subjects("cupy").cupy.ones(4))  # which torch cannot count
+    assert sk.handoff(foreign, make(subjects)) is not foreign
+
+
+@FOREIGN
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_tensor_handed_to_a_foreign_stream_is_not_overwritten(subjects, gate, make, handed):
+    torch = subjects("torch").torch
+    native = make(subjects)
+    target = sk.wrap(native)
+    out = check(driver.cuMemAlloc(4 * SIZE))
+    tensor = torch.full((SIZE,), 7.0, device="cuda")
+    torch.cuda.synchronize()
+    if handed:
+        tensor = sk.handoff(tensor, target)
+    gate.hold(target.handle)
+    check(driver.cuMemcpyDtoDAsync(out, tensor.data_ptr(), 4 * SIZE, target.handle))
     del tensor
-    torch.cuda.empty_cache()
+    sk.new_stream()  # lets go of what it can
+    gc.collect()
+    pressure = [torch.full((SIZE,), 9.0, device="cuda") for _ in range(4)]
+    torch.cuda.current_stream().synchronize()
+    gate.open()
+    target.sync()
+    read = np.empty(SIZE, "f4")
+    check(driver.cuMemcpyDtoH(read.ctypes.data, out, 4 * SIZE))
+    check(driver.cuMemFree(out))
+    del pressure
+    assert bool((read == 7).all()) is handed
+
+
+@FOREIGN
+def test_a_stream_a_request_leaves_no_owner_and_no_memory(subjects, make):
+    torch = subjects("torch").torch
+    base = torch.cuda.memory_allocated()
+    owners = []
+    for _ in range(50):
+        native = make(subjects)
+        owners.append(weakref.ref(native))
+        tensor = sk.handoff(torch.ones(SIZE, device="cuda"), native)
+        del native
+        assert owners[-1]() is not None
+        del tensor
+    torch.cuda.synchronize()
+    for _ in range(2):  # the first marks the queues' ends
+        gc.collect()
+        torch.cuda.synchronize()
+    assert [ref for ref in owners if ref() is not None] == []
+    assert torch.cuda.memory_allocated() == base
 
 
 # -- keep -------------------------------------------------------------------------------------

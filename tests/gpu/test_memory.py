@@ -29,7 +29,7 @@ SIZES = (512, 4096, *(1 << n for n in range(14, 21)))  # those of the temporarie
 @pytest.fixture(scope="module")
 def warp():
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     from support.gpu import pressure
 

@@ -18,7 +18,7 @@ from support.libraries import cuda_devices, need
 @pytest.fixture
 def warp():
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     return warp
 
@@ -140,12 +140,12 @@ def test_waiting_for_fresh_objects_of_a_queue_makes_one_event():
     raw, stream = make_stream(), sk.new_stream()
     first = sk.wrap(Foreign(raw))
     stream.wait(first)
-    event = first._queue.wait_event
+    (event,) = first._queue.wait_events
     for _ in range(3):
         again = sk.wrap(Foreign(raw))
         stream.wait(again)
-        assert again._queue.wait_event is None
-        assert first._queue.wait_event is event
+        assert again._queue.wait_events is None
+        assert first._queue.wait_events == [event]
     stream.sync()
 
 

@@ -11,7 +11,7 @@ LIBRARIES = """
 import cupy, torch, warp
 import streamkit as sk
 
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 LIBRARIES = "torch", "cupy", "warp", "cuda.core"
 
 def native_stream():

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import streamkit as sk
+from streamkit._queues import registry  # what its adapter has read must be forgotten
 from support.gpu.raw import (
     check,
     current_context,
@@ -473,12 +474,33 @@ def test_wrap_refuses_a_closed_cuda_core_stream(subjects):
         sk.wrap(native)
 
 
+def test_generic_torch_streams_without_a_native_handle(subjects):
+    """As those of torch 2.10."""
+    torch = subjects("torch").torch
+
+    class Old(torch.Stream):
+        native_handle = property()
+
+    stream = torch.cuda.Stream()
+    value = {"stream_id": stream.stream_id, "device_index": 0, "device_type": 1}
+    adapter = registry.adapter("torch")
+    adapter._own.clear()  # what it has read before
+    assert sk.wrap(Old(**value)).handle == stream.cuda_stream
+    assert sk.wrap(Old(stream_id=0, device_index=0, device_type=1)) == sk.default_stream()
+
+
 def test_generic_torch_streams_and_tensors(subjects):
     torch = subjects("torch").torch
     generic = torch.accelerator.current_stream()
     assert sk.wrap(generic) == sk.default_stream()
     own = torch.Stream("cuda")
-    assert sk.wrap(own).handle == own.native_handle
+    same = torch.cuda.Stream(
+        stream_id=own.stream_id, device_index=own.device_index, device_type=own.device_type
+    )
+    assert sk.wrap(own) == sk.wrap(same)
+    assert sk.wrap(own).handle == same.cuda_stream != 0
+    if hasattr(own, "native_handle"):  # from torch 2.11 on
+        assert sk.wrap(own).handle == own.native_handle
     for wrong in (torch.ones(1, device="cuda"), torch.device("cuda"), torch.cuda.Stream):
         with pytest.raises(sk.UnsupportedStreamError):
             sk.wrap(wrong)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._base.queue import QueueRecord  # the public calls need a device
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Arrays
 from support.libraries import need
@@ -138,20 +137,31 @@ def test_a_quantized_tensor_is_not_lent():
         adapter("torch").lend(tensor, Owner())
 
 
-def test_the_first_owner_of_a_queue_that_torch_remembers_stays_beside_the_last():
-    """Nobody knows which of them destroys the stream."""
-    adapter("torch")
-    from streamkit.backends._torch import adapter as torch_adapter  # what torch remembers
-
-    owners = [Owner() for _ in range(4)]
-    gone = [weakref.ref(owner) for owner in owners]
-    while owners:
-        queue = QueueRecord(ADDRESS, 0, owners.pop(0))
-        queue.id = -1  # no stream's
-        torch_adapter._remember(queue)
-    del queue
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda tensor: tensor,
+        lambda tensor: tensor[1:],
+        lambda tensor: tensor.numpy(),
+        lambda tensor: tensor.__dlpack__(),
+        lambda tensor: tensor.clone().requires_grad_() * tensor,  # for the gradient of the other
+    ],
+)
+def test_torchs_memory_is_held_as_long_as_anything_uses_it(hold):
+    served, tensor = adapter("torch"), need("torch").ones(4)
+    memory, left = tensor.untyped_storage(), hold(tensor)
+    assert tensor[2:].untyped_storage() is memory
+    del tensor
     gc.collect()
-    assert [owner() is not None for owner in gone] == [True, False, False, True]
+    assert served.is_held(memory)
+    del left
+    gc.collect()
+    assert not served.is_held(memory)
+
+
+def test_memory_of_several_tensors_is_not_counted():
+    with pytest.raises(TypeError, match="sparse_coo"):
+        adapter("torch").memory_of(need("torch").eye(3).to_sparse())
 
 
 # -- CuPy's, on memory that nobody touches ----------------------------------------------------

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from pathlib import Path
 
-from support.libraries import need
+from support.libraries import lane, need
 from support.site import extension
 
 parity = extension("parity")
@@ -55,6 +55,11 @@ def attributes_set_by(kind):
     }
 
 
+def same(found, rows):
+    """The newest version has exactly the members of the rows; an older one may lack some."""
+    return found <= rows if "oldest" in lane() else found == rows
+
+
 def declared(stub, name):
     """The members that a class has in a stub, for a build that lacks the class."""
     node = next(
@@ -78,17 +83,17 @@ def torch_members(torch, kind):
 
 def test_torch():
     torch = need("torch")
-    assert torch_members(torch, torch.cuda.Stream) == listed("torch-stream")
+    assert same(torch_members(torch, torch.cuda.Stream), listed("torch-stream"))
 
 
 def test_torch_external():
     torch = need("torch")
-    assert torch_members(torch, torch.cuda.ExternalStream) == listed("torch-external")
+    assert same(torch_members(torch, torch.cuda.ExternalStream), listed("torch-external"))
 
 
 def test_cuda_core():
     core = need("cuda")
-    assert members(core.Stream) == listed("cuda-core")
+    assert same(members(core.Stream), listed("cuda-core"))
 
 
 def test_cupy():
@@ -101,14 +106,14 @@ def test_cupy():
     made = cupy.cuda.Stream.from_external(Foreign())
     stored = {name for name in vars(made) if is_public(name)}
     assert stored == {"ptr", "device_id"}
-    assert members(cupy.cuda.Stream) | stored == listed("cupy")
+    assert same(members(cupy.cuda.Stream) | stored, listed("cupy"))
 
 
 def test_warp():
     wp = need("warp")
     stored = attributes_set_by(wp.Stream)
     assert "cuda_stream" in stored
-    assert members(wp.Stream) | stored == listed("warp")
+    assert same(members(wp.Stream) | stored, listed("warp"))
 
 
 def test_a_member_without_a_row_is_noticed():

@@ -22,6 +22,16 @@ def test_a_stream_of_the_cpu_is_refused_with_its_device(kind):
         sk.wrap(kind("cpu"))
 
 
+def test_a_generic_stream_of_cuda_needs_no_native_handle():
+    """torch 2.10 has none: the stream is read through ``torch.cuda.Stream``, or its lack told."""
+
+    class Old(torch.Stream):
+        native_handle = property()
+
+    with pytest.raises(sk.NoDeviceError, match="torch"):
+        registry.extract(Old(stream_id=35, device_index=0, device_type=1))
+
+
 @pytest.mark.parametrize(
     "obj",
     [

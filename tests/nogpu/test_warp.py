@@ -11,7 +11,7 @@ from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
 warp = need("warp")
-warp.config.quiet = True
+warp.config.log_level = warp.LOG_WARNING
 warp.init()
 
 

@@ -28,6 +28,7 @@ CURRENT = {
 BOUND = {
     "bound_is_current_agrees",
     "bound_set_current_remembers_nothing",
+    "bound_leave_restores_at_any_moment",
     "bound_keeps_device",
 }
 BORROWED_EVENT = {"borrowed_event_keeps_owner", "borrowed_event_lets_go"}
@@ -83,12 +84,14 @@ def cupy():
 
 def warp():
     warp = need("warp")
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     return Case(
         lambda: warp.Stream("cuda:0"),
         lambda stream: stream.cuda_stream or 0,
         lambda stream: stream.record_event(),
+        # an older one is moved by its public functions, which set the device
+        not_applicable=set() if warp.__version__.startswith("1.19.") else {"bound_keeps_device"},
     )
 
 

@@ -22,7 +22,8 @@ from streamkit.protocols import Binding
 
 def bind(stream):
     return Binding(
-        lambda: enter(stream),
+        toylib.current_stream,
+        lambda before: enter(stream),
         leave,
         lambda: toylib.current_stream() is stream,
         lambda: toylib.set_current_stream(stream),
@@ -80,11 +81,12 @@ REFUSE = 'raise UnsupportedStreamError(f"{obj!r} is no toylib stream")'
 BUILD = "    return toylib.Stream(queue.handle, keeps=queue)"
 ENTER = "    return toylib.set_current_stream(stream)"
 LEAVE = "    toylib.set_current_stream(token)"
-BOUND = """        lambda: enter(stream),
+BOUND = """        lambda before: enter(stream),
         leave,
         lambda: toylib.current_stream() is stream,
         lambda: toylib.set_current_stream(stream),
 """
+BOUND_SAVE = "        toylib.current_stream,\n" + BOUND
 READ_EVENT = "    return event.number"
 BUILD_EVENT = "    return Event(handle, owner)"
 
@@ -96,6 +98,7 @@ MUTANTS = {
         CHECK, "if not hasattr(obj, '__cuda_stream__') and not hasattr(obj, 'number'):",
         ["refuses_strangers"],
     ),
+    "takes any stranger": (REFUSE, "return Queue(1, None, obj)", ["refuses_strangers"]),
     "refuses with another error": (REFUSE, "raise ValueError(obj)", ["refuses_strangers"]),
     "wrong handle": (
         READ, "    return Queue(1, None, obj)",
@@ -177,6 +180,14 @@ MUTANTS = {
         "kept = []", "kept = []\ndef current_here():\n    return toylib.Stream(2)",
         ["current_is_its_own"],
     ),
+    "moves to a device of its own": (
+        "kept = []",
+        (
+            "kept = []\ndef current_device():\n    return 0\n"
+            "def restore_device(device):\n    driver.cuCtxSetCurrent(0)"
+        ),
+        ["current_is_its_own"],
+    ),
     "another current context": (
         "kept = []", "kept = []\ndef current_context():\n    return 7", ["current_is_its_own"],
     ),
@@ -197,6 +208,18 @@ MUTANTS = {
     "is never current": (
         BOUND, BOUND.replace("toylib.current_stream() is stream", "False"),
         ["bound_is_current_agrees"],
+    ),
+    "save moves": (
+        BOUND_SAVE, "        lambda: enter(stream),\n" + BOUND,
+        ["bound_leave_restores_at_any_moment"],
+    ),
+    "leaves once": (
+        BOUND,
+        BOUND.replace(
+            "leave,",
+            "lambda token: leave(stream if token in kept else kept.append(token) or token),",
+        ),
+        ["bound_leave_restores_at_any_moment"],
     ),
     "loses the device": (
         BOUND, BOUND.replace("enter(", "driver.cuCtxSetCurrent(0) and enter("),

@@ -40,7 +40,7 @@ thread = threading.Thread(target=lambda: (s.keep(held), sys.exit(3)))
 thread.start()
 thread.join()
 """,
-    "cycle": "ring = [s, held]; ring.append(ring); s.ring = ring; del s, held",
+    "cycle": "ring = [s, held]; ring.append(ring); del s, held",
 }
 START = """
 import os, sys, threading

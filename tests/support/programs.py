@@ -8,7 +8,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import streamkit
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 BLOCKER = """
 import sys

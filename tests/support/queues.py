@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -64,6 +68,42 @@ def eventually(condition, *, seconds=LONG):
             return False
         time.sleep(0.001)
     return True
+
+
+_ALL_SLEEP = """
+import sys, time
+from collections import deque
+from pathlib import Path
+
+tasks, slept = Path("/proc", sys.argv[1], "task"), deque(maxlen=20)
+for _ in range(int(sys.argv[2])):
+    try:
+        states = {stat.read_text().rpartition(") ")[2][0] for stat in tasks.glob("*/stat")}
+    except OSError:  # a thread has just ended
+        states = {"R"}
+    slept.append("R" not in states)
+    if sum(slept) > 10:
+        sys.exit(0)
+    time.sleep(0.005)
+sys.exit(1)
+"""
+
+
+def opened_once_all_sleep(gate, *, looks=2000):
+    """Open the gate when this process is mostly asleep; after so many looks all the same.
+
+    Returns a future that tells which. Another process looks, for which no thread has to wait.
+    """
+
+    def look():
+        command = [sys.executable, "-I", "-c", _ALL_SLEEP, str(os.getpid()), str(looks)]
+        done = subprocess.run(command, check=False)
+        gate.open()
+        return done.returncode == 0
+
+    slept = Future()
+    threading.Thread(target=lambda: slept.set_result(look()), daemon=True).start()
+    return slept
 
 
 def together(count, work):

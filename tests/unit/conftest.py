@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 import threading
 import time
 
@@ -52,3 +54,16 @@ def slow_workers():
     threading.setprofile(lambda *_: time.sleep(0.002))
     yield
     threading.setprofile(None)
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """What is given to ``sys.unraisablehook``: each error, and the text that tells whose it is."""
+    seen = []
+
+    def hook(args):
+        seen.append((args.exc_value, repr(args.object)))
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+    yield seen
+    gc.collect()  # or what the test left is reported in a later one

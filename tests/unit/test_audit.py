@@ -52,6 +52,27 @@ def test_the_end_waits_until_everything_has_run(stream, other, hold):
     assert [one.name for one in report.work] == ["first", "second"]
 
 
+def test_the_end_waits_for_every_stream(stream, other, hold):
+    """Whichever it waits for first: each opens last once."""
+    for last in ((stream, other), (other, stream)):
+        gates, is_over = [hold(one) for one in last], threading.Event()
+
+        def open_in_turn(gates=gates, is_over=is_over):
+            gates[0].open()
+            is_over.wait(0.2)  # an audit that waits for that one alone ends here
+            gates[1].open()
+
+        opener = threading.Thread(target=open_in_turn)
+        with sk.audit() as report:
+            stream.submit(first)
+            other.submit(second)
+            opener.start()
+        is_over.set()
+        opener.join()
+        assert report.unfinished == 0
+        assert {one.name for one in report.work} == {"first", "second"}
+
+
 def test_what_ran_before_and_after_is_left_out(stream):
     stream.submit(first)
     stream.sync()
@@ -109,6 +130,28 @@ def test_an_event_is_on_the_queue_that_recorded_it_last(stream, other):
             one.sync()
     names = [queue for _, queue in host_waits(report)]
     assert names == ["other", None, None]
+
+
+def test_a_wait_for_what_is_reached_begins_when_it_is_given(stream, other):
+    event = stream.record()
+    stream.sync()
+    with sk.audit() as report:
+        stream.submit(first)
+        other.wait(event)
+    (wait,) = report.waits
+    assert wait.start_ns >= 0
+    assert report.operations == tuple(sorted(report.operations, key=lambda one: one.start_ns))
+
+
+def test_whose_function_it_is_tells_its_module(stream):
+    numpy = pytest.importorskip("numpy")
+    with sk.audit() as report:
+        stream.submit(numpy.zeros, 3)
+        stream.submit(first)
+        with stream:
+            pass
+    assert [one.library for one in report.work] == ["numpy", None, None]
+    assert [one.blocks_host for one in report.work] == [False] * 3
 
 
 def test_other_threads_are_recorded_too(stream):

@@ -12,16 +12,10 @@ import pytest
 
 from streamkit import errors
 from streamkit._cuda import driver, loader  # its calls are counted without a device
-from streamkit._tools import bench  # the command needs a device
+from streamkit._tools import bench, machine  # the command needs a device
 from streamkit._tools.bench import BenchReport, measurements, timing  # the command needs a device
 from streamkit._tools.bench.measurements import Count, Import, WakeUp  # the command needs a device
 from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
-
-NEEDS = (
-    "The bench needs torch, CuPy, Warp. Install them with: "
-    "pip install 'streamkit-cuda[all13]' (all12 if the driver is of CUDA 12)"
-)
-
 
 # -- the statistics ---------------------------------------------------------------------------
 
@@ -336,7 +330,8 @@ def cannot_run(monkeypatch, *, present=True):
 
 def test_without_a_device_it_says_so(monkeypatch):
     assert cannot_run(monkeypatch, present=False) == (
-        f"There is no CUDA device here, and what is measured are calls on one. {NEEDS}"
+        "There is no CUDA device here, and what is measured are calls on one, of torch, CuPy and "
+        "Warp."
     )
 
 
@@ -349,6 +344,9 @@ def test_libraries_that_are_missing_broken_or_without_the_device_are_named(monke
         return SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False), __version__="1")
 
     monkeypatch.setattr(importlib, "import_module", module)
+    monkeypatch.setattr(machine, "install_line", "install {}".format)
     assert cannot_run(monkeypatch) == (
-        f"torch: torch 1 finds no GPU; CuPy: not installed; Warp: OSError: warp.so. {NEEDS}"
+        "torch: torch 1 finds no GPU; CuPy: not installed; Warp: OSError: warp.so. The bench needs "
+        "torch, CuPy and Warp. Install what is missing with: install torch; install cupy; install "
+        "warp"
     )

@@ -16,9 +16,9 @@ import streamkit
 from streamkit._tools.bench import BenchReport  # its report is made up here
 from streamkit._tools.bench.measurements import Count, Import, WakeUp  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
-from support.programs import BLOCKER, streamkit_
+from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
-for needed in ("numpy", "rich", "typer"):
+for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
 
 LIBRARIES = ("torch", "cupy", "warp")  # slow to import, and not what is tested here
@@ -107,13 +107,15 @@ def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
 
 
 @pytest.mark.parametrize("arguments", [("bench",), ("bench", "--json")])
-def test_bench_that_cannot_run_says_what_to_install_and_fails(arguments, tmp_path):
+def test_bench_that_cannot_run_says_why_and_fails(arguments, tmp_path):
     path = tmp_path / "bench.json"
     done = streamkit_(*arguments, "--output", path)
     assert done.returncode == 1
-    assert done.stdout == ""
-    assert "torch, CuPy, Warp" in done.stderr
-    assert "pip install 'streamkit-cuda[all13]' (all12 if " in done.stderr
+    said = done.stderr.rstrip("\n")
+    assert said.startswith("There is no CUDA device here")
+    assert (
+        (json.loads(done.stdout) == {"error": said}) if "--json" in arguments else not done.stdout
+    )
     assert done.stderr.count("\n") == 1
     assert not path.exists()
 
@@ -178,17 +180,21 @@ def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_
     shown = bench(REPORT, *arguments)[1]
     path = tmp_path / "missing" / "x.json"
     status, output, complaints = bench(REPORT, *arguments, "--output", path)
-    assert (status, output) == (1, shown)
+    assert status == 1
     assert complaints.startswith("FileNotFoundError")
+    if arguments:
+        assert json.loads(output) == {"error": complaints.rstrip("\n"), **json.loads(shown)}
+    else:
+        assert output == shown
 
 
 def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
-    from streamkit._tools import commands  # the command, in this process
+    from streamkit._tools import cli  # the command, in this process
 
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         monkeypatch.setenv("FORCE_COLOR", "1")
-        with commands._progress() as progress:
+        with cli._progress() as progress:
             progress("a row", 1, 3)
         output, complaints = capsys.readouterr()
         assert output == ""
@@ -260,22 +266,168 @@ def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(termi
     assert [step in part for step, part in zip(steps, parts, strict=True)] == [True] * 4
 
 
-@pytest.mark.parametrize("missing", ["numpy", "rich", "typer"])
-@pytest.mark.parametrize("arguments", [("demo",), ("matrix",), ("doctor",), ("--help",), ()])
-def test_without_the_extra_it_exits_2_with_the_line_that_installs_it(missing, arguments):
-    done = streamkit_(*arguments, blocked=[missing])
+EXTRA = ("numpy", "rich")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("demo",), EXTRA),
+        (("demo",), ("numpy",)),
+        (("demo", "--json"), ("numpy",)),
+        (("matrix",), ("rich",)),
+        (("bench",), ("rich",)),
+    ],
+)
+def test_without_what_it_needs_a_command_exits_2_with_the_line_that_installs_it(arguments, missing):
+    done = streamkit_(*arguments, blocked=missing)
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == (
-        f"The streamkit command needs numpy, rich, typer, and {missing} is not installed. "
-        "Install them with: pip install 'streamkit-cuda[cli]'\n"
+    said = (
+        f"streamkit {arguments[0]} needs {' and '.join(missing)}, not installed here. "
+        f"Install with: pip install {' '.join(missing)}"
+    )
+    assert done.stderr == f"{said}\n"
+    assert (
+        (json.loads(done.stdout) == {"error": said}) if "--json" in arguments else not done.stdout
     )
 
 
-@pytest.mark.parametrize("blocked", [(), ("numpy", "rich", "typer")])
-def test_version_needs_no_extra(blocked):
-    done = streamkit_("--version", blocked=blocked)
+def test_a_package_that_is_broken_is_not_called_missing(tmp_path):
+    (tmp_path / "rich.py").write_text("import its_own_needs\n")
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n" + COMMAND
+    done = run_python("-P", "-c", code, "matrix")
+    assert done.returncode == 1
+    assert "No module named 'its_own_needs'" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), (), ("doctor", "--help")])
+def test_what_needs_no_package(arguments):
+    done = streamkit_(*arguments, blocked=EXTRA)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = f"{streamkit.__version__}\n" if arguments == ("--version",) else "usage: streamkit"
+    assert done.stdout.startswith(expected)
+
+
+def test_the_doctor_needs_no_package_and_prints_the_same_without_them():
+    blocked = ("cuda", "torch", "cupy", "warp")
+    done = streamkit_("doctor", blocked=(*blocked, *EXTRA))
+    assert done.stdout == streamkit_("doctor", blocked=blocked).stdout
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "no-driver" in done.stdout or "no-device" in done.stdout
+    as_json = streamkit_("doctor", "--json", blocked=(*blocked, *EXTRA))
+    assert (as_json.returncode, as_json.stderr) == (1, "")
+    assert json.loads(as_json.stdout)["ok"] is False
+
+
+def test_json_needs_no_rich():
+    done = streamkit_("demo", "--json", blocked=(*LIBRARIES, "rich"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+
+
+def test_python_m_streamkit_is_the_command():
+    done = run_python("-P", "-m", "streamkit", "--version")
     assert (done.returncode, done.stdout) == (0, f"{streamkit.__version__}\n")
+    done = run_python("-P", "-m", "streamkit", "dance")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: streamkit ")
+
+
+# -- JSON, whatever happens --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--json",),
+        ("dance", "--json"),
+        ("bench", "--json", "--dance"),
+        ("bench", "--json", "--output"),
+        ("doctor", "--json", "--output", "x"),
+        ("demo", "--json", "--load"),
+        ("demo", "--json", "--outp", "x"),
+    ],
+)
+def test_a_command_that_is_written_wrongly_prints_an_error_as_json(arguments):
+    done = streamkit_(*arguments)
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"error": done.stderr.rstrip("\n")}
+    assert "usage: streamkit" in done.stderr
+
+
+FAILS = """
+import sys
+import streamkit as sk
+from streamkit._doctor import doctor  # it is made to fail here
+from streamkit._tools import bench, cli, demo, matrix  # the command, in this process
+
+def fail(**_):
+    print("a library talks")
+    raise {error}
+
+doctor.examine = bench.run = matrix.run = demo.run = fail
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [
+        *(
+            (command, "sk.NoDeviceError('no device: why')", "NoDeviceError: no device: why")
+            for command in ("demo", "bench", "matrix", "doctor")
+        ),
+        ("matrix", "sk.UnsupportedStreamError('why')", "UnsupportedStreamError: why"),
+        ("bench", "ZeroDivisionError('a bug')", "ZeroDivisionError: a bug"),
+    ],
+)
+def test_an_error_is_json_and_exits_1(command, error, text):
+    done = run_python("-P", "-c", FAILS.format(error=error), command, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"error": text}
+    assert done.stderr.rstrip("\n").endswith(text)
+    assert ("Traceback" in done.stderr) is ("a bug" in text)
+
+
+def test_without_json_a_bug_shows_its_traceback_alone():
+    done = run_python("-P", "-c", FAILS.format(error="ZeroDivisionError('a bug')"), "bench")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("ZeroDivisionError: a bug") == 1
+
+
+def test_demo_as_json_to_a_file_prints_json_alone(tmp_path):
+    path = tmp_path / "galaxies.pgm"
+    done = streamkit_("demo", "--json", "--output", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+    assert path.read_bytes().startswith(b"P5\n")
+    done = streamkit_("demo", "--json", "--output", tmp_path)
+    assert done.returncode == 1
+    data = json.loads(done.stdout)
+    assert data["error"].startswith("IsADirectoryError")
+    assert data["ok"] is True
+
+
+def test_a_result_that_is_no_number_is_json_too(monkeypatch, capsys):
+    from streamkit._tools import cli, demo  # the command, in this process
+
+    run = demo.run
+    monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
+    monkeypatch.setattr(demo._NumPy, "mean", lambda _, x: x.mean() * float("nan"))
+    monkeypatch.setattr(sys, "argv", ["streamkit", "demo", "--json"])
+    with pytest.raises(SystemExit) as exited:
+        cli.main()
+    assert exited.value.code == 1
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    data = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (data["ok"], data["mean"]) == (False, None)
+
+
+# -- help -------------------------------------------------------------------------------------
 
 
 def test_help_names_the_commands_there_are():

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import re
 import sys
 
 import pytest
 
 import streamkit as sk
+from streamkit._base import installed as installed_module  # the lines are looked at
 from streamkit._cuda import driver as driver_module  # a driver is made up here
 from streamkit._cuda import loader  # a driver is made up here
 from streamkit._doctor import doctor, driver_check  # an installation is made up here
 from streamkit._doctor import report as report_module  # an installation is made up here
-from streamkit._doctor.installed import VARIABLES, Installed, replacement  # it is made up here
+from streamkit._doctor.installed import VARIABLES, Installed  # it is made up here
 from streamkit._doctor.report import DoctorReport, Driver, Library, Standing  # it is made up here
 from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
@@ -32,7 +34,7 @@ CLEAN = {
     "cuda-core": "1.2.2",
     "cuda_bindings": "13.3.1",
 }
-CUDA_12 = {**CLEAN, "torch": "2.11.0", "cupy-cuda12x": "14.2.0", "cuda_bindings": "12.9.2"}
+CUDA_12 = {**CLEAN, "torch": "2.11.0", "cupy-cuda12x": "14.2.0", "cuda_bindings": "12.9.4"}
 del CUDA_12["cupy-cuda13x"]
 
 
@@ -101,7 +103,7 @@ PLANTED = {
         [("two-cupys", "cupy"), ("cuda-majors", None)],
     ),
     "CuPy twice for one CUDA": ({"cupy": "14.2.0"}, {}, [("two-cupys", "cupy")]),
-    "CUDA Python of another major": ({"cuda_bindings": "12.9.2"}, {}, [("cuda-majors", None)]),
+    "CUDA Python of another major": ({"cuda_bindings": "12.9.4"}, {}, [("cuda-majors", None)]),
     "torch without CUDA": ({"torch_cuda": "None"}, {}, [("torch-cpu", "torch")]),
     "torch for another CUDA": ({"torch_cuda": "'12.8'"}, {}, [("cuda-majors", None)]),
     "an old torch": ({"torch": "2.9.1+cu130"}, {}, [("old-library", "torch")]),
@@ -156,48 +158,154 @@ def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expe
     assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
 
 
+TORCH = 'pip install "torch>=2.10" --index-url https://download.pytorch.org/whl/cu'
+CUPY = 'pip install "cupy-cuda{}x>=14.0"'
+BINDINGS = {
+    12: 'pip install "cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',
+    13: 'pip install "cuda-bindings>=13.1.1,<14" "cuda-core>=1.0"',
+}
+
+
+def remedy(found, code, driver=DRIVER):
+    """The remedy of the one finding of a kind."""
+    (finding,) = [finding for finding in found.check(driver) if finding.code == code]
+    return finding.remedy
+
+
+def without(distributions, *names):
+    return {name: version for name, version in distributions.items() if name not in names}
+
+
 def test_the_remedy_names_the_line_that_installs_the_fitting_build(installed):
     found = installed({**CLEAN, "cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"})
-    (two, majors) = found.check(DRIVER)
-    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in two.remedy
-    assert "pip install 'streamkit-cuda[cupy13]'" in two.remedy
-    assert "pip uninstall cupy-cuda12x, then" in majors.remedy
-    assert "pip install 'streamkit-cuda[cupy13]'" in majors.remedy
+    assert remedy(found, "two-cupys") == (
+        "pip uninstall cupy-cuda12x cupy-cuda13x, then " + CUPY.format(13)
+    )
+    cupys = [name for name in found.packages if name != "cupy"]
+    for name in cupys:
+        del found.packages[name]  # the driver alone tells
+    assert remedy(found, "two-cupys").endswith(CUPY.format(13))
+
+
+def test_of_several_majors_the_smallest_part_is_installed_again(installed):
+    found = installed({**without(CLEAN, "cupy-cuda13x"), "cupy-cuda12x": "14.2.0"})
+    assert remedy(found, "cuda-majors") == (
+        "Install builds of one major: pip uninstall cupy-cuda12x, then " + CUPY.format(13)
+    )
 
 
 @pytest.mark.parametrize(
     ("served", "expected"),
     [
-        ("13.0", ["pip uninstall cupy-cuda12x, then pip install 'streamkit-cuda[cupy13]'"]),
+        ("13.0", [f"pip uninstall cupy-cuda12x, then {CUPY.format(13)}"]),
         (
             "12.8",  # not what the driver would refuse, though more has to be installed again
             [
-                (
-                    "pip uninstall torch, then pip install 'streamkit-cuda[torch]' from an index "
-                    "of CUDA 12 builds"
-                ),
-                "pip uninstall cuda-bindings, then pip install 'streamkit-cuda[cuda12]'",
+                f"pip uninstall torch, then {TORCH}126",
+                f"pip uninstall cuda-bindings, then {BINDINGS[12]}",
             ],
         ),
     ],
 )
 def test_the_one_cuda_to_have_is_one_that_the_driver_serves(installed, served, expected):
-    mixed = {**CLEAN, "cupy-cuda12x": "14.2.0"}
-    del mixed["cupy-cuda13x"]
-    found = installed(mixed).check(Driver(served, None, A_GPU))
-    (majors,) = [finding for finding in found if finding.code == "cuda-majors"]
-    assert majors.remedy == f"Install builds of one major: {'; '.join(expected)}."
+    mixed = {**without(CLEAN, "cupy-cuda13x"), "cupy-cuda12x": "14.2.0"}
+    found = installed(mixed)
+    told = remedy(found, "cuda-majors", Driver(served, None, A_GPU))
+    assert told == f"Install builds of one major: {'; '.join(expected)}"
+
+
+@pytest.mark.parametrize("driver", [DRIVER, None, Driver("12.8", None, A_GPU)])
+def test_a_torch_without_cuda_is_replaced_by_one_for_the_cuda_that_is_installed(installed, driver):
+    found = installed({"torch": "2.13.0", "cupy-cuda12x": "14.2.0"}, "None")
+    assert remedy(found, "torch-cpu", driver) == f"pip uninstall torch, then {TORCH}126"
+
+
+@pytest.mark.parametrize(
+    ("others", "served", "major"),
+    [
+        ({"cuda-bindings": "12.9.4"}, "13.0", "126"),
+        ({"cuda-bindings": "13.3.1"}, "13.0", "130"),
+        ({"cuda-bindings": "12.9.4", "cupy-cuda13x": "14.2.0"}, "13.0", "126"),
+        ({"cupy-cuda13x": "14.2.0"}, "12.8", "126"),  # the driver does not serve that CuPy
+        ({"warp-lang": "1.18.0+cu12"}, "13.0", "126"),
+        ({"warp-lang": "1.18.0+cu12", "cupy-cuda13x": "14.2.0"}, "13.0", "130"),
+        ({}, "12.4", "126"),
+        ({}, "14.1", "130"),
+        ({}, None, "130"),
+    ],
+)
+def test_the_advice_looks_at_all_that_is_installed_and_at_the_driver(
+    installed, others, served, major
+):
+    found = installed({"torch": "2.13.0", **others}, "None")
+    driver = served and Driver(served, None, A_GPU)
+    assert remedy(found, "torch-cpu", driver) == f"pip uninstall torch, then {TORCH}{major}"
+
+
+def test_a_missing_cuda_python_is_installed_for_the_cuda_that_is_here(installed):
+    found = installed({"cupy-cuda12x": "14.2.0"}, None)
+    line = remedy(found, "no-cuda-python")
+    assert line == 'Install it: pip install "cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"'
+    assert installed_module.install_line("cuda.bindings", 13) == BINDINGS[12]
+
+
+def test_a_build_without_cuda_tells_no_cuda(installed):
+    installed({"torch": "2.13.0"}, "None")
+    assert installed_module.install_line("cupy", 13) == CUPY.format(13)
+
+
+def test_an_old_library_is_replaced_by_one_for_the_cuda_that_is_here(installed):
+    found = installed({**CUDA_12, "cuda_bindings": "12.3.0"}, "'12.8'")
+    assert remedy(found, "old-library") == f"pip uninstall cuda-bindings, then {BINDINGS[12]}"
+
+
+def test_a_driver_that_is_too_old_for_a_build_can_have_another(installed):
+    (told,) = {
+        found.remedy
+        for found in installed(CLEAN).check(Driver("12.4", None, A_GPU))
+        if found.library == "cupy"
+    }
+    assert told == (
+        f"Update the NVIDIA driver, or pip uninstall cupy-cuda13x, then {CUPY.format(12)}"
+    )
+
+
+def test_warp_goes_with_libraries_of_any_cuda_and_not_with_an_older_driver(installed):
+    """CUDA's libraries are a part of it."""
+    found = installed({**CLEAN, "warp-lang": "1.18.0+cu12"})
+    assert codes(found.check(DRIVER)) == []
+    newer = Installed(
+        {**found.packages, "warp": found.packages["warp"]._replace(cuda="13")},
+        found.variants,
+        names_clash=False,
+        environment={},
+        loaded=frozenset(),
+    )
+    told = codes(newer.check(Driver("12.8", None, A_GPU)))
+    assert ("driver-older-than-runtime", "warp") in told
 
 
 def test_a_build_that_is_here_goes_before_another_comes(installed):
     """pip would leave the same version, and CuPy's two distributions share one folder."""
-    packages, tell = installed(CLEAN).packages, replacement
-    assert tell(packages["cupy"], "cupy", 12) == (
-        "pip uninstall cupy-cuda13x, then pip install 'streamkit-cuda[cupy12]'"
+    found = installed(CLEAN)
+    older = Driver("12.4", None, A_GPU)
+    assert found.replacement("cupy", older) == (
+        f"pip uninstall cupy-cuda13x, then {CUPY.format(12)}"
     )
-    assert tell(packages["warp"], "warp", 12).startswith("pip uninstall warp-lang, then ")
-    assert tell(None, "warp", 12) == "pip install 'streamkit-cuda[warp]'"
-    assert tell(None, "a plugin", 12) == "install a build of a plugin for CUDA 12"
+    assert found.replacement("warp", older) == (
+        'pip uninstall warp-lang, then pip install "warp-lang>=1.14,<1.18"'
+    )
+    assert found.replacement("a plugin", older) == "a build of a plugin for CUDA 12"
+    del found.packages["warp"]
+    assert found.replacement("warp", DRIVER) == 'pip install "warp-lang>=1.14"'
+
+
+def test_where_nothing_tells_the_cuda_both_lines_are_given(installed):
+    installed({}, None)
+    line = installed_module.install_line
+    assert line("cupy", 0) == f"{CUPY.format(13)} (for CUDA 12: {CUPY.format(12)})"
+    assert line("cupy", 12) == CUPY.format(12)
+    assert line("cupy", 14) == CUPY.format(13)
 
 
 def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path):
@@ -208,7 +316,17 @@ def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path)
     assert found.packages["torch"].version == CLEAN["torch"]
 
 
-def test_the_oldest_versions_are_those_of_the_extras():
+def requirements(text):
+    """What a line or an extra asks for: versions by distribution, its own extras left out."""
+    found = {}
+    for name, asked in re.findall(
+        r"([a-z][a-z-]*(?:\d+x)?)(?:\[\w+\])?((?:[<>=][\d.<>=,]+)?)", text
+    ):
+        found[name] = tuple(sorted(re.sub(r"(\.0)+(?=,|$)", "", one) for one in asked.split(",")))
+    return found
+
+
+def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
     """What pip may install is what the doctor takes."""
     pytest.importorskip("tomllib")
     import tomllib
@@ -216,13 +334,29 @@ def test_the_oldest_versions_are_those_of_the_extras():
 
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    wanted = " ".join(line for lines in extras.values() for line in lines).replace(",", " ").split()
     for row in registry.LIBRARIES:
-        oldest = ".".join(map(str, row.oldest))
-        name = {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-python"}.get(
-            row.name, row.distribution
-        )
-        assert (f"{name}>={oldest}" if oldest else name) in wanted
+        assert sorted(row.requirements) == [12, 13]
+        for major, line in row.requirements.items():
+            asked = requirements(" ".join(re.findall(r'"([^"]*)"', line)))
+            oldest = ".".join(map(str, row.oldest))
+            own = next(iter(asked))  # the library itself comes first
+            assert re.fullmatch(row.variants or row.distribution, own)
+            if row.name == "cuda.bindings":
+                oldest = {12: oldest, 13: "13.1.1"}[major]
+                own = "cuda-bindings"
+            wanted = requirements(f"x>={oldest}")["x"] if oldest else ("",)
+            assert set(wanted) <= set(asked[own]), line
+            for name, versions in asked.items():
+                offered = [
+                    requirements(one)[name]
+                    for lines in extras.values()
+                    for one in lines
+                    if name in requirements(one)
+                ]
+                assert any(set(one) <= set(versions) for one in offered), (line, offered)
+    audit = [requirements(one.partition(";")[0]) for one in extras["audit"]]
+    assert {"plotly": (">=6",)} in audit
+    assert {"cupti-python": ("<14", ">=13")} in audit
 
 
 def test_what_is_installed_and_what_is_missing_is_listed(installed):
@@ -253,10 +387,11 @@ def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded
     monkeypatch.syspath_prepend(tmp_path)
     found = installed({"cupy-cuda13x": "14.2.0"}, None)
     told = []
-    (finding,) = found.load(lambda *step: told.append(step))
+    (finding,) = found.load(DRIVER, lambda *step: told.append(step))
     assert codes([finding]) == [("cannot-be-imported", "cupy")]
     assert "RuntimeError: its libraries are not there" in finding.what
-    assert "'cupy-cuda13x==14.2.0'" in finding.remedy
+    again = 'pip uninstall cupy-cuda13x, then pip install "cupy-cuda13x>=14.0"'
+    assert finding.remedy == f"Install it again: {again}"
     assert told == [("import cupy", 0, 1)]
 
 
@@ -264,8 +399,9 @@ def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded
 
 
 @pytest.fixture
-def driver(monkeypatch):
-    """Look at a driver that fails with an error, or has these devices."""
+def driver(monkeypatch, installed):
+    """Look at a driver that fails with an error, or has these devices; nothing is installed."""
+    installed({}, None)
 
     def look(answer, version=13000, **environment):
         monkeypatch.setattr(loader, "driver_version", lambda: version)
@@ -315,13 +451,13 @@ OLD_DRIVER = sk.DriverError("cuDriverGetVersion", "cudaErrorInsufficientDriver",
             sk.BackendNotInstalledError("no"),
             12040,
             {},
-            ("no-cuda-python", "streamkit-cuda[cuda12]"),
+            ("no-cuda-python", '"cuda-bindings>=12.9.3,<13"'),
         ),
         (
             sk.BackendNotInstalledError("no"),
             13000,
             {},
-            ("no-cuda-python", "streamkit-cuda[cuda13]"),
+            ("no-cuda-python", '"cuda-bindings>=13.1.1,<14"'),
         ),
         (sk.DriverError("cuInit", "X", 999), 13000, {}, ("driver-fails", "nvidia-smi")),
         (sk.DriverError("cuInit", "X", 3), 13000, {}, ("driver-fails", "spawn")),
@@ -425,11 +561,9 @@ def test_the_data_is_jsons_and_holds_the_verdict():
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Run ``streamkit doctor ARGUMENTS`` on a given report; return its exit status and output."""
-    for needed in ("numpy", "rich", "typer"):
-        pytest.importorskip(needed)
     from streamkit._tools import cli  # the command, in this process
 
-    def command(report, *arguments, columns=80):
+    def command(report, *arguments):
         def examine(*, load, progress):
             print("a library talks")
             progress("import torch", 0, 1)
@@ -438,7 +572,6 @@ def command(monkeypatch, capsys):
 
         monkeypatch.setattr(doctor, "examine", examine)
         monkeypatch.setattr(sys, "argv", ["streamkit", "doctor", *arguments])
-        monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as exited:
             cli.main()
         return exited.value.code, *capsys.readouterr()
@@ -446,9 +579,8 @@ def command(monkeypatch, capsys):
     return command
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_the_command_shows_all_and_exits_1(command, columns):
-    status, output, complaints = command(report_of(), columns=columns)
+def test_the_command_shows_all_and_exits_1(command):
+    status, output, complaints = command(report_of())
     assert (status, complaints) == (1, "")
     lines = output.splitlines()
     assert lines[0] == "StreamKit 0.1.0, Python 3.11.7"
@@ -463,7 +595,6 @@ def test_the_command_shows_all_and_exits_1(command, columns):
     assert "1. left-redirected: torch stands on [x]" in lines
     assert f"   {FOUND[0].remedy}" in lines  # whole, so that it can be copied
     assert lines[-1] == "1 finding"
-    assert max(len(line) for line in lines if line != f"   {FOUND[0].remedy}") <= columns
     assert "a library talks" not in output
     assert "\x1b" not in output
 
@@ -486,3 +617,49 @@ def test_the_command_without_a_driver(command):
     report = DoctorReport("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
     _, output, _ = command(report)
     assert output.startswith("StreamKit 0.1.0, Python 3.11.7\nNo CUDA driver\nNot installed: torch")
+
+
+def test_the_report_is_shown_printed_and_a_notebooks(capsys):
+    report = report_of([FOUND[0]._replace(what="<b> & é")])
+    text = str(report)
+    assert "1. left-redirected: <b> & é" in text.splitlines()
+    assert repr(report) == "<streamkit doctor report: 1 finding>"
+    assert repr(report_of([])) == "<streamkit doctor report: 0 findings>"
+    report.show()
+    print(report)
+    assert capsys.readouterr().out == 2 * f"{text}\n"
+    page = report._repr_html_()
+    assert "1. left-redirected: &lt;b&gt; &amp; é\n" in page
+    assert page.startswith("<pre ")
+
+
+def test_the_columns_of_a_table_stand_below_their_headings():
+    lines = str(report_of()).splitlines()
+    (head,) = [line for line in lines if line.startswith("library")]
+    (row,) = [line for line in lines if line.startswith("cuda.bindings")]
+    assert head.index("loaded") == row.index("yes")
+    assert head.index("handle 0") == row.index("per-thread")
+
+
+def test_a_report_is_shown_where_the_terminal_lacks_its_letters():
+    out = python(
+        """
+import sys
+sys.stdout.reconfigure(encoding="ascii")
+from streamkit._doctor.report import DoctorReport  # a finding is made up here
+from streamkit.protocols import Finding
+found = [Finding("a-code", "é", "Do it.")]
+DoctorReport("3.11", "0.1", None, 0, [], [], {}, found).show()
+"""
+    )
+    assert "1. a-code: \\xe9\n" in out
+
+
+def test_without_rich_the_report_is_the_same():
+    program = """
+import streamkit as sk
+sk.doctor().show()
+"""
+    with_rich = python(program, blocked=["cuda"])
+    assert python(program, blocked=["cuda", "rich", "numpy"]) == with_rich
+    assert with_rich.startswith(f"StreamKit {sk.__version__}, Python 3.")

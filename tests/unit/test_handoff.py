@@ -59,6 +59,20 @@ def test_between_equal_queues_nothing_is_done(stream, hold):
     assert seen() is None
 
 
+@pytest.mark.parametrize("after", [None, sk.default_stream("cpu")])
+def test_in_a_scope_an_array_of_the_host_comes_from_its_stream(stream, other, hold, after):
+    """Not from the default stream, for which the control waits."""
+    hold(sk.default_stream("cpu"))
+    with sk.use(other):
+        array = np.ones(3)
+        assert sk.handoff(array, stream, after=after) is array
+    if after is None:
+        within(stream.sync)
+    else:
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0.05)
+
+
 def test_of_numpy_nobody_knows_where_it_was_used(stream):
     with pytest.raises(TypeError, match=r"numpy\.ndarray object.*after=\.\.\."):
         sk.handoff(np.ones(3), stream)

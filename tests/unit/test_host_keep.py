@@ -16,6 +16,7 @@ import pytest
 
 import streamkit as sk
 from support.keepalive import Thing, array, capsule, thing
+from support.programs import needs_fork
 from support.queues import eventually, pending, together, within
 
 # -- how long ---------------------------------------------------------------------------------
@@ -227,6 +228,16 @@ class Ends:
 
 stream, done = sk.new_stream("cpu"), sk.new_stream("cpu")
 gate = threading.Event()
+
+def held(stream):  # by a thread that ends with the process
+    def hold():
+        with stream:
+            entered.set()
+            gate.wait()
+
+    entered = threading.Event()
+    threading.Thread(target=hold, daemon=True).start()
+    entered.wait()
 """
 
 
@@ -243,7 +254,7 @@ def run(program):
 
 def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
     done = run("""
-        stream.submit(gate.wait)
+        held(stream)
         stream.keep(Ends("too early"))
         before = threading.Event()
         done.submit(before.wait)
@@ -257,12 +268,13 @@ def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
 
 def test_what_is_kept_during_exit_stays():
     done = run("""
-        stream.submit(gate.wait)
+        held(stream)
         atexit.register(lambda: stream.keep(Ends("too early")))
     """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@needs_fork
 def test_a_forked_child_lets_go_of_nothing_that_is_needed():
     done = run("""
         stream.submit(gate.wait)

@@ -133,11 +133,12 @@ def test_every_method_of_the_contract_is_documented():
 # -- capabilities of adapters -----------------------------------------------------------------
 
 CAPABILITIES = [
-    protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CurrentHere,
-    protocols.CurrentStream, protocols.Diagnoses, protocols.Events, protocols.ExplainsCapture,
-    protocols.JoinsCapture, protocols.KnowsLoans, protocols.LocatesEvents, protocols.PoolsMemory,
-    protocols.PreparesCapture, protocols.RecordsEvents, protocols.RecordsStreams,
-    protocols.TellsContext,
+    protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CountsHolders,
+    protocols.CurrentHere, protocols.CurrentStream, protocols.DefersFrees, protocols.Diagnoses,
+    protocols.Events,
+    protocols.ExplainsCapture, protocols.JoinsCapture, protocols.KnowsLoans,
+    protocols.LocatesEvents, protocols.PoolsMemory, protocols.PreparesCapture,
+    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TellsContext,
 ]  # fmt: skip
 
 

@@ -34,6 +34,7 @@ LAYERS = (
     "__init__",
     "testing",
     "_tools",
+    "__main__",
 )
 """The folders and the public modules: each imports only from those before it."""
 
@@ -82,7 +83,7 @@ def test_no_modules_import_each_other():
 
 def test_the_top_level_holds_public_modules_and_folders_only():
     modules = {path.stem for path in ROOT.glob("*.py")}
-    assert modules == {"__init__", "errors", "protocols"}
+    assert modules == {"__init__", "__main__", "errors", "protocols"}
     folders = {path.parent.name for path in ROOT.glob("*/*.py")}
     assert modules | folders == set(LAYERS)
 

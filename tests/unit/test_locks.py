@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-import pytest
-
-from support.programs import python
+from support.programs import needs_fork, python
 
 HELD = """
 import os, threading
@@ -27,7 +23,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+pytestmark = needs_fork
 
 
 def found_free(lock, seconds):

@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 import pytest
 
 from streamkit._cuda import driver  # there is no device
-from streamkit._tools import pytest_plugin  # pytest loads it by its name
 from support.programs import python
 
 pytest_plugins = ["pytester"]
@@ -48,7 +47,7 @@ assert "streamkit.testing" not in sys.modules
 """)
 
 
-# -- the fixture stream -----------------------------------------------------------------------
+# -- the fixture streamkit_stream --------------------------------------------------------------
 
 
 def test_a_stream_is_fresh_named_and_closed_afterwards(run):
@@ -57,13 +56,14 @@ def test_a_stream_is_fresh_named_and_closed_afterwards(run):
 
         streams = []
 
-        def test_one(stream):
+        def test_one(streamkit_stream):
+            stream = streamkit_stream
             assert isinstance(stream, streamkit.Stream)
             assert (stream.device, stream.name, stream.closed) == ("cpu", "test_one", False)
             streams.append(stream)
 
-        def test_two(stream):
-            assert stream is not streams[0]
+        def test_two(streamkit_stream):
+            assert streamkit_stream is not streams[0]
             assert streams[0].closed
         """)
     result.assert_outcomes(passed=2)
@@ -73,8 +73,8 @@ def test_work_that_is_left_runs_before_the_test_ends(run):
     result = run("""
         seen = []
 
-        def test_one(stream):
-            stream.submit(seen.append, 1)
+        def test_one(streamkit_stream):
+            streamkit_stream.submit(seen.append, 1)
 
         def test_two():
             assert seen == [1]
@@ -89,34 +89,21 @@ def test_an_error_of_the_work_is_one_of_the_test(run):
         def fail():
             raise RuntimeError("of the work")
 
-        def test_one(stream):
-            streams.append(stream)
-            stream.submit(fail)
+        def test_one(streamkit_stream):
+            streams.append(streamkit_stream)
+            streamkit_stream.submit(fail)
 
         def test_two():
             assert streams[0].closed
         """)
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*ERROR at teardown of test_one*", "*RuntimeError: of the work"])
+    result.stdout.no_fnmatch_line("*Unraisable*")  # as of an error that nobody waited for
     assert result.ret == 1
 
 
 def test_a_test_may_close_the_stream_itself(run):
-    run("def test_one(stream): stream.close()").assert_outcomes(passed=1)
-
-
-def test_a_project_may_have_a_stream_of_its_own(run):
-    result = run("""
-        import pytest
-
-        @pytest.fixture
-        def stream():
-            return "mine"
-
-        def test_one(stream):
-            assert stream == "mine"
-        """)
-    result.assert_outcomes(passed=1)
+    run("def test_one(streamkit_stream): streamkit_stream.close()").assert_outcomes(passed=1)
 
 
 # -- seeds ------------------------------------------------------------------------------------
@@ -124,8 +111,8 @@ def test_a_project_may_have_a_stream_of_its_own(run):
 MISSING_WAIT = """
     import streamkit
 
-    def test_order(stream, streamkit_seed):
-        other, seen = streamkit.new_stream("cpu"), []
+    def test_order(streamkit_stream, streamkit_seed):
+        stream, other, seen = streamkit_stream, streamkit.new_stream("cpu"), []
         stream.submit(seen.append, 1)
         {wait}
         other.submit(seen.append, 2)
@@ -169,43 +156,117 @@ def test_work_that_is_left_at_the_end_runs_in_the_order_of_the_seed(run):
     result.stdout.fnmatch_lines(["*ZeroDivisionError*", "*adversarial(0)*"])
 
 
-# -- the marker gpu ---------------------------------------------------------------------------
+# -- the marker streamkit_gpu -----------------------------------------------------------------
 
 MARKED = """
     import pytest
 
-    @pytest.mark.gpu
-    def test_one():
+    @pytest.mark.streamkit_gpu
+    def test_marked():
         pass
 
     def test_two():
+        pass
+
+    def test_three():
         pass
     """
 
 
 def test_a_gpu_test_is_skipped_without_a_device(run):
-    result = run(MARKED, "-rs", "--strict-markers")
-    result.assert_outcomes(passed=1, skipped=1)
+    result = run(MARKED, "-v", "-rs", "--strict-markers")
+    result.assert_outcomes(passed=2, skipped=1)
     reason = "needs a CUDA device, and this machine has none"
-    result.stdout.fnmatch_lines([f"SKIPPED *test_a_gpu_test_is_skipped*.py:3: {reason}"])
+    result.stdout.fnmatch_lines(["*::test_marked SKIPPED*", f"SKIPPED *: {reason}"])
 
 
 def test_a_gpu_test_runs_with_a_device(run, monkeypatch):
-    monkeypatch.setattr(pytest_plugin, "_has_device", lambda: True)
-    run(MARKED, "--strict-markers").assert_outcomes(passed=2)
+    asked = []
+    monkeypatch.setattr(driver, "is_present", lambda: asked.append("driver") or True)
+    run(MARKED, "--strict-markers").assert_outcomes(passed=3)
+    assert asked == ["driver"]  # for the marked test, and no other
+
+
+# -- what is not StreamKit's ------------------------------------------------------------------
+
+FOREIGN_PLUGIN = """
+    import pytest
+
+    @pytest.fixture
+    def stream():
+        return "theirs"
+
+    def pytest_configure(config):
+        config.addinivalue_line("markers", "gpu: theirs")
+
+    def pytest_runtest_setup(item):
+        marker = item.get_closest_marker("gpu")
+        if marker is not None and marker.args == ("absent",):
+            pytest.skip("their rule")
+    """
+FOREIGN_TESTS = """
+    import pytest
+
+    @pytest.mark.gpu
+    def test_of_a_gpu(stream):
+        assert stream == "theirs"
+
+    @pytest.mark.gpu("absent")
+    def test_of_another_gpu():
+        raise AssertionError
+
+    @pytest.fixture
+    def own_stream(stream):
+        return "own"
+
+    def test_own(own_stream, stream):
+        assert (own_stream, stream) == ("own", "theirs")
+    """
+
+
+@pytest.mark.parametrize("order", [("foreign", "ours"), ("ours", "foreign")])
+def test_a_mark_and_a_fixture_of_another_plugin_are_left_alone(pytester, run, order):
+    pytester.makepyfile(foreign=FOREIGN_PLUGIN)
+    pytester.syspathinsert()
+    names = {"foreign": "foreign", "ours": "streamkit._tools.pytest_plugin"}
+    options = [option for which in order for option in ("-p", names[which])]
+    pytester.makepyfile(FOREIGN_TESTS)
+    result = pytester.runpytest_inprocess(*options, "-v", "-rs", "--strict-markers")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["*::test_of_another_gpu SKIPPED*", "SKIPPED *: their rule"])
+
+
+def test_all_that_it_offers_has_streamkits_name(run, pytester):
+    pytester.makepyfile("def test_one(stream): pass")
+    with_it = ["-p", "streamkit._tools.pytest_plugin"]
+    shown = {}
+    for question in ("--markers", "--fixtures", "--help"):
+        found = [
+            set(pytester.runpytest_inprocess(*options, question).stdout.lines)
+            for options in ([], with_it)
+        ]
+        shown[question] = found[1] - found[0]
+    markers = [line for line in shown["--markers"] if line.startswith("@pytest.mark.")]
+    assert [line.partition(":")[0] for line in markers] == ["@pytest.mark.streamkit_gpu"]
+    fixtures = {line.partition(" ")[0] for line in shown["--fixtures"] if " -- " in line}
+    assert fixtures == {"streamkit_seed", "streamkit_stream"}
+    options = {line.split("=")[0].strip() for line in shown["--help"] if line.startswith("  --")}
+    assert options == {"--streamkit-seed", "--streamkit-seeds"}
+    result = pytester.runpytest_inprocess(*with_it)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'stream' not found*"])
 
 
 def test_the_marker_gives_way_to_a_projects_own_rule(run, pytester):
-    pytester.makeini("[pytest]\nmarkers =\n    gpu: ours\n")
     pytester.makeconftest("""
         import pytest
 
         def pytest_collection_modifyitems(items):
             for item in items:
-                item.add_marker("gpu")
+                item.add_marker("streamkit_gpu")
                 item.add_marker(pytest.mark.skip(reason="our rule"))
         """)
     result = run(MARKED, "-rs", "--strict-markers")
-    result.assert_outcomes(skipped=2)
+    result.assert_outcomes(skipped=3)
     result.stdout.fnmatch_lines(["*our rule*"])
     result.stdout.no_fnmatch_line("*needs a CUDA device*")

@@ -404,7 +404,7 @@ def fail(text):
     raise RuntimeError(text)
 
 
-def test_sync_raises_the_first_error_once(seed):
+def test_sync_raises_the_first_error_once(seed, reported):
     with adversarial(seed):
         stream, seen = sk.new_stream("cpu"), []
         stream.submit(fail, "first")
@@ -423,7 +423,7 @@ def test_the_end_of_the_block_raises_an_error_that_no_sync_raised(seed):
     stream.sync()
 
 
-def test_an_error_of_the_block_comes_before_that_of_a_function(seed):
+def test_an_error_of_the_block_comes_before_that_of_a_function(seed, reported):
     stream, seen = sk.new_stream("cpu"), []
 
     def program():
@@ -434,6 +434,9 @@ def test_an_error_of_the_block_comes_before_that_of_a_function(seed):
     with pytest.raises(KeyError, match="mine"):
         for_seeds(program, [seed])
     assert seen == [1]
+    stream.close()
+    assert eventually(lambda: reported)
+    assert [str(error) for error, _ in reported] == ["first"]
 
 
 def test_every_error_that_leaves_the_block_names_the_seed():
@@ -464,7 +467,7 @@ def test_the_seeds_can_be_chosen():
 # -- what can never go on ---------------------------------------------------------------------
 
 
-def test_work_that_waits_for_itself_is_refused():
+def test_work_that_waits_for_itself_is_refused(reported):
     def program():
         stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
         stream.submit(other.sync)

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from streamkit._base.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
+from support.programs import needs_fork
 
 
 def take(lock, me, act):
@@ -82,7 +83,7 @@ def test_a_turn_inside_ones_own_comes_at_once_and_ends_alone():
     assert not lock
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_finds_it_free():
     lock = new_turn_lock()

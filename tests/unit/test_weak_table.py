@@ -47,3 +47,17 @@ def test_the_first_ones_are_swept_too():
     for number in range(5_000):
         table.first(number, Thing())
     assert len(table) < 2_500
+
+
+def test_the_living_are_not_looked_through_at_every_entry():
+    sweeps = []
+
+    class Counted(WeakTable):
+        def _sweep(self):
+            sweeps.append(len(self))
+            super()._sweep()
+
+    table, things = Counted(), [Thing() for _ in range(5_000)]
+    for number, thing in enumerate(things):
+        table.put(number, thing)
+    assert 0 < len(sweeps) < 5, sweeps

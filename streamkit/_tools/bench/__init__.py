@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import driver
 from streamkit._tools import machine
 from streamkit._tools.bench.measurements import (
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
 
 _ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
 _LIBRARIES = "torch", "cupy", "warp"
-_NEEDS = (
-    "The bench needs torch, CuPy, Warp. Install them with: "
-    f"pip install '{DISTRIBUTION}[all13]' (all12 if the driver is of CUDA 12)"
-)
 
 
 @dataclass(frozen=True)
@@ -169,12 +164,16 @@ def load() -> Libraries:
     """Import the libraries and let each touch the device, so that no row pays for that."""
     if not driver.is_present():
         raise CannotRunError(
-            f"There is no CUDA device here, and what is measured are calls on one. {_NEEDS}"
+            "There is no CUDA device here, and what is measured are calls on one, of torch, CuPy "
+            "and Warp."
         )
     found, missing = machine.load_each(_LIBRARIES, machine.load)
     if missing:
         reasons = "; ".join(f"{machine.label(name)}: {why}" for name, why in missing.items())
-        raise CannotRunError(f"{reasons}. {_NEEDS}")
+        raise CannotRunError(
+            f"{reasons}. The bench needs torch, CuPy and Warp. Install what is missing with: "
+            f"{machine.install_lines(missing)}"
+        )
     device = found["torch"].cuda.current_device()
     found["torch"].zeros(1, device=f"cuda:{device}")
     sk.current_streams(device=device)

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._base.messages import DISTRIBUTION
 from streamkit._queues import registry
 from streamkit._tools import machine
 from streamkit._tools.machine import UnusableError
@@ -74,6 +73,9 @@ def as_data(result: DemoResult) -> dict[str, Any]:
     """Return the result in JSON's types, without the image."""
     data = asdict(result)
     del data["image"]
+    for name in ("mean", "max_error"):
+        if not math.isfinite(data[name]):
+            data[name] = None  # JSON has no NaN
     return data
 
 
@@ -127,11 +129,9 @@ def _equip(
         s = sk.new_stream("cpu")
     found, missing = machine.load_each(libraries, partial(load, device=s.device))
     if s.device != "cpu" and not found:
-        major = machine.cuda_major()
-        extras = ",".join(registry.BY_NAME[name].extra_for(major) for name in LIBRARIES)
         no_gpu = (
-            f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install: "
-            f"pip install '{DISTRIBUTION}[{extras}]'. For now"
+            f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install "
+            f"one or all: {machine.install_lines(LIBRARIES)}. For now"
         )
         s = sk.new_stream("cpu")
         found, missing = machine.load_each(libraries, partial(load, device=s.device))

@@ -7,9 +7,12 @@ LIBRARY = Library(
     label="cuda.bindings",
     root="cuda",
     module="cuda.bindings",
-    extras=("cuda12", "cuda13"),
+    requirements={  # StreamKit needs both
+        12: '"cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',
+        13: '"cuda-bindings>=13.1.1,<14" "cuda-core>=1.0"',
+    },
     distribution="cuda-bindings",
-    oldest=(12, 9),
+    oldest=(12, 9, 3),
     cuda=r"==(\d+(?:\.\d+)?)",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
 )

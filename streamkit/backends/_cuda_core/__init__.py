@@ -7,7 +7,10 @@ LIBRARY = Library(
     label="cuda.core",
     root="cuda",
     module="cuda.core",
-    extras=("cuda12", "cuda13"),
+    requirements={  # StreamKit needs both
+        12: '"cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"',
+        13: '"cuda-core>=1.0" "cuda-bindings>=13.1.1,<14"',
+    },
     distribution="cuda-core",
     oldest=(1, 0),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",

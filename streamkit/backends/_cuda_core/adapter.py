@@ -8,8 +8,9 @@ import cuda.core
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
-from streamkit._cuda import events
+from streamkit._cuda import events, loader
 from streamkit.backends._protocol import Source
+from streamkit.errors import StreamClosedError
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -20,6 +21,9 @@ traits = Traits(
     remembers_handles=False,  # its buffers hold their stream
 )
 
+_TELLS_CLOSED = hasattr(cuda.core.Stream, "is_closed")
+"""Whether a closed stream raises. Before 1.2 it reads as handle 0, like the default stream."""
+
 
 def extract(obj: Any) -> Queue:
     """Read the handle by the protocol: after ``close``, ``.handle`` is the legacy stream's 0."""
@@ -29,7 +33,12 @@ def extract(obj: Any) -> Queue:
         _, handle = obj.__cuda_stream__()
     except RuntimeError as error:
         raise messages.closed(obj) from error
-    handle %= 2**64  # it reads the handle as signed
+    if not handle and not _TELLS_CLOSED:
+        raise StreamClosedError(
+            f"{messages.describe(obj)} is closed or was made of handle 0: cuda.core before 1.2 "
+            "does not tell which. Take cuda.core.LEGACY_DEFAULT_STREAM, or a newer cuda.core."
+        )
+    handle = handle % 2**64 or loader.null_stream()  # it reads the handle as signed
     return Queue(handle, None, None if handle <= PER_THREAD else obj)
 
 

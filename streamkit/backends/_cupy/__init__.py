@@ -7,7 +7,7 @@ LIBRARY = Library(
     label="CuPy",
     root="cupy",
     module="cupy",
-    extras=("cupy12", "cupy13"),
+    requirements={12: '"cupy-cuda12x>=14.0"', 13: '"cupy-cuda13x>=14.0"'},
     distribution="cupy",
     variants=r"cupy(-(cuda|rocm).*)?",
     oldest=(14, 0),

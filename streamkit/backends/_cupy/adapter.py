@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+from itertools import repeat
+from operator import call
 from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
@@ -88,24 +90,32 @@ def bind(stream: Any) -> Binding:
     CuPy's pop returns to what was pushed before, not to what ``.use()`` set
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
-    push, pop, device = stream.__enter__, stream.__exit__, stream.device_id
+    device = stream.device_id
+    pushes, pops = (map(call, repeat(way)) for way in (stream.__enter__, stream.__exit__))
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
     may_die = queue is not None and not queue.permanent  # only objects of ours can die early
 
-    def enter() -> Any:
-        previous = _get(device)
-        push()
-        return previous
+    def save() -> list[Any]:
+        return [_get(device), None]
 
-    def leave(previous: Any) -> None:
-        pop(None, None, None)
+    # The second is the stream from the push to the pop. An interrupt comes after a call, and these
+    # loops make none: what is pushed or popped is always noted too, and is so only once.
+    def enter(token: list[Any]) -> None:
+        for token[1] in pushes:
+            break
+
+    def leave(token: list[Any]) -> None:
+        if token[1] is not None:
+            for token[1] in pops:
+                break
+        previous = token[0]
         if _get(device) is not previous:
             previous.use()
         if may_die and getrefcount(ref(stream)) != NOTED:
             memory.keep(stream)
 
     # not a push: the outer scope has pushed it
-    return Binding(enter, leave, lambda: _get(device) is stream, stream.use)
+    return Binding(save, enter, leave, lambda: _get(device) is stream, stream.use)
 
 
 enter, leave = unbound(bind)

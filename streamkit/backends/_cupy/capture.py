@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
-from streamkit._cuda import driver
+from streamkit import errors
+from streamkit._cuda import driver, memory_pools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -33,15 +34,18 @@ _spare: deque[Any] = deque()
 
 
 def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is current
-    with driver.beside_captures():
-        return int(cupy.cuda.runtime.malloc(size))
+    try:
+        with driver.beside_captures():
+            return memory_pools.allocate(device, size)
+    except errors.DriverError as error:  # CuPy frees what it can when memory has run out
+        raise cupy.cuda.runtime.CUDARuntimeError(error.code) from error
 
 
 def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     # a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         with driver.beside_captures():
-            cupy.cuda.runtime.free(pointer)
+            memory_pools.free(device, pointer)
 
 
 _allocator = cupy.cuda.PythonFunctionAllocator(_malloc, _free)
@@ -51,7 +55,9 @@ class _GraphPool:
     """A pool of CuPy's while one graph has it."""
 
     def __init__(self) -> None:
-        self._device = cupy.cuda.Device()
+        self._device: int = cupy.cuda.runtime.getDevice()
+        with driver.beside_captures():
+            memory_pools.prepare(self._device)
         try:
             self.pool = _spare.popleft()
         except IndexError:
@@ -59,7 +65,8 @@ class _GraphPool:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and driver.is_usable():
-            with self._device:
+            # not CuPy's own block, which leaves a thread without a context on a device
+            with driver.in_context(driver.primary_context(self._device)):
                 self.pool.free_all_blocks()
             _spare.append(self.pool)
 

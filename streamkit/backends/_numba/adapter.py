@@ -10,6 +10,7 @@ from numba.cuda.cudadrv import devicearray, driver
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
+from streamkit._cuda import loader
 from streamkit.protocols import Queue, Traits
 
 name = "numba"
@@ -24,7 +25,7 @@ def extract(obj: Any) -> Queue:
     """Read a numba-cuda stream, whose handle is an object of cuda.bindings."""
     if not isinstance(obj, driver.Stream):
         raise messages.not_a_stream(obj)
-    handle = int(obj.handle)
+    handle = int(obj.handle) or loader.null_stream()
     return Queue(handle, None, None if handle <= PER_THREAD else obj)
 
 

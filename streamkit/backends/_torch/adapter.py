@@ -6,12 +6,14 @@ nothing alive for one made from a handle, so the Queue is attached to the object
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
+from streamkit._cuda import driver
 from streamkit.backends._torch import capture
 from streamkit.protocols import Binding, Queue, Traits, unbound
 
@@ -28,7 +30,7 @@ _own: dict[tuple[int, int, int], Queue] = {}
 
 
 def extract(obj: Any) -> Queue:
-    """Read a torch stream; the generic class has no ``cuda_stream``, but a ``native_handle``."""
+    """Read a torch stream, also one of the generic class."""
     try:
         value = obj.stream_id, obj.device_index, obj.device_type
     except AttributeError:
@@ -47,8 +49,9 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         )
     try:
         handle = obj.cuda_stream
-    except AttributeError:
-        handle = obj.native_handle
+    except AttributeError:  # the generic class, which has a ``native_handle`` from 2.11 on
+        _initialise()
+        handle = _of_cuda(*value).cuda_stream
     attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11
     if attributes and "_streamkit_queue" in attributes:
         queue: Queue = attributes["_streamkit_queue"]
@@ -59,6 +62,12 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         # such a stream owns nothing; one with attributes may carry what owns the handle
         queue = Queue(handle, value[1], obj if attributes else None)
     return queue
+
+
+def _of_cuda(stream_id: int, device_index: int, device_type: int) -> Any:
+    return torch.cuda.Stream(
+        stream_id=stream_id, device_index=device_index, device_type=device_type
+    )
 
 
 def borrow(queue: Queue) -> Any:
@@ -97,10 +106,7 @@ def _public_get(device: int) -> tuple[int, int, int]:
 
 
 def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
-    stream = torch.cuda.Stream(
-        stream_id=stream_id, device_index=device_index, device_type=device_type
-    )
-    torch.cuda.set_stream(stream)
+    torch.cuda.set_stream(_of_cuda(stream_id, device_index, device_type))
 
 
 _OLDEST, _NEWEST = (2, 10), (2, 15)  # the versions whose private calls are known
@@ -115,6 +121,9 @@ def _private(call: str, public: Any) -> Any:
 _get: Any = _private("_cuda_getCurrentStream", _public_get)
 _set: Any = _private("_cuda_setStream", _public_set)
 _get_handle: Any = _private("_cuda_getCurrentRawStream", None)
+_get_device: Any = _private("_cuda_getDevice", torch.cuda.current_device)
+# It gives a device without a context no context, as torch itself puts devices back.
+_set_device: Any = _private("_cuda_maybeExchangeDevice", torch.cuda.set_device)
 
 _objects: dict[tuple[int, int, int], Any] = {}  # torch's own streams: few, and never destroyed
 
@@ -145,10 +154,22 @@ def bind(stream: Any) -> Binding:
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
 
-    def enter() -> Any:
-        previous = _get(device)
+    def save() -> Any:
+        here, before = _get_device(), _get(device)  # ``_get(_HERE)`` would make a context
+        return before if here == device else (before, here)
+
+    def enter(_before: Any) -> None:
         _set(*value)
-        return previous
+
+    def leave(before: Any) -> None:
+        if before[1] == device:
+            _set(*before)
+        else:  # the context is this device's, and torch's own device another: see below
+            _set(*before[0])
+            restore_device(before[1])
+
+    if torch.cuda.device_count() == 1:  # no other device, at half the cost
+        save = functools.partial(_get, device)
 
     if _get_handle is not None and queue is not None and queue.is_owned:
         handle = queue.handle  # our handle has no other triple, and costs half to ask for
@@ -160,10 +181,29 @@ def bind(stream: Any) -> Binding:
         def is_current() -> bool:
             return _get(device) == value  # type: ignore[no-any-return]  # of tuples
 
-    return Binding(enter, lambda previous: _set(*previous), is_current, lambda: _set(*value))
+    return Binding(save, enter, leave, is_current, lambda: _set(*value))
 
 
 enter, leave = unbound(bind)
+
+
+def current_device() -> int:
+    """Return ``torch.cuda.current_device()``.
+
+    torch makes no context to put a device back that has none: it remembers the device until it is
+    needed, and the context stays the one of another device. To set a stream of that one forgets it.
+    """
+    device: int = _get_device()
+    return device
+
+
+def restore_device(device: int) -> None:
+    """Make it torch's current device, as torch itself puts it back.
+
+    A device with a context by now gets it current: torch makes that of one it remembers, too.
+    """
+    if _get_device() != device:
+        _set_device(device)
 
 
 # -- capture ----------------------------------------------------------------------------------
@@ -171,7 +211,8 @@ enter, leave = unbound(bind)
 
 def prepare() -> None:
     """Make what torch cannot make inside a capture."""
-    torch.cuda.current_blas_handle()
+    with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
+        torch.cuda.current_blas_handle()
 
 
 def begins_capture(stream: Any, mode: str) -> Any:
@@ -217,11 +258,6 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
-_recorded: dict[Any, list[Any]] = {}
-"""The first and the last record of each queue whose handle torch's allocator remembers.
-
-The owner of one of them destroys the stream, and which one is not known."""
-
 
 def array_device(array: Any) -> int | None:
     """Return the device of a tensor."""
@@ -235,23 +271,35 @@ def array_device(array: Any) -> int | None:
 def record_stream(array: Any, stream: Any) -> bool:
     """Have torch's allocator wait for the stream, if the memory is its own.
 
-    torch remembers the stream's handle only, so its owner must not go.
+    torch remembers the stream's handle only, until the memory is free and no capture goes on.
     """
-    if array.layout is not torch.strided or array.is_nested:
-        what = "nested" if array.is_nested else array.layout
-        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
-    storage = array.untyped_storage()
-    if not torch._C._has_Standard_Deleter(storage._cdata):  # noqa: SLF001 - what torch itself asks
+    if _own_storage(array) is None:
         return False
-    queue = getattr(stream, "_streamkit_queue", None)
-    if queue is not None and queue.owner is not None and not queue.is_owned:
-        _remember(queue)  # a stream of StreamKit's is parked instead
     array.record_stream(stream)
     return True
 
 
-def _remember(queue: Any) -> None:
-    _recorded[queue.id] = [*_recorded.get(queue.id, ())[:1], queue]
+def _own_storage(array: Any) -> Any:
+    """Return the storage, None if its memory is not from torch's allocator."""
+    if array.layout is not torch.strided or array.is_nested:
+        what = "nested" if array.is_nested else array.layout
+        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+    storage = array.untyped_storage()
+    # what torch itself asks
+    return storage if torch._C._has_Standard_Deleter(storage._cdata) else None  # noqa: SLF001
+
+
+_holders: Any = _private("_storage_Use_Count", None)
+
+
+def memory_of(array: Any) -> Any:
+    """Return the storage, which all views share, if the memory is torch's."""
+    return None if _holders is None else _own_storage(array)
+
+
+def is_held(memory: Any) -> bool:
+    """Whether a tensor holds the storage; its Python object counts as one holder."""
+    return bool(_holders(memory._cdata) > 1)  # noqa: SLF001 - as torch calls it
 
 
 def lend(array: Any, owner: object) -> Any:

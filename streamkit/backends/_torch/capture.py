@@ -81,7 +81,7 @@ class Part:
 
     def _back(self) -> None:
         """Make the capturing stream torch's current one; the scope restores what was before."""
-        self._bind(self._stream).enter()
+        self._bind(self._stream).set_current()
 
 
 class Graph:
@@ -98,8 +98,9 @@ class Graph:
         """Queue a run, with new random numbers: a launch by the driver would repeat them."""
         if stream is not self._stream:
             self._stream, self._way = stream, self._bind(stream)
-        before = self._way.enter()
+        before = self._way.save()
         try:
+            self._way.enter(before)
             self._graph.replay()
         finally:
             self._way.leave(before)

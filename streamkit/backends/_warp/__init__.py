@@ -7,9 +7,15 @@ LIBRARY = Library(
     label="Warp",
     root="warp",
     module="warp",
-    extras=("warp",),
+    requirements={  # from 1.18 on the index has builds for CUDA 13
+        12: '"warp-lang>=1.14,<1.18"',
+        13: '"warp-lang>=1.14"',
+    },
+    on_macos='"warp-lang>=1.14"',
     distribution="warp-lang",
     oldest=(1, 14),
+    cuda=r"\+cu(\d\d)",  # a build from the index has no such label
+    carries_cuda=True,
     has_current=True,
     frees_on_legacy=True,
     kernels=r"_cuda_kernel_(forward|backward)$",

@@ -182,6 +182,9 @@ def joins_capture(stream: Any, mode: str) -> Any:
     return capture.Part(stream, mode)
 
 
+free_deferred = capture.free_deferred
+
+
 # -- events -----------------------------------------------------------------------------------
 
 

@@ -7,11 +7,24 @@ frees breaks the capture.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 from typing import Any
 
 import warp
 
+from streamkit._base import garbage
+from streamkit._base.locks import new_lock
+from streamkit._cuda import driver
 from streamkit.backends._warp import memory
+from streamkit.backends._warp.current_stream import warp_runtime
+
+_lock = new_lock()
+
+
+def _options(mode: str) -> dict[str, Any]:
+    modes: Any = getattr(warp, "CaptureMode", None)
+    return {} if modes is None else {"capture_mode": modes[mode.upper()]}
 
 
 class Part:
@@ -19,8 +32,7 @@ class Part:
 
     def __init__(self, stream: Any, mode: str) -> None:
         self._stream = stream
-        modes: Any = getattr(warp, "CaptureMode", None)
-        self._options = {} if modes is None else {"capture_mode": modes[mode.upper()]}
+        self._options = _options(mode)
 
     def begin(self) -> None:
         """Join it."""
@@ -36,3 +48,39 @@ class Part:
         if self._stream in self._stream.device.captures:
             with contextlib.suppress(RuntimeError):
                 self.end()
+
+
+def free_deferred() -> None:
+    """Free what Warp has deferred, unless a queue's work, which may use it, cannot be waited for.
+
+    Warp does that where it waits for the device, and when a capture ends that it began itself. So
+    an empty one begins and ends here. Not by ``wp.capture_begin``: until its end other threads'
+    ``wp.synchronize`` would raise.
+    """
+    core = warp_runtime().core
+    begin, end, destroy = (
+        core.wp_cuda_graph_begin_capture,
+        core.wp_cuda_graph_end_capture,
+        core.wp_cuda_graph_destroy,
+    )
+    mode = [int(option) for option in _options("relaxed").values()]
+    graph = ctypes.c_void_p()
+    with _lock, garbage.held_back():
+        if not memory.wait_for_queues():
+            return
+        stream = _private_stream()
+        context, handle = stream.device.context, stream.cuda_stream
+        try:
+            begin(context, handle, 0, *mode)
+        finally:  # an interrupt can come when it has begun; without a capture this does nothing
+            end(context, handle, ctypes.byref(graph))
+        if graph:
+            destroy(context, graph)
+
+
+@functools.cache
+def _private_stream() -> Any:
+    """Return a stream that is known to Warp and never gets work: one for all devices."""
+    device = warp.get_cuda_device(driver.current_device())
+    handle = driver.create_private_stream(device.ordinal, nonblocking=True, priority=0)
+    return warp.Stream(device, cuda_stream=handle)

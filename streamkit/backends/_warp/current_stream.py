@@ -44,36 +44,33 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
     place, runtime = _place(device)
     set_native = _native_set(stream)
 
-    def enter() -> _Level:
+    def enter(token: list[_Level]) -> None:
         me = here.token
         try:  # as ``new_turn_lock`` says
             _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if _levels:
-                level = _join(stream, is_current, me)
-                if level is not None:
-                    return level
+            if _levels and _join(token, stream, is_current, me):
+                return
             previous = place._stream
             try:
                 back = previous._streamkit_set
             except AttributeError:
                 back = _native_set(previous)
             level = stream, place, previous, back, runtime.default_device, me
-            try:
-                _levels.append(level)
-                set_native()
-                place._stream = stream
-                if runtime.default_device is not device:
-                    runtime.default_device = device
-            except BaseException:  # an interrupt: without this, nobody could undo the move
-                _end(level, runtime)
-                raise
-            return level
+            token.append(level)  # first: with it ``leave`` undoes what comes before an interrupt
+            _levels.append(level)
+            set_native()
+            place._stream = stream
+            if runtime.default_device is not device:
+                runtime.default_device = device
         finally:
             _lock.remove(me)
 
-    def leave(level: _Level) -> None:
+    def leave(token: list[_Level]) -> None:
+        if not token:
+            return
+        level = token[0]
         me = this_thread() if _shared else level[-1]
         try:  # as above
             _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
@@ -81,6 +78,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
                 wait_for_turn(_lock, me)
             if _shared and _others_stay(level, me):
                 set_current()  # they expect Warp here, and the body may have moved it
+                _leave_shared(level, me, token)
             else:
                 _end(level, runtime)
         finally:
@@ -95,14 +93,22 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
         if runtime.default_device is not device:
             runtime.default_device = device
 
-    return Binding(enter, leave, is_current, set_current, keeps_device=place is device)
+    # Nothing is saved beforehand: Warp's stream is all threads', and another could move it until
+    # this thread has its turn. So ``enter`` saves and sets in one turn.
+    return Binding(list, enter, leave, is_current, set_current, keeps_device=place is device)
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
-    """Take this thread out of a level that it shares; return whether another one stays in it."""
+    """Whether a scope stays in the level when one of this thread's has left it."""
     threads = _threads(level)
-    threads.remove(me)
-    return any(thread.is_alive for thread in threads)
+    return threads.count(me) > 1 or any(one.is_alive for one in threads if one is not me)
+
+
+def _leave_shared(level: _Level, me: ThreadToken, token: list[_Level]) -> None:
+    """Take one scope of this thread out of a level that stays."""
+    threads = _shared[id(level)]
+    index = threads.index(me)
+    del threads[index], token[0]  # without a call: an interrupt finds both done, or neither
 
 
 def _threads(level: _Level) -> list[ThreadToken]:
@@ -112,22 +118,26 @@ def _threads(level: _Level) -> list[ThreadToken]:
 
 
 def _end(level: _Level, runtime: Any) -> None:
-    """Set the stream and default device from before the level."""
-    _, place, previous, back, default, _ = level
+    """Set the stream and default device from before the level; nothing if it has ended."""
     if _shared:
         _shared.pop(id(level), None)
-    if _levels and _levels[-1] is level:
-        _levels.pop()
-    else:
-        _levels[:] = [other for other in _levels if other is not level]
+    index = -1
+    if not _levels or _levels[-1] is not level:
+        index = next((i for i, other in enumerate(_levels) if other is level), len(_levels))
+        if index == len(_levels):
+            return
+    _, place, previous, back, default, _ = level
     back()
     place._stream = previous
     if runtime.default_device is not default:
         runtime.default_device = default
+    del _levels[index]  # last: what comes before an interrupt is done again
 
 
-def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _Level | None:
-    """Share the innermost level if it is this stream's; None if the scope needs a new level.
+def _join(
+    token: list[_Level], stream: Any, is_current: Callable[[], bool], thread: ThreadToken
+) -> bool:
+    """Share the innermost level if it is this stream's; False if the scope needs a new level.
 
     ScopeError if another thread has moved Warp elsewhere.
     """
@@ -136,9 +146,11 @@ def _join(stream: Any, is_current: Callable[[], bool], thread: ThreadToken) -> _
     if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):
-        return None
-    _shared.setdefault(id(level), [level[-1]]).append(thread)
-    return level
+        return False
+    threads = _shared.setdefault(id(level), [level[-1]])
+    threads += (thread,)
+    token += (level,)  # without a call between: an interrupt finds both done, or neither
+    return True
 
 
 def _check_alone(thread: ThreadToken, stream: Any) -> None:

@@ -268,11 +268,10 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
 
-    def enter() -> Any:
+    def enter(token: Any) -> None:
         check_allocator()
-        token = enter_it()
+        enter_it(token)
         watch(lent)
-        return token
 
     def leave(token: Any) -> None:
         try:

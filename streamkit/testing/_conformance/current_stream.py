@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamkit as sk
 from streamkit._base import messages
-from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext
+from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext, TracksDevice
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError
 
@@ -22,13 +22,24 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _entered(adapter: CurrentStream | Binding, *stream: object) -> Generator[None]:
-    """Enter a stream for the block, by the adapter or by what its ``bind`` prepared."""
-    token = adapter.enter(*stream)
+def _entered(adapter: CurrentStream, stream: object) -> Generator[None]:
+    """Enter a stream for the block by the adapter."""
+    token = adapter.enter(stream)
     try:
         yield
     finally:
         adapter.leave(token)
+
+
+@contextlib.contextmanager
+def _bound(binding: Binding) -> Generator[None]:
+    """Enter a stream for the block by what the adapter's ``bind`` prepared."""
+    token = binding.save()
+    binding.enter(token)
+    try:
+        yield
+    finally:
+        binding.leave(token)
 
 
 def _ways_to_enter(subject: Subject) -> dict[str, _Enter]:
@@ -40,7 +51,7 @@ def _ways_to_enter(subject: Subject) -> dict[str, _Enter]:
         def bound(stream: object) -> contextlib.AbstractContextManager[None]:
             if id(stream) not in bindings:
                 bindings[id(stream)] = subject.adapter.bind(stream)
-            return _entered(bindings[id(stream)])
+            return _bound(bindings[id(stream)])
 
         ways["bind(...).enter"] = bound
     return ways
@@ -78,6 +89,14 @@ def current_is_its_own(subject: Subject) -> None:
         subject.require(
             answer == context,
             f"current_context gives {answer!r}, and {context:#x} is the current one",
+        )
+
+    if isinstance(subject.adapter, TracksDevice):
+        device, context = subject.adapter.current_device(), _gate.current_context()
+        subject.adapter.restore_device(device)
+        subject.require(
+            (subject.adapter.current_device(), _gate.current_context()) == (device, context),
+            f"restore_device({device}) moved from the current device, which was {device}",
         )
 
 
@@ -200,9 +219,9 @@ CURRENT = (
 def bound_is_current_agrees(subject: Subject) -> None:
     """Call a stream current inside its own ``enter``, and not inside another's within that."""
     ours, theirs = map(subject.adapter.bind, subject.streams(2))
-    with _entered(ours):
+    with _bound(ours):
         subject.require(ours.is_current(), "is_current is false inside enter")
-        with _entered(theirs):
+        with _bound(theirs):
             subject.require(theirs.is_current(), "is_current is false inside a nested enter")
             subject.require(not ours.is_current(), "is_current is true of the outer enter's stream")
         subject.require(ours.is_current(), "is_current is false after leaving a nested enter")
@@ -213,8 +232,8 @@ def bound_set_current_remembers_nothing(subject: Subject) -> None:
     own, other = subject.streams(2)
     before = subject.current()
     ours, theirs = subject.adapter.bind(own), subject.adapter.bind(other)
-    with _entered(ours):
-        with _entered(theirs):
+    with _bound(ours):
+        with _bound(theirs):
             ours.set_current()
             _require_current(subject, own, "after set_current")
             theirs.set_current()
@@ -224,6 +243,22 @@ def bound_set_current_remembers_nothing(subject: Subject) -> None:
     _require_current(subject, before, "after set_current and two leaves")
 
 
+def bound_leave_restores_at_any_moment(subject: Subject) -> None:
+    """Move nothing in ``save``; restore in ``leave`` without an ``enter``, and a second time."""
+    own, other = subject.streams(2)
+    with _entered(subject.adapter, other):
+        binding = subject.adapter.bind(own)
+        token = binding.save()
+        _require_current(subject, other, "after save")
+        binding.leave(token)
+        _require_current(subject, other, "after save and leave")
+        token = binding.save()
+        binding.enter(token)
+        for number in (1, 2):
+            binding.leave(token)
+            _require_current(subject, other, f"after enter and {number} times leave")
+
+
 def bound_keeps_device(subject: Subject) -> None:
     """Leave the current context alone in all that ``bind`` prepared, or say that it does not."""
     (own,) = subject.streams(1)
@@ -231,7 +266,7 @@ def bound_keeps_device(subject: Subject) -> None:
     if not binding.keeps_device:
         raise NotApplicableError("its binding says that it does not keep the device")
     before = _gate.current_context()
-    with _entered(binding):
+    with _bound(binding):
         binding.is_current()
         binding.set_current()
         inside = _gate.current_context()
@@ -242,4 +277,9 @@ def bound_keeps_device(subject: Subject) -> None:
     )
 
 
-BOUND = (bound_is_current_agrees, bound_set_current_remembers_nothing, bound_keeps_device)
+BOUND = (
+    bound_is_current_agrees,
+    bound_set_current_remembers_nothing,
+    bound_leave_restores_at_any_moment,
+    bound_keeps_device,
+)

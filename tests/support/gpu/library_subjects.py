@@ -130,7 +130,7 @@ class Warp(Subject):
 
     def __init__(self) -> None:
         self.warp = need("warp")
-        self.warp.config.quiet = True
+        self.warp.config.log_level = self.warp.LOG_WARNING
         self.warp.init()
         self.kernel = _warp_kernel()
         self.device = "cuda:0"  # where a test works

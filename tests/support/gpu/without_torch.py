@@ -28,7 +28,7 @@ def work(x):
 
 
 def main():
-    warp.config.quiet = True
+    warp.config.log_level = warp.LOG_WARNING
     warp.init()
     x = cupy.linspace(-1, 1, COUNT, dtype="f4")
     work(x)

@@ -1,0 +1,6 @@
+"""``python -m streamkit``: the command ``streamkit``."""
+
+from streamkit._tools.cli import main
+
+if __name__ == "__main__":
+    main()

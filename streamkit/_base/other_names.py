@@ -1,0 +1,72 @@
+"""Names that other libraries have for what StreamKit calls otherwise.
+
+To ``hasattr`` and ``dir`` they are not there, so no library takes our objects for its own. They are
+attributes of the class, because a ``__getattr__`` makes every attribute slower on Python 3.11.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+KindT = TypeVar("KindT", bound=type)
+
+OF_STREAMS = {
+    "synchronize": "sync()",
+    "query": "done",
+    "is_complete": "done",
+    "wait_stream": "wait(stream)",
+    "wait_event": "wait(event)",
+    "record_event": "record(event)",
+    "ptr": "handle",
+    "cuda_stream": "handle",
+}
+OF_EVENTS = {
+    "synchronize": "sync()",
+    "query": "done",
+    "is_complete": "done",
+    "is_done": "done",
+    "record": "stream.record(event)",
+    "wait": "stream.wait(event)",
+    "elapsed_time": "end - start",
+    "ptr": "handle",
+    "cuda_event": "handle",
+}
+
+
+class _OtherName:
+    """A name that is not there; asking for it raises AttributeError with the name that is."""
+
+    def __init__(self, name: str, ours: str) -> None:
+        self._name, self._ours = name, ours
+
+    def __get__(self, obj: object, kind: type) -> NoReturn:
+        message = f"{kind.__name__!r} object has no attribute {self._name!r}: "
+        raise AttributeError(f"{message}it is {self._ours} here.")
+
+
+def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
+    """Return a decorator: objects of the class answer other libraries' names with ours."""
+
+    def decorate(kind: KindT) -> KindT:
+        members = {name: _OtherName(name, ours) for name, ours in names.items()}
+        for name, member in {**members, "__dir__": _dir}.items():
+            setattr(kind, name, member)
+        return kind
+
+    return decorate
+
+
+def hide(kind: type, names: Iterable[str]) -> list[str]:
+    """Return the names without those that are not there."""
+    return [name for name in names if not isinstance(_found(kind, name), _OtherName)]
+
+
+def _dir(obj: object) -> list[str]:
+    return hide(type(obj), object.__dir__(obj))
+
+
+def _found(kind: type, name: str) -> object:
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)

@@ -1,0 +1,141 @@
+"""What a type checker says of users' programs: read by mypy and pyright, and never run.
+
+A wrong call carries the error that it must give; without that error the comment is one. The classes
+have what a library's own have, for the checkers answer without the libraries too.
+"""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_type
+
+import numpy as np
+
+import streamkit as sk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import EventLike
+
+
+class TorchStream:
+    stream_id: int
+    device_index: int
+    cuda_stream: int
+
+
+class TorchGenericStream:
+    stream_id: int
+    device_index: int
+
+
+class WarpStream:
+    cuda_stream: int | None = None
+
+
+class CupyStream:
+    ptr: int
+    device_id: int
+
+    def wait_event(self, event: object) -> None: ...
+
+
+class CoreStream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 1
+
+
+class NumbaStream:
+    def auto_synchronize(self) -> None: ...
+
+
+class CudaHandle:
+    def getPtr(self) -> int:  # noqa: N802 - its own name
+        return 0
+
+
+class TorchEvent:
+    cuda_event: int
+
+
+class TorchGenericEvent:
+    def elapsed_time(self, other: TorchGenericEvent) -> float:
+        return 0.0
+
+
+class CupyEvent:
+    ptr: int
+
+    def record(self, stream: CupyStream | None = None) -> None: ...
+
+
+class CoreEvent:
+    handle: object
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+
+class CudaArray:
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {}
+
+
+def streams_keep_their_types(core: CoreStream, anything: Any) -> None:
+    assert_type(sk.wrap(TorchStream()), sk.CudaStream[TorchStream])
+    assert_type(sk.wrap(TorchGenericStream()), sk.CudaStream[TorchGenericStream])
+    assert_type(sk.wrap(WarpStream()), sk.CudaStream[WarpStream])
+    assert_type(sk.wrap(CupyStream()), sk.CudaStream[CupyStream])
+    assert_type(sk.wrap(core), sk.CudaStream[CoreStream])
+    assert_type(sk.wrap(NumbaStream()), sk.CudaStream[NumbaStream])
+    assert_type(sk.wrap(CudaHandle()), sk.CudaStream[CudaHandle])
+    assert_type(sk.wrap(sk.wrap(core)), sk.CudaStream[CoreStream])
+    assert_type(sk.wrap(sk.HostStream()), sk.HostStream)
+    assert_type(sk.wrap(core).native, CoreStream)
+    sk.wrap(anything)
+
+
+def a_function_of_a_library(stream: sk.StreamLike, ours: sk.Stream) -> None:
+    with sk.use(stream), sk.use(ours, ordered=True):
+        pass
+    sk.wrap(stream).wait(ours)
+    sk.wrap(ours).wait(stream)
+
+
+def any_event_is_one(s: sk.Stream, stream: sk.StreamLike, event: EventLike) -> None:
+    for one in (TorchEvent(), TorchGenericEvent(), CupyEvent(), CoreEvent(), CudaHandle(), event):
+        s.wait(one)
+        s.record(one)
+        sk.wrap_event(one)
+    s.wait(stream)
+    s.wait(s.record())
+
+
+def arrays_keep_their_types(s: sk.Stream, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+    assert_type(sk.handoff(array, s), np.ndarray[Any, np.dtype[np.float32]])
+    assert_type(sk.handoff(CudaArray(), s, after=s), CudaArray)
+
+
+def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
+    sk.wrap("x")  # type: ignore[call-overload]
+    sk.wrap(5)  # type: ignore[call-overload]
+    sk.wrap(None)  # type: ignore[call-overload]
+    sk.wrap(fn)  # type: ignore[call-overload]
+    sk.wrap(event)  # type: ignore[call-overload]
+    sk.use("x")  # type: ignore[arg-type]
+
+
+def wrong_events_and_arrays(s: sk.Stream, array: CudaArray) -> None:
+    s.wait(5)  # type: ignore[arg-type]
+    s.wait(array)  # type: ignore[arg-type]
+    s.record("x")  # type: ignore[arg-type]
+    s.record(s)  # type: ignore[arg-type]
+    sk.wrap_event(s)  # type: ignore[arg-type]
+    sk.wrap_event(array)  # type: ignore[arg-type]
+    sk.handoff("x", s)  # type: ignore[type-var]
+    sk.handoff(array, 5)  # type: ignore[arg-type]
+    s.synchronize()  # type: ignore[attr-defined]

@@ -1,0 +1,193 @@
+"""What is misspelled or mistaken is refused where it is written, with what to write instead."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from streamkit.testing import adversarial, for_seeds
+
+BAD_TYPES = ["a", b"1", True, [], object()]
+BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan")]
+GOOD = [None, 0, 5, 0.5, float("inf"), np.float32(1), np.int64(1), 10**400]
+
+
+def waits(stream):
+    """Each call that takes a timeout, and what it names."""
+    event, future = stream.record(), stream.then(int)
+    return {
+        "HostStream": stream.sync,
+        "HostEvent": event.sync,
+        "Outcome": future.result,
+        "Outcome at": future.exception,
+    }
+
+
+@pytest.fixture(params=["HostStream", "HostEvent", "Outcome", "Outcome at"])
+def wait(request, stream):
+    return request.param.removesuffix(" at"), waits(stream)[request.param]
+
+
+@pytest.mark.parametrize("timeout", BAD_TYPES, ids=lambda bad: type(bad).__name__)
+def test_a_timeout_of_a_wrong_type_is_refused_at_the_call(wait, timeout):
+    named, wait = wait
+    with pytest.raises(TypeError, match=rf"{named}.* a timeout is .*seconds.*None"):
+        wait(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", BAD_VALUES, ids=repr)
+def test_a_negative_timeout_and_nan_are_refused_at_the_call(wait, timeout):
+    named, wait = wait
+    with pytest.raises(ValueError, match=rf"{named}.* a timeout is .*seconds.*None"):
+        wait(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", GOOD, ids=lambda value: str(value)[:9])
+def test_any_other_number_of_seconds_is_taken(stream, timeout):
+    stream.sync()
+    for wait in (stream.sync, stream.record().sync):
+        wait(timeout=timeout)
+
+
+def test_a_future_of_an_engine_refuses_a_bad_timeout_too():
+    with adversarial(1):
+        future = sk.new_stream("cpu").then(int)
+        for wait in (future.result, future.exception):
+            with pytest.raises(ValueError, match="a timeout is"):
+                wait(-1)
+        assert future.result(5) == 0
+
+
+@pytest.mark.parametrize("fn", [5, None, "print", []], ids=repr)
+@pytest.mark.parametrize("method", ["submit", "then"])
+def test_what_cannot_be_called_is_refused_at_the_call(stream, method, fn):
+    match = rf"HostStream 's' .*cannot {method} .*no function.*s\.{method}\(fn, x\)"
+    with pytest.raises(TypeError, match=match):
+        getattr(stream, method)(fn)
+    stream.sync()  # nothing was queued
+
+
+def test_a_program_for_all_seeds_is_something_to_call():
+    with pytest.raises(TypeError, match=r"for_seeds.* 5 is no function.*for_seeds\(program"):
+        for_seeds(5)
+
+
+@pytest.mark.parametrize("name", ["pytorch", "Torch", "", 5, None, ["torch"]], ids=repr)
+def test_a_misspelled_library_is_named_on_a_host_stream_too(stream, name):
+    for to in (stream.to, stream.record().to):
+        with pytest.raises(sk.UnsupportedStreamError, match=r"no adapter for.*Known: .*torch"):
+            to(name)
+
+
+def test_a_library_that_is_known_is_none_for_the_host(stream):
+    for to in (stream.to, stream.record().to):
+        for name in ("torch", "cupy", "warp", "cuda.core"):
+            with pytest.raises(sk.UnsupportedStreamError, match="lives on the host"):
+                to(name)
+
+
+# -- the names of other libraries -----------------------------------------------------------------
+
+STREAM_NAMES = {
+    "synchronize": "sync()",
+    "query": "done",
+    "is_complete": "done",
+    "wait_stream": "wait(stream)",
+    "wait_event": "wait(event)",
+    "record_event": "record(event)",
+    "ptr": "handle",
+    "cuda_stream": "handle",
+}
+EVENT_NAMES = {
+    "synchronize": "sync()",
+    "query": "done",
+    "is_complete": "done",
+    "is_done": "done",
+    "record": "stream.record(event)",
+    "wait": "stream.wait(event)",
+    "elapsed_time": "end - start",
+    "ptr": "handle",
+    "cuda_event": "handle",
+}
+NAMES = [(kind, *pair) for kind in (sk.HostStream, sk.CudaStream) for pair in STREAM_NAMES.items()]
+NAMES += [(kind, *pair) for kind in (sk.HostEvent, sk.CudaEvent) for pair in EVENT_NAMES.items()]
+
+
+@pytest.mark.parametrize(("kind", "theirs", "ours"), NAMES)
+def test_another_librarys_name_is_answered_with_ours(kind, theirs, ours):
+    one = kind.__new__(kind)  # without a device
+    with pytest.raises(AttributeError) as raised:
+        getattr(one, theirs)
+    assert f"{kind.__name__!r} object has no attribute {theirs!r}" in str(raised.value)
+    assert f"is {ours} here" in str(raised.value)
+    with pytest.raises(AttributeError, match=kind.__name__):
+        getattr(kind, theirs)
+
+
+@pytest.mark.parametrize(("kind", "theirs", "ours"), NAMES)
+def test_who_looks_for_such_a_name_finds_none(kind, theirs, ours):
+    one = kind.__new__(kind)  # without a device
+    assert not hasattr(one, theirs)
+    assert not hasattr(kind, theirs)
+    assert getattr(one, theirs, None) is None
+    assert theirs not in dir(one)
+    assert theirs not in dir(kind)
+
+
+def test_a_name_that_nobody_has_is_pythons_own_error(stream):
+    with pytest.raises(AttributeError, match=r"no attribute 'foo'$"):
+        _ = stream.foo
+
+
+def test_the_names_stay_usable_for_a_class_that_derives():
+    class Mine(sk.HostStream):
+        def synchronize(self):
+            self.sync()
+
+    Mine().synchronize()
+    assert "synchronize" in dir(Mine)
+    assert "synchronize" in dir(Mine())
+    assert "query" not in dir(Mine())
+
+
+# -- attributes -----------------------------------------------------------------------------------
+
+KINDS = [sk.HostStream, sk.CudaStream, sk.HostEvent, sk.CudaEvent]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["foo", "handle", "sync", "synchronize"])
+def test_no_attribute_can_be_set(kind, name):
+    one = kind.__new__(kind)  # without a device
+    with pytest.raises(AttributeError, match=name):
+        setattr(one, name, 1)
+    with pytest.raises(AttributeError):
+        delattr(one, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_has_no_dictionary_and_takes_weak_references(kind):
+    one = kind.__new__(kind)  # without a device
+    assert not hasattr(one, "__dict__")
+    assert weakref.ref(one)() is one
+
+
+def test_a_class_that_derives_has_attributes_of_its_own():
+    class Mine(sk.HostStream):
+        pass
+
+    mine = Mine()
+    mine.foo = 1
+    assert mine.foo == 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_as_before(stream, copied):
+    for one in (stream, stream.record()):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copied(one)

@@ -1,0 +1,191 @@
+"""Threads that hold host streams and wait for one another go on, as on CUDA."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import streamkit as sk
+from support.queues import LONG, eventually, pending, together, within
+
+
+def go_on(count, work):
+    """Run work(number) in this many threads at once, and fail if they hang."""
+    within(lambda: together(count, work), seconds=2 * LONG)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_threads_that_enter_streams_in_a_circle_go_on(count):
+    streams = [sk.new_stream("cpu") for _ in range(count)]
+    entered, seen = threading.Barrier(count), []
+
+    def work(number):
+        first, second = streams[number], streams[(number + 1) % count]
+        with first:
+            entered.wait(LONG)
+            with second:
+                assert sk.current_stream() is second
+                seen.append(number)
+            assert sk.current_stream() is first
+
+    for _ in range(20):
+        go_on(count, work)
+    for stream in streams:
+        stream.sync(timeout=LONG)
+    assert sorted(seen) == sorted(list(range(count)) * 20)
+
+
+def test_in_a_circle_one_streams_bodies_never_overlap(stream, other):
+    """What the first body waits for is there while the second one is still in its stream."""
+    inside, second, waits, went_on = (threading.Event() for _ in range(4))
+    seen = []
+
+    def body():
+        with stream:
+            inside.set()
+            assert waits.wait(LONG)
+            stream.wait(other)
+            seen.append("first")
+            went_on.set()
+
+    def later():
+        assert inside.wait(LONG)
+        assert eventually(lambda: pending(stream) == 2)  # the first body, and the mark behind it
+        with stream:
+            seen.append("second")
+            second.set()
+            assert eventually(lambda: pending(other) == 0)
+            went_on.wait(0.2)  # in vain
+            seen.append("end of the second")
+
+    def beside():
+        assert inside.wait(LONG)
+        other.wait(stream)
+        other.submit(second.wait, LONG)
+        assert eventually(lambda: pending(stream) == 3)
+        waits.set()
+
+    go_on(3, lambda number: (body, later, beside)[number]())
+    stream.sync(timeout=LONG)
+    assert seen == ["second", "end of the second", "first"]
+
+
+@pytest.mark.parametrize("last", ["the body", "the other stream"])
+def test_a_body_that_waits_for_a_stream_that_waits_for_it_goes_on(stream, other, hold, last):
+    """What the other thread gave to the body's stream runs first, as on CUDA."""
+    gate = hold(other)
+    inside, waits, seen = threading.Event(), threading.Event(), []
+
+    def body():
+        with stream:
+            inside.set()
+            assert waits.wait(LONG)
+            stream.wait(other)
+            seen.append("body")
+
+    def beside():
+        assert inside.wait(LONG)
+        stream.submit(seen.append, "meanwhile")
+        other.wait(stream)
+        if last == "the body":
+            gate.open()
+            assert eventually(lambda: pending(other) == 1)
+        waits.set()
+        if last == "the other stream":
+            assert eventually(lambda: pending(other) == 3)
+            gate.open()
+        other.sync()
+
+    go_on(2, lambda number: (body, beside)[number]())
+    stream.sync(timeout=LONG)
+    assert seen == ["meanwhile", "body"]
+
+
+def test_a_body_that_waits_for_an_event_behind_itself_goes_on(stream):
+    with stream:
+        event = within(stream.record)
+        assert not event.done
+        within(lambda: None)
+        event.sync()
+        assert event.done
+
+
+def test_a_body_without_a_circle_still_holds_its_stream(stream, other, hold):
+    """It waits for another stream, which somebody holds: that is no circle."""
+    gate, seen = hold(other), []
+
+    def body():
+        with stream:
+            stream.wait(other)
+            seen.append("body")
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert eventually(lambda: pending(other) == 2)
+    stream.submit(seen.append, "later")
+    with pytest.raises(TimeoutError):
+        stream.sync(timeout=0.05)
+    assert not seen
+    gate.open()
+    thread.join(LONG)
+    stream.sync(timeout=LONG)
+    assert seen == ["body", "later"]
+
+
+def test_a_timeout_in_a_circle_waits_no_longer(stream, other):
+    inside = threading.Event()
+
+    def body():
+        with stream:
+            inside.set()
+            assert eventually(lambda: pending(other) == 1)
+            other.sync(timeout=6 * LONG)
+
+    def beside():
+        assert inside.wait(LONG)
+        other.wait(stream)
+
+    go_on(2, lambda number: (body, beside)[number]())
+    stream.sync(timeout=LONG)
+
+
+def test_functions_that_wait_for_one_another_are_refused_by_name():
+    """No function can stop in the middle for another one of its stream."""
+    a, b = sk.new_stream("cpu", name="first"), sk.new_stream("cpu", name="second")
+    both = threading.Barrier(2)
+
+    def work(other):
+        both.wait(LONG)
+        other.sync()
+
+    a.submit(work, b)
+    b.submit(work, a)
+    errors = []
+    for stream in (a, b):
+        try:
+            stream.sync(timeout=LONG)
+        except sk.ScopeError as error:
+            errors.append(str(error))
+    assert errors
+    for stream in (a, b):
+        assert f"{stream.id} {stream.name!r}" in errors[0]
+        assert f"'streamkit-{stream.id}'" in errors[0]
+    for stream in (a, b):
+        stream.submit(int)
+        stream.sync(timeout=LONG)
+
+
+def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream, other):
+    waits = threading.Event()
+
+    def work():
+        assert waits.wait(LONG)
+        other.sync()
+
+    stream.submit(work)
+    other.wait(stream)
+    waits.set()
+    with pytest.raises(sk.ScopeError, match="wait for one another"):
+        within(stream.sync)
+    within(other.sync)
