@@ -11,6 +11,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from streamkit._base.other_names import hide
+
 MODULES = ("streamkit", "streamkit.protocols", "streamkit.testing")
 CLASSES = ("CudaStream", "HostStream", "CudaEvent", "HostEvent", "CudaGraph")
 
@@ -82,9 +84,9 @@ def members(kind: str) -> set[str]:
     """Return the public members that a class itself implements."""
     streamkit = importlib.import_module("streamkit")
     contracts = {streamkit.Stream, streamkit.Event, streamkit.Graph}
-    found = {name for base in getattr(streamkit, kind).__mro__ if base not in contracts
-             for name in vars(base)}  # fmt: skip
-    return {name for name in found if not name.startswith("_")}
+    cls = getattr(streamkit, kind)
+    found = {name for base in cls.__mro__ if base not in contracts for name in vars(base)}
+    return {name for name in hide(cls, found) if not name.startswith("_")}
 
 
 def main() -> int:

@@ -29,6 +29,11 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+# by their names, not as the long unions that they stand for
+autodoc_type_aliases = {
+    name: f"streamkit.protocols.{name}"
+    for name in ("ArrayLike", "EventLike", "ForeignStream", "StreamLike")
+}
 python_use_unqualified_type_names = True
 add_module_names = False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import streamkit
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # the first in which a name is public is where it is documented
 HOMES = (streamkit, protocols, testing)
 STANDARD = ("typing", "collections.abc", "types", "contextlib", "concurrent.futures", "os")
-TYPE_VARIABLES = ("ArrayT", "NativeT", "P", "P.args", "P.kwargs", "T")
+TYPE_VARIABLES = ("ArrayT", "ForeignT", "NativeT", "P", "P.args", "P.kwargs", "T")
 PRIVATE = ("QueueRecord",)  # shown in an annotation, and nothing to users
 
 
@@ -58,7 +59,17 @@ def resolve(
     return content if is_standard(target) else None
 
 
+def name_aliases(*arguments: Any) -> tuple[str | None, ...]:
+    """Show an alias of ``autodoc_type_aliases`` in a union by its name (Sphinx 9 shows a repr)."""
+    *_, signature, returns = arguments
+    return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
+
+
+_ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the handler."""
+    """Register the handlers."""
     app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-signature", name_aliases)
     return {"parallel_read_safe": True}
