@@ -16,7 +16,7 @@ import emulator
 import streamkit as sk
 from streamkit._queues import keepalive  # what is kept must not grow
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
-from support.interrupts import Interrupted
+from support.interrupts import interrupted
 from support.keepalive import stays_until
 from support.libraries import need
 
@@ -557,13 +557,11 @@ def test_an_interrupt_frees_nothing_too_early_and_keeps_nothing(monkeypatch, end
         def hand(array=array, lent=lent):
             lent.append(sk.handoff(array[0], target, after=source))
 
-        came = Interrupted(hand, 0 if ends else nth).came
+        came = interrupted(hand, 0 if ends else nth)
         handed = bool(lent)
         array.clear()
-        if ends:  # 3.13 traces code from its second run on
-            Interrupted([sk.handoff(numba_array(Memory()), target, after=source)].clear, 0)
         gate.hold(target.handle)
-        came = Interrupted(lent.clear, nth if ends else 0).came or came
+        came = interrupted(lent.clear, nth if ends else 0) or came
         assert not (handed and memory.freed.is_set()), f"at the call {nth}"
         gate.open()
         target.sync()

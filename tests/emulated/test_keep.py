@@ -26,7 +26,7 @@ from support.gpu.raw import (
     make_stream,
     sync,
 )
-from support.interrupts import Interrupted
+from support.interrupts import interrupted
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import LONG, eventually, together
@@ -685,7 +685,7 @@ def test_an_interrupt_lets_nothing_go_too_early_and_nothing_stay():
             gate.hold(stream.handle)
             stream.keep(held)
             del passed, held
-            came = Interrupted(lambda: (stream.keep(Thing()), sk.new_stream()), nth).came
+            came = interrupted(lambda: (stream.keep(Thing()), sk.new_stream()), nth)
             assert seen() is not None, f"after an interrupt at the call {nth}"
             gate.open()
             stream.sync()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 import threading
 
@@ -22,8 +21,9 @@ from support.gpu.raw import (
     make_stream,
     on_device,
 )
-from support.interrupts import HERE, LOOKS
+from support.interrupts import at_call
 from support.libraries import need
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -31,40 +31,6 @@ LAUNCH_FAILED = 719
 
 
 # -- edges ------------------------------------------------------------------------------------
-
-
-class AtEachCall:
-    """Runs something in another thread at the n-th call that an operation makes in the package."""
-
-    def __init__(self, operation, nth, other):
-        self.came, self._nth, self._other = False, nth, other
-        thread = threading.Thread(target=self._run, args=(operation,))
-        thread.start()
-        thread.join()
-
-    def _run(self, operation):
-        sys._getframe().f_trace_opcodes = True  # 3.12 has to know it before settrace
-        try:
-            sys.settrace(self._enter)
-            operation()
-        finally:
-            sys.settrace(None)
-
-    def _enter(self, frame, event, value):
-        if self.came or not frame.f_code.co_filename.startswith(HERE):
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        return self._step
-
-    def _step(self, frame, event, value):
-        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in LOOKS:
-            self._nth -= 1
-            if self._nth == 0:
-                self.came = True
-                thread = threading.Thread(target=self._other)
-                thread.start()
-                thread.join()
-        return self._step
 
 
 @pytest.mark.parametrize("waits_before", [0, 1])
@@ -92,9 +58,8 @@ def test_a_capture_of_the_source_between_record_and_wait_takes_no_other_thread_a
             waiting.wait(source)
             taken.append(int(check(driver.cuStreamIsCapturing(waiting.handle))))
 
-        AtEachCall(lambda: None, 0, capture)  # 3.13 traces code from its second run on
         emulator.reset_calls()
-        came = AtEachCall(wait, nth, capture).came
+        came = at_call(nth, lambda *_: within(capture), wait)
         if came and records[0]:  # by then the point was marked, outside the capture
             between += 1
             assert taken == [0], f"at the call {nth}"

@@ -22,7 +22,7 @@ import emulator
 import streamkit as sk
 from streamkit._cuda import events  # its calls are made to fail
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
-from support.interrupts import Interrupted
+from support.interrupts import interrupted
 from support.libraries import need
 from support.queues import eventually
 
@@ -804,7 +804,7 @@ def test_an_interrupt_loses_at_most_the_free_that_it_interrupts(memory):
         for number in range(5):
             emulator.fail("cuEventRecord", 1)
             free((nth, number))
-        came = Interrupted(functools.partial(free, (nth, "interrupted")), nth).came
+        came = interrupted(functools.partial(free, (nth, "interrupted")), nth)
         free((nth, "later"))
         made = [which for at, which in freed if at == nth]
         assert len(made) == len(set(made)) >= 6, f"after an interrupt at the call {nth}"

@@ -23,49 +23,101 @@ _raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_soon.argtypes = ctypes.c_ulong, ctypes.py_object
 
 
-class Interrupted:
-    """Run something in a thread, interrupted at the n-th call in this package's code."""
+class Calls:
+    """The calls that one thread makes in the code of a folder; at the n-th of them, ``act``."""
 
-    def __init__(self, operation, nth, inside=HERE):
+    counted: Calls | None = None
+
+    def __init__(self, nth, act, inside):
         self.came = False  # whether there was an n-th call
-        self._operation, self._nth, self._inside = operation, nth, inside
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        thread.join()
+        self._nth, self._act, self._inside = nth, act, inside
+        self._thread = None
 
-    def _run(self):
-        sys._getframe().f_trace_opcodes = True  # 3.12 has to know it before settrace
+    def run(self, operation):
+        Calls.counted, self._thread = self, threading.get_ident()
         try:
-            sys.settrace(self._enter)
-            self._operation()
+            count()
+            operation()
         except (KeyboardInterrupt, sk.ScopeError):  # the second: outer scopes miss inner ones
             pass
         finally:
-            sys.settrace(None)
+            do_not_count()
+            Calls.counted = None
 
-    def _enter(self, frame, event, value):
-        if self.came or not frame.f_code.co_filename.startswith(self._inside):
+    def look(self):
+        self._nth -= 1
+        if self._nth == 0:
+            self.came = True
+            do_not_count()  # else the interpreter would look in the next of these calls
+            # not by a call, after which it would look too
+            [*map(self._act, [self._thread], [KeyboardInterrupt])]
+
+
+if sys.version_info >= (3, 12):
+    _events, _TOOL = sys.monitoring.events, 3
+
+    def _step(code, offset):
+        calls = Calls.counted
+        if threading.get_ident() != calls._thread:
+            return None
+        if code.co_filename.startswith(calls._inside) and code.co_code[offset] in LOOKS:
+            return calls.look()
+        return sys.monitoring.DISABLE
+
+    def count():
+        """Go on with counting, unless it is over."""
+        if Calls.counted and not Calls.counted.came:
+            if sys.monitoring.get_tool(_TOOL) is None:
+                sys.monitoring.use_tool_id(_TOOL, __name__)
+            sys.monitoring.restart_events()
+            sys.monitoring.register_callback(_TOOL, _events.INSTRUCTION, _step)
+            sys.monitoring.set_events(_TOOL, _events.INSTRUCTION)
+
+    def do_not_count():
+        if Calls.counted:
+            sys.monitoring.register_callback(_TOOL, _events.INSTRUCTION, None)
+            sys.monitoring.set_events(_TOOL, 0)
+
+else:
+
+    def _enter(frame, event, value):
+        if not frame.f_code.co_filename.startswith(Calls.counted._inside):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        return self._step
+        return _step
 
-    def _step(self, frame, event, value):
+    def _step(frame, event, value):
         if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in LOOKS:
-            self._nth -= 1
-            if self._nth == 0:
-                self.came = True
-                sys.settrace(None)  # else the interpreter would look in the next of these calls
-                thread = threading.get_ident()
-                # not by a call, after which it would look too
-                [*map(_raise_soon, [thread], [KeyboardInterrupt])]
-        return self._step
+            Calls.counted.look()
+        return _step
+
+    def count():
+        """Go on with counting, unless it is over."""
+        if Calls.counted and not Calls.counted.came:
+            sys.settrace(_enter)
+
+    def do_not_count():
+        sys.settrace(None)
+
+
+def at_call(nth, act, operation, inside=HERE):
+    """Run it in a thread, and ``act`` at its n-th call in that code; return if there was one."""
+    calls = Calls(nth, act, inside)
+    thread = threading.Thread(target=calls.run, args=(operation,))
+    thread.start()
+    thread.join()
+    return calls.came
+
+
+def interrupted(operation, nth, inside=HERE):
+    """Run it in a thread that is interrupted at its n-th call; return whether there was one."""
+    return at_call(nth, _raise_soon, operation, inside)
 
 
 def interrupt_everywhere(operation, inside=HERE):
     """Run it over and over, interrupted at each call in turn; yield which after each."""
     for nth in itertools.count(1):
-        Interrupted(operation, 0, inside)  # at none: 3.13 traces code from its second run on
-        if not Interrupted(operation, nth, inside).came:
+        if not interrupted(operation, nth, inside):
             return
         yield nth
 
