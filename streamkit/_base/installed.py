@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._base.library import NEWEST, OLDEST, registered
+from streamkit._base.library import LIBRARIES, NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def packages(found: Mapping[str, Distribution]) -> dict[str, Package]:
     """Return the installed distribution of each library with an adapter of ours."""
     return {
         row.name: Package(name, found[name].version, _cuda_of(row, name, found[name]), row.module)
-        for row in registered()
+        for row in LIBRARIES
         for name in variants(row, found)[:1]
     }
 
@@ -90,7 +90,7 @@ def cuda_in_use(found: Mapping[str, Package], served: int) -> int | None:
     """
     built = [
         (row, major_of(cuda))
-        for row in registered()
+        for row in LIBRARIES
         if row.name in found and (cuda := found[row.name].cuda) not in (None, CPU)
     ]
     built = [(row, major) for row, major in built if not served or major <= served]
@@ -110,7 +110,7 @@ def replacement(row: Library, package: Package | None, major: int) -> str:
 def install_line(library: str, served: int) -> str:
     """Return how to install a library beside what is here, on a driver of CUDA ``served``."""
     found = packages(distributions())
-    (row,) = [row for row in registered() if row.name == library]
+    (row,) = [row for row in LIBRARIES if row.name == library]
     package, major = found.get(library), cuda_in_use(found, served)
     if not row.install_line(NEWEST):
         return ""

@@ -69,15 +69,8 @@ class Library(NamedTuple):
         return f"pip install {self.requirements[min(max(major, OLDEST), NEWEST)]}"
 
 
-_rows: list[Library] = []
+LIBRARIES: list[Library] = []
+"""Every library with an adapter of ours, in the order in which they are asked and shown.
 
-
-def register(*rows: Library) -> tuple[Library, ...]:
-    """Return the rows; from now on ``registered`` gives them, to modules below the registry too."""
-    _rows[:] = rows
-    return rows
-
-
-def registered() -> list[Library]:
-    """Return every library with an adapter of ours."""
-    return _rows
+The registry fills it. It is here for the modules below the registry too.
+"""

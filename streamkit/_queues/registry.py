@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
 
-LIBRARIES = library_rows.register(
+LIBRARIES = library_rows.LIBRARIES
+LIBRARIES[:] = [
     _torch.LIBRARY,
     _cupy.LIBRARY,
     _warp.LIBRARY,
     _numba.LIBRARY,
     _cuda_core.LIBRARY,
     _cuda_bindings.LIBRARY,
-)
-"""Every library with an adapter of ours, in the order in which they are asked and shown."""
+]
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
