@@ -151,6 +151,15 @@ def check() -> int:
     if flaw := flaw_of(record):
         print(f"{told} shows nothing: {flaw}")
         return SHOWS_NOTHING
+    try:
+        return compare(record, told)
+    except ModuleNotFoundError as missing:
+        print(f"{told} cannot be compared: {missing}")
+        return CANNOT_TELL
+
+
+def compare(record: dict[str, Any], told: str) -> int:
+    """Whether it is of the source and of the cases that are here."""
     if record["source"] != source_hash():
         print(f"{told} is of another source: run the suite again")
         return OTHER_SOURCE

@@ -228,6 +228,15 @@ def test_where_a_file_cannot_be_collected_nothing_can_be_told(suite):
     assert (status, "not collected here: test_d.py" in said) == (CANNOT_TELL, True), said
 
 
+@pytest.mark.parametrize("missing", ["markdown_it", "pytest"])
+def test_where_what_reads_the_suite_is_not_installed_nothing_can_be_told(suite, missing):
+    error = f"raise ModuleNotFoundError(\"No module named '{missing}'\")"
+    suite.write(f"bare/{missing}.py", error)
+    status, said = suite.evidence("--check", PYTHONPATH="bare")
+    told = f"cannot be compared: No module named '{missing}'"
+    assert (status, told in said) == (CANNOT_TELL, True), said
+
+
 def test_what_is_recorded_is_the_checkout(suite, tmp_path):
     (tmp_path / "elsewhere/streamkit").mkdir(parents=True)
     (tmp_path / "elsewhere/streamkit/__init__.py").touch()
