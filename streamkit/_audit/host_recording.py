@@ -69,7 +69,7 @@ class HostRecorder:
         wait_times = WaitTimes(
             (queues[step.stream], step.order, step.start_ns, step.end_ns)
             for step in self._steps
-            if step.kind in ("function", "scope") and step.end_ns
+            if step.kind in ("function", "scope")
         )
         found: list[Operation] = []
         unfinished = 0

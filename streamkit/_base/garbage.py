@@ -45,13 +45,11 @@ def _take(holder: object) -> None:
 
 
 def _release(holder: object) -> None:
-    """Let it go; a second time does what is left."""
-    global _was_enabled  # noqa: PLW0603 - the process has one collector
+    """Let it go; after an interrupt, a second time does what is left."""
     with _lock:
-        _holders.discard(holder)
-        if not _holders and _was_enabled:
+        if _holders == {holder} and _was_enabled:
             gc.enable()
-            _was_enabled = False
+        _holders.discard(holder)
 
 
 def _give_back() -> None:

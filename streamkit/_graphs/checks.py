@@ -124,8 +124,7 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
     number = driver.capture_id(own.handle)
     for library in libraries:
         found, _ = registry.extract(library.current(stream.device_id))
-        is_default = found.handle <= LEGACY  # which cannot take part
-        if is_default or driver.capture_id(found.handle) != number:
+        if driver.capture_id(found.handle) != number:
             name = library.name
             raise errors.CaptureError(
                 f"the block has left {name} on another stream, {found.handle:#x}, which takes no "

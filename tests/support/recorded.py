@@ -36,11 +36,11 @@ def records(part):
     ]
 
 
-def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None):
+def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None, delivered=None):
     queues = Queues({queue.key: queue for queue in known}, {2: 0})
     recorded = DATA["parts"][part]
     return cuda_operations.operations(
-        records(part),
+        records(part) if delivered is None else delivered,
         queues,
         (0, recorded["ended"]) if window is None else window,
         [tuple(recorded["own"])] if own is None else own,

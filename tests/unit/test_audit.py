@@ -143,6 +143,16 @@ def test_a_wait_for_what_is_reached_begins_when_it_is_given(stream, other):
     assert report.operations == tuple(sorted(report.operations, key=lambda one: one.start_ns))
 
 
+def test_a_wait_that_holds_nothing_back_ends_where_it_begins(stream, other):
+    event = stream.record()
+    stream.sync()
+    with sk.audit() as report:
+        other.wait(event)
+        other.sync()  # of the host: it is no work of the queue
+    (wait,) = report.waits
+    assert wait.start_ns == wait.end_ns
+
+
 def test_whose_function_it_is_tells_its_module(stream):
     numpy = pytest.importorskip("numpy")
     with sk.audit() as report:

@@ -8,9 +8,10 @@ import pytest
 
 from streamkit._audit import kernel_names  # an audit without CUDA names no kernel
 from streamkit._audit.cuda_operations import Queues  # records are made up here
+from streamkit._audit.cupti import Activity  # records are made up here
 from streamkit._audit.operations import AuditedQueue  # records are made up here
 from streamkit._audit.wait_times import WaitTimes  # records are made up here
-from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, report
+from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, records, report
 
 
 def names(operations):
@@ -54,6 +55,16 @@ def test_what_was_asked_for_outside_the_window_is_left_out():
     assert len(operations("before", window=(0, launched))) == 1
     moved = operations("before", window=(launched, 10**12))
     assert min(one.start_ns for one in moved) == first.start_ns - launched
+
+
+def test_what_had_not_ended_is_left_out():
+    """A block that raises waits for nothing."""
+    delivered = records("before")
+    last = max((one for one in delivered if isinstance(one, Activity)), key=lambda one: one.start)
+    delivered[delivered.index(last)] = last._replace(end=0)
+    left = operations("before", delivered=delivered)
+    assert len(left) == len(operations("before")) - 1
+    assert all(one.start_ns <= one.end_ns for one in left)
 
 
 def test_a_wait_names_the_queue_it_waited_for_and_when_that_got_there():

@@ -8,6 +8,7 @@ import weakref
 import pytest
 
 from streamkit._base import garbage  # a public name would need a driver
+from support.interrupts import interrupt_everywhere
 from support.programs import python
 
 ENDS = """
@@ -26,6 +27,20 @@ class Ends:
 
 class Thing:
     pass
+
+
+def held_back():
+    with garbage.held_back():
+        assert not gc.isenabled()
+
+
+def test_an_interrupt_leaves_the_collector_as_it_was():
+    nth = 0
+    for nth in interrupt_everywhere(held_back, garbage.__file__):
+        assert gc.isenabled(), f"after an interrupt at the call {nth}"
+        held_back()
+        assert gc.isenabled(), f"after an interrupt at the call {nth}"
+    assert nth > 8
 
 
 def test_what_never_ends_outlives_the_interpreter():

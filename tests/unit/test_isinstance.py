@@ -105,6 +105,14 @@ def test_a_class_that_derives_from_stream_must_implement_every_member():
         Incomplete()
 
 
+def test_of_a_class_that_derives_from_stream_nothing_else_is_an_instance(stream):
+    class Other(sk.Stream):
+        pass
+
+    assert not isinstance(stream, Other)
+    assert not isinstance(5, Other)
+
+
 def test_the_names_that_are_looked_at_are_the_protocols_members():
     for protocol, names in ((sk.Stream, STREAM_NAMES), (sk.Event, EVENT_NAMES)):
         abstract = set(protocol.__abstractmethods__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 from streamkit._base.weak_table import WeakTable  # no public name tells what it holds
@@ -40,6 +41,24 @@ def test_the_first_one_stays_while_it_lives():
     del one
     gc.collect()
     assert table.first(1, two) is two is table[1]()
+
+
+def test_of_two_that_find_the_first_one_dead_the_earlier_stays():
+    table = WeakTable()
+    table.first(1, Thing())
+    earlier, later = Thing(), Thing()
+
+    class Overtaken(contextlib.AbstractContextManager):
+        def __enter__(self):
+            """Another thread had the lock before."""
+            table._lock = contextlib.nullcontext()
+            assert table.first(1, earlier) is earlier
+
+        def __exit__(self, *_):
+            pass
+
+    table._lock = Overtaken()
+    assert table.first(1, later) is earlier is table[1]()
 
 
 def test_the_first_ones_are_swept_too():
