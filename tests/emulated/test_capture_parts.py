@@ -152,12 +152,8 @@ assert ORDER == ["onelib launch", "onelib close"]
 for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails}")):
     ORDER.clear()
     library.now.add(fails)
-    try:
-        work()
-    except sk.CaptureError as error:
-        assert "says so" in str(error) and isinstance(error.__cause__, RuntimeError)
-    else:
-        raise AssertionError
+    error = error_of(sk.CaptureError, work)
+    assert "says so" in str(error) and isinstance(error.__cause__, RuntimeError)
     library.now.clear()
     assert any("onelib abandon" in step for step in ORDER), ORDER
     assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER

@@ -116,12 +116,8 @@ def test_an_adapter_of_another_contract_is_refused(program):
     program(
         """
 import toya
-try:
-    sk.wrap(toya.Stream(64))
-except sk.BackendNotInstalledError as error:
-    assert "contract 99" in str(error)
-else:
-    raise AssertionError("it was taken")
+error = error_of(sk.BackendNotInstalledError, sk.wrap, toya.Stream(64))
+assert "contract 99" in str(error)
 """,
         toya="\napi = 99\n",
     )
@@ -138,12 +134,8 @@ sk.assert_one_queue()
 assert sk.current_stream() == sk.default_stream()
 toyb.set_current_stream(sk.new_stream().to("toyb"))
 for ask, error in ((sk.assert_one_queue, sk.OneQueueError), (sk.current_stream, sk.ScopeError)):
-    try:
-        ask()
-    except error as told:
-        assert "toya" in str(told) and "toyb" in str(told)
-    else:
-        raise AssertionError("nobody was told")
+    told = str(error_of(error, ask))
+    assert "toya" in told and "toyb" in told
 sk.assert_one_queue(libraries=["toyb"])
 with sk.new_stream() as stream:
     sk.assert_one_queue()
@@ -159,12 +151,8 @@ def test_of_the_named_libraries_alone_it_is_told(program):
         """
 import toya, toyb, toyc
 toyb.set_current_stream(sk.new_stream().to("toyb"))
-try:
-    sk.assert_one_queue(libraries=["toya", "toyb"])
-except sk.OneQueueError as told:
-    assert "toya" in str(told) and "toyb" in str(told) and "toyc" not in str(told)
-else:
-    raise AssertionError("nobody was told")
+told = str(error_of(sk.OneQueueError, sk.assert_one_queue, libraries=["toya", "toyb"]))
+assert "toya" in told and "toyb" in told and "toyc" not in told
 sk.assert_one_queue(libraries=["toya", "toyc"])
 """,
         toya="",

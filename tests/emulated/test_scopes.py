@@ -50,29 +50,44 @@ assert moves == [(library, 0) for library in reversed(libraries)]
     )
 
 
+HALFWAY = """
+
+def bind(stream):
+    from streamkit.protocols import Binding
+    def enter(before):
+        toylib.set_current_stream(stream)
+        raise KeyboardInterrupt("toylib has had enough")
+    return Binding(toylib.current_stream, enter, toylib.set_current_stream,
+                   lambda: toylib.current_stream() is stream, lambda: None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("addition", "error"),
+    [(REFUSES, "sk.UnsupportedStreamError"), (HALFWAY, "KeyboardInterrupt")],
+    ids=["refused", "interrupted"],
+)
 @pytest.mark.parametrize(("count", "odd"), ONE_OF)
-def test_a_library_that_refuses_leaves_the_others_where_they_were(program, count, odd):
+def test_a_library_whose_move_fails_leaves_all_where_they_were(
+    program, count, odd, addition, error
+):
     names = ", ".join(toys(count))
     program(
         f"""
 import {names}
 stream = sk.new_stream(1)
 for scope in (stream, sk.use(stream)):
-    try:
-        scope.__enter__()
-    except sk.UnsupportedStreamError as error:
-        assert "enough" in str(error)
-    else:
-        raise AssertionError("it was entered")
+    assert "enough" in str(error_of({error}, scope.__enter__))
     assert current_handles({names}) == [0] * {count}
     assert int(driver.cuCtxGetDevice()[1]) == 0
+    assert "not open" in str(error_of(sk.ScopeError, scope.__exit__, None, None, None))
 others = [{names}]
-refuses = others.pop({odd})
+fails = others.pop({odd})
 with sk.use(stream, libraries=[library.__name__ for library in others]):
     assert current_handles(*others) == [stream.handle] * {count - 1}
-    assert current_handles(refuses) == [0]
+    assert current_handles(fails) == [0]
 """,
-        **toys(count, odd, REFUSES),
+        **toys(count, odd, addition),
     )
 
 
@@ -84,14 +99,9 @@ def test_a_library_that_cannot_be_restored_does_not_keep_the_others(program, sco
         f"""
 import {names}
 stream = sk.new_stream(1)
-try:
-    with {scope}:
-        pass
-except sk.ScopeError as error:
-    assert "{list(toys(count))[odd]} (ValueError: " in str(error), error
-    assert str(error).count("ValueError") == 1, error
-else:
-    raise AssertionError("nobody was told")
+told = str(error_of(sk.ScopeError, nothing_inside, {scope}))
+assert "{list(toys(count))[odd]} (ValueError: " in told, told
+assert told.count("ValueError") == 1, told
 assert current_handles({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,
@@ -109,62 +119,17 @@ for library, error in errors.items():
     adapter.fails.append(error)
 for libraries in (None, ["toya", "toyb", "toyc"], ["toya", "toyc"]):
     outer, inner = sk.use(sk.new_stream(0)), sk.use(sk.new_stream(1), libraries=libraries)
-    try:
-        with inner:
-            pass
-    except sk.ScopeError as error:
-        told = str(error)
+    told = str(error_of(sk.ScopeError, nothing_inside, inner))
     assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
     assert "toyb" not in told and "toyd" not in told, told
     outer.__enter__()
     inner.__enter__()
-    try:
-        outer.__exit__(None, None, None)
-    except sk.ScopeError as error:
-        told = str(error).partition("Not restored: ")[2]
+    told = str(error_of(sk.ScopeError, outer.__exit__, None, None, None))
+    told = told.partition("Not restored: ")[2]
     assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
     assert "toyb" not in told and "toyd" not in told, told
 """,
         **dict.fromkeys(["toya", "toyb", "toyc", "toyd"], FAILS),
-    )
-
-
-HALFWAY = """
-
-def bind(stream):
-    from streamkit.protocols import Binding
-    def enter(before):
-        toylib.set_current_stream(stream)
-        raise KeyboardInterrupt
-    return Binding(toylib.current_stream, enter, toylib.set_current_stream,
-                   lambda: toylib.current_stream() is stream, lambda: None)
-"""
-
-
-@pytest.mark.parametrize(("count", "odd"), ONE_OF)
-def test_an_interrupt_inside_a_librarys_move_leaves_nothing_moved(program, count, odd):
-    names = ", ".join(toys(count))
-    program(
-        f"""
-import {names}
-stream = sk.new_stream(1)
-for scope in (stream, sk.use(stream)):
-    try:
-        scope.__enter__()
-    except KeyboardInterrupt:
-        pass
-    else:
-        raise AssertionError("the interrupt was swallowed")
-    assert current_handles({names}) == [0] * {count}
-    assert int(driver.cuCtxGetDevice()[1]) == 0
-    try:
-        scope.__exit__(None, None, None)
-    except sk.ScopeError as error:
-        assert "not open" in str(error)
-    else:
-        raise AssertionError("a scope was open")
-""",
-        **toys(count, odd, HALFWAY),
     )
 
 
@@ -185,15 +150,13 @@ def test_a_library_that_a_nested_scope_cannot_put_back_is_named(program):
         """
 import toya, toyb, toyc
 stream, elsewhere = sk.new_stream(), sk.new_stream()
+def moved_inside(scope):
+    with scope:
+        toya.set_current_stream(elsewhere.to("toya"))
 with stream:
     for scope in (stream, sk.use(stream)):
-        try:
-            with scope:
-                toya.set_current_stream(elsewhere.to("toya"))
-        except sk.ScopeError as error:
-            assert "toya (ValueError: cannot)" in str(error) and "toyc" not in str(error), error
-        else:
-            raise AssertionError("nobody was told")
+        told = str(error_of(sk.ScopeError, moved_inside, scope))
+        assert "toya (ValueError: cannot)" in told and "toyc" not in told, told
         toya.set_current_stream(stream.to("toya"))
 """,
         toya=CANNOT_SET,
@@ -209,13 +172,7 @@ def test_an_interrupt_while_libraries_are_restored_comes_when_all_are(program, c
         f"""
 import {names}
 stream = sk.new_stream(1)
-try:
-    with sk.use(stream):
-        pass
-except KeyboardInterrupt:
-    pass
-else:
-    raise AssertionError("the interrupt was swallowed")
+error_of(KeyboardInterrupt, nothing_inside, sk.use(stream))
 assert current_handles({names}) == [0] * {count}
 assert int(driver.cuCtxGetDevice()[1]) == 0
 """,

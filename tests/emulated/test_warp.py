@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -158,6 +159,22 @@ def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(warp_
             assert sk.current_stream("warp") == stream, "the first one out restored"
     with other:
         assert sk.current_stream("warp") == other
+
+
+def test_a_scope_is_of_its_thread_alone_though_threads_shared_the_one_before(warp_state):
+    """Whose memory, and so whose id, the next one gets."""
+    stream = sk.new_stream()
+
+    def come_and_go():
+        with stream:
+            pass
+
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(20):
+            with stream:
+                other.submit(come_and_go).result()
+            other.submit(come_and_go).result()
+            assert sk.current_stream("warp") != stream
 
 
 def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(warp_state):

@@ -20,6 +20,17 @@ import streamkit as sk
 
 def current_handles(*libraries):
     return [library.current_stream().number for library in libraries]
+
+def error_of(kind, call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        return error
+    raise AssertionError(f"it raised no {kind.__name__}")
+
+def nothing_inside(scope):
+    with scope:
+        pass
 """
 
 REFUSES = """
