@@ -513,15 +513,23 @@ def test_an_owner_that_is_no_stream_is_not_asked(make):
 
 
 @each
-def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(make):
+def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(make, gate):
     memory = Memory()
     stream = sk.per_thread_stream()
     left = [sk.handoff(make(memory), stream, after=sk.new_stream())]
-    thread = threading.Thread(target=left.clear)
+    gate.hold(stream.handle)
+
+    def clear():
+        left.clear()
+        gc.collect()
+
+    thread = threading.Thread(target=clear)
     thread.start()
     thread.join()
-    assert not memory.freed.is_set()
     sk.new_stream()
+    gc.collect()
+    assert not memory.freed.is_set()
+    gate.open()
     stream.sync()
     gc.collect()
     assert memory.freed.is_set()

@@ -153,6 +153,16 @@ def test_a_wait_that_holds_nothing_back_ends_where_it_begins(stream, other):
     assert wait.start_ns == wait.end_ns
 
 
+def test_a_wait_ends_where_what_follows_begins_though_that_has_not_ended(stream, other, hold):
+    event = stream.record()
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        other.wait(event)
+        hold(other).reached.wait(10)
+        raise KeyError
+    (wait,) = report.waits
+    assert wait.start_ns < wait.end_ns
+
+
 def test_whose_function_it_is_tells_its_module(stream):
     numpy = pytest.importorskip("numpy")
     with sk.audit() as report:
