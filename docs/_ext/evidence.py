@@ -138,11 +138,64 @@ def counts() -> str:
     ]
     imported = record["imported"]
     lines.append(f"- `{imported['name']}`: {imported['ms']:.0f} ms, aim {imported['aim_ms']:g}")
-    lines += [
-        f"- woken after the GPU is done, `{wait['name']}`: {_time(1000 * wait['us'])}"
-        for wait in record["waits"]
-    ]
     return "\n".join(lines)
+
+
+OLDER = "The record at hand is older than what belongs here: `streamkit bench` measures it."
+
+
+def python_cost() -> str:
+    """Return, of each row over its bound, what is not Python's own cost, as a list."""
+    timed = [row for row in read("bench.json")["rows"] if row.get("bare_ns")]
+    lines = [
+        f"- `{row['name']}`: {_time(row['bare_ns'])} of {_time(row['ours_ns'])}; the bound allows "
+        f"{_time(row['at_most'] * row['theirs_ns'])}"
+        for row in timed
+        if not row["met"]
+    ]
+    return "\n".join(lines) or ("- none is over its bound" if timed else OLDER)
+
+
+def lateness() -> str:
+    """Return how late each way of waiting ends, beside its bound."""
+    rows = [
+        [
+            f"{row['name']} against {row['against']}",
+            f"**{row['ours_us']:.0f} µs**",
+            f"{row['theirs_us']:.0f} µs",
+            f"{row['at_most_us']:.0f} µs, {'within' if row['met'] else '**over**'}",
+            f"{row['ours_core']:.2f}",
+            f"{row['theirs_core']:.2f}",
+        ]
+        for row in read("bench.json").get("lateness", [])
+    ]
+    head = ["wait", "StreamKit", "theirs", "at most", "of a core", "theirs"]
+    return table(head, rows) if rows else OLDER
+
+
+def growth() -> str:
+    """Return each curve's numbers: of both sides, for the least count and the greatest."""
+    rows = []
+    for curve in read("bench.json").get("curves", []):
+        first, last = curve["points"][0], curve["points"][-1]
+        rows.append(
+            [
+                f"`{curve['name']}` against {curve['against']}",
+                f"{first['count']:,} to {last['count']:,} {curve['over']}",
+                *(
+                    f"{_time(first[side])} to {_time(last[side])}"
+                    for side in ("ours_ns", "theirs_ns")
+                ),
+            ]
+        )
+    return table(["operation", "beside", "StreamKit", "theirs"], rows) if rows else OLDER
+
+
+def end_to_end() -> str:
+    """Return what the whole program takes in each way; README.md has the same table."""
+    ways = read("bench.json").get("end_to_end", [])
+    rows = [[way["name"], f"{way['ms']:.2f} ms"] for way in ways]
+    return table(["100 steps of torch, CuPy and Warp", "time"], rows) if rows else OLDER
 
 
 def _time(ns: float) -> str:

@@ -29,12 +29,17 @@ MAKERS: dict[str, Callable[[], str]] = {
     "versions": evidence.versions,
     "speed": evidence.speed,
     "counts": evidence.counts,
+    "python_cost": evidence.python_cost,
+    "lateness": evidence.lateness,
+    "growth": evidence.growth,
+    "end_to_end": evidence.end_to_end,
     "layers": architecture.listing,
     "consumers": parity.consumers_table,
 } | {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
 """By name, what makes a table in Markdown."""
 
 KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
+KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end"), "speed")
 
 SOURCES = (
     *(DOCS / "evidence").glob("*.json"),

@@ -107,7 +107,7 @@ def _demo(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     """Time StreamKit's operations against the libraries' own calls, in this process.
 
-    Needs a GPU, torch, CuPy and Warp, and half a minute. Exits with 1 if it cannot run or the file
+    Needs a GPU, torch, CuPy and Warp, and two minutes. Exits with 1 if it cannot run or the file
     not be written, whatever the numbers are.
     """
     from streamkit._tools import bench

@@ -55,11 +55,43 @@ def test_control_an_ordered_scope_is_counted():
     assert not count.met
 
 
-def test_waking_up_is_measured_beside_torch(report):
-    assert [wait.name for wait in report.waits][-1] == "torch.cuda.Event.synchronize"
-    for wait in report.waits:
-        assert math.isfinite(wait.us)
-        assert wait.us_low <= wait.us <= wait.us_high
+def test_every_wait_is_measured_for_work_of_each_length(report):
+    from streamkit._tools.bench import lateness  # the command prints no objects
+
+    assert [late.work_ms for late in report.lateness] == [
+        work_ms for wait in lateness.WAITS for work_ms in wait.work_ms
+    ]
+    for late in report.lateness:
+        numbers = (late.ours_us, late.theirs_us, late.ours_core, late.theirs_core)
+        assert all(map(math.isfinite, numbers)), late
+
+
+def test_every_curve_is_there_and_finite(report):
+    from streamkit._tools.bench import growth  # the command prints no objects
+
+    assert [curve.over for curve in report.curves] == [one.over for one in growth.GROWTHS]
+    for curve, one in zip(report.curves, growth.GROWTHS, strict=True):
+        assert [point.count for point in curve.points] == [*one.counts]
+        for point in curve.points:
+            assert math.isfinite(point.ours_ns), curve
+            assert math.isfinite(point.theirs_ns), curve
+
+
+def test_every_way_of_the_whole_program_does_the_same():
+    torch = need("torch", "cupy", "warp")[0]
+    from streamkit._tools import bench  # the command prints no objects
+    from streamkit._tools.bench import end_to_end  # the command prints no objects
+
+    x = torch.ones(8, 8, device="cuda:0")
+    found = {}
+    for name, run in end_to_end.ways(bench.load(), x).items():
+        x.fill_(1)
+        torch.cuda.synchronize()
+        run()
+        torch.cuda.synchronize()
+        found[name] = x.tolist()
+    assert len(found) == 5
+    assert all(values == found["one scope"] for values in found.values()), found
 
 
 def test_the_rest_is_there(report):
@@ -71,12 +103,13 @@ def test_the_rest_is_there(report):
     json.dumps(bench.as_data(report), allow_nan=False)
 
 
-def test_the_libraries_stand_afterwards_where_they_stood():
+def test_the_libraries_stand_afterwards_where_they_stood(monkeypatch):
     need("torch", "cupy", "warp")
     import streamkit as sk
     from streamkit._tools import bench  # the command prints no objects
     from support.gpu.raw import current_context
 
+    monkeypatch.setattr(bench, "GROWTHS", bench.GROWTHS[:1])  # the others take long
     before, context = sk.current_streams(), current_context()
     bench.run(repeats=1, iterations=4)
     assert (sk.current_streams(), current_context()) == (before, context)

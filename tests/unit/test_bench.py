@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,18 @@ import pytest
 from streamkit import errors
 from streamkit._cuda import driver, loader  # its calls are counted without a device
 from streamkit._tools import bench, machine  # the command needs a device
-from streamkit._tools.bench import BenchReport, measurements, timing  # the command needs a device
-from streamkit._tools.bench.measurements import Count, Import, WakeUp  # the command needs a device
+from streamkit._tools.bench import (  # the command needs a device
+    BenchReport,
+    after_audit,
+    growth,
+    lateness,
+    measurements,
+    timing,
+)
+from streamkit._tools.bench.end_to_end import Whole  # the command needs a device
+from streamkit._tools.bench.growth import Curve, Growth, Point  # the command needs a device
+from streamkit._tools.bench.lateness import Wait  # the command needs a device
+from streamkit._tools.bench.measurements import Count, Import  # the command needs a device
 from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
 
 # -- the statistics ---------------------------------------------------------------------------
@@ -55,19 +66,36 @@ def arms_of(clock, ours_ns, theirs_ns, log, **options):
 
 def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_left_out(clock):
     log = []
-    clear, between = (lambda: log.append("clear")), (lambda: log.append("between"))
-    arms = arms_of(clock, 5, 20, log, clear=clear, between=between)
+    hooks = {name: lambda name=name: log.append(name) for name in ("before", "after", "clear")}
+    arms = arms_of(clock, 5, 20, log, **hooks)
     times = timing.take_turns(arms, 2, 400, lambda: log.append("sync"))
-    assert times == ([5, 5], [20, 20])
-    turn = ["sync", ("ours", 200), "sync", "between", ("theirs", 200), "sync", "clear"]
-    assert log == turn * 2 * 3
+    assert times == [[5, 5], [20, 20]]
+    sides = [["sync", "before", (side, 200), "after"] for side in ("ours", "theirs")]
+    assert log == [*sides[0], *sides[1], "sync", "clear"] * 2 * 3
+
+
+def test_what_has_to_be_called_takes_its_turn_too(clock):
+    log = []
+
+    def bare(items):
+        log.append(("bare", items))
+        clock.now += 2 * len(items)
+
+    arms = replace(arms_of(clock, 5, 20, log), bare=bare)
+    assert timing.take_turns(arms, 1, 3, lambda: None) == [[5], [20], [2]]
+    assert log[:3] == [("ours", 3), ("theirs", 3), ("bare", [None] * 3)]
 
 
 def test_items_that_are_costly_to_make_last_one_turn(clock):
     log = []
-    arms = arms_of(clock, 5, 20, log, one_turn=True)
-    assert timing.take_turns(arms, 1, 1000, lambda: None) == ([5], [20])
-    assert log == [("ours", 200), ("theirs", 200)] * 2
+    arms = arms_of(clock, 5, 20, log, one_turn=300)
+    assert timing.take_turns(arms, 1, 1000, lambda: None) == [[5], [20]]
+    assert log == [("ours", 300), ("theirs", 300)] * 2
+
+
+def test_the_time_of_an_item_is_that_of_the_calls_it_stands_for(clock):
+    arms = arms_of(clock, 40, 80, [], each=8)
+    assert timing.take_turns(arms, 1, 10, lambda: None) == [[5], [10]]
 
 
 def test_an_empty_loop_costs_nothing(monkeypatch):
@@ -79,7 +107,7 @@ def test_an_empty_loop_costs_nothing(monkeypatch):
 
     monkeypatch.setattr(timing, "perf_counter_ns", read)
     arms = arms_of(clock, 5, 20, [])
-    assert timing.take_turns(arms, 1, 100, lambda: None) == ([5], [20])
+    assert timing.take_turns(arms, 1, 100, lambda: None) == [[5], [20]]
 
 
 @pytest.mark.parametrize("collecting", [True, False])
@@ -107,9 +135,10 @@ def test_a_plan_gives_its_row(clock, monkeypatch):
         torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
     )
     times = plan.measure(libraries, 3, 10)
-    assert times == ([5] * 3, [20] * 3)
+    assert times == [[5] * 3, [20] * 3]
     row = plan.row(*times)
     assert row == Row("x", "y", 5, 20, 0.25, 0.25, 0.25, 0.5, 0.2, "z")
+    assert plan.row(*times, [1, 4, 2]) == replace(row, bare_ns=2)
 
 
 def test_the_loops_call_with_each_item_without_it_and_hold_the_results():
@@ -118,32 +147,132 @@ def test_the_loops_call_with_each_item_without_it_and_hold_the_results():
     timing.calls_without(lambda: seen.append("-"))(["a", "b"])
     assert seen == ["a", "b", "-", "-"]
     assert timing.held_calls(str.upper)(["a", "b"]) == ["A", "B"]
+    items = ["a", "b"]
+    timing.dropping_calls(seen.append)(items)
+    timing.each_of([lambda: seen.append("1"), lambda: seen.append("2")])([None] * 2)
+    assert (items, seen[4:]) == ([], ["b", "a", "1", "2", "1", "2"])
     assert timing.same("a")(3) == ["a"] * 3
 
 
 # -- the data ---------------------------------------------------------------------------------
 
 
-def test_the_rows_are_those_of_the_design_and_of_graphs():
+def test_the_rows_are_those_that_were_promised():
     bounds = {plan.name: (plan.at_most, plan.aim) for plan in bench.PLANS}
     assert bounds == {
-        "with s:, blocking s": (0.30, 0.25),
-        "with s:, torch pool stream": (0.42, 0.35),
+        "with s:, three libraries, blocking stream": (0.30, 0.22),
+        "with s:, three libraries, torch's pool stream": (0.32, 0.25),
         "with s:, nested in one of s": (0.10, 0.06),
+        "with sk.use(s, ordered=True), three libraries": (0.6, 0.4),
+        "with sk.use(q, libraries=('torch', 'cupy'))": (0.5, 0.35),
+        "with sk.use(q, libraries=('torch', 'cupy')) from 8 threads": (1.0, 0.67),
+        "wrap and first scope of a stream": (2.5, 1.5),
         "a Warp array made and dropped, non-blocking s": (3.0, 2.0),
         "b.wait(a)": (0.35, 0.26),
+        "s.wait(native stream), wrapped by nobody": (0.7, 0.35),
+        "sk.wrap(torch stream).wait(CuPy stream), nothing held": (0.8, 0.4),
+        "sk.handoff(x, t, after=s)": (1.2, 0.8),
         "s.record(e), e reused": (0.60, 0.53),
-        "s.keep(x)": (2.0, 1.5),
-        "wrap and the first with s:": (6.0, 4.0),
-        "wrap(torch stream), never seen": (0.50, 0.40),
+        "s.keep(x), idle": (1.0, 0.5),
+        "s.keep(x), busy": (1.0, 0.5),
+        "s.then(fn), the call": (3.0, 1.5),
+        "wrap(torch stream), never seen": (0.6, 0.45),
+        "sk.wrap(torch.cuda.current_stream()), result dropped: the wrap alone": (0.25, 0.15),
         "wrap(fresh object of a known queue)": (1.8, 1.4),
         "wrap(the same object again)": (0.6, 0.4),
         "s.to(library), cached": (1.0, 0.7),
         "current_stream('torch')": (0.20, 0.12),
         "a launch inside audit()": (1.5, 1.2),
+        "any CUDA call of the process after an audit() has ended": (1.1, 1.0),
         "g.launch(s), a small pipeline": (0.20, 0.10),
         "g.launch(s)": (3.5, 2.5),
     }
+
+
+def test_the_waits_are_those_that_were_promised():
+    bounds = [
+        (wait.ours, wait.work_ms, wait.at_most, wait.aim, wait.within_us) for wait in lateness.WAITS
+    ]
+    assert bounds == [
+        ("await s", (0.02, 0.2, 1, 5, 50), 1.0, 0.6, 0),
+        ("s.sync()", (0.02, 0.2, 1), 1.0, None, 20),
+        ("s.sync()", (5, 50), 1.0, 0.8, 0),
+    ]
+
+
+def test_the_rows_that_grow_are_those_that_were_promised():
+    assert {one.over: (one.counts[0], one.counts[-1]) for one in growth.GROWTHS} == {
+        "known streams": (10, 5000),
+        "threads": (1, 8),
+        "kept objects": (1, 100_000),
+        "awaiting tasks": (1, 1000),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options", "met"),
+    [
+        ((100, 0.9), (100, 0.1), {}, True),
+        ((101, 0.1), (100, 0.1), {}, False),
+        ((15, 0.1), (-5, 1.0), {"within_us": 20}, True),
+        ((16, 0.1), (-5, 1.0), {"within_us": 20}, False),
+        ((50, 0.15), (100, 0.1), {"core_within": 0.05}, True),
+        ((50, 0.16), (100, 0.1), {"core_within": 0.05}, False),
+    ],
+)
+def test_a_wait_has_to_be_early_and_may_have_to_leave_the_core(ours, theirs, options, met):
+    late = lateness.summary(Wait("a", "b", (5,), 1.0, 0.6, **options), 5, [(ours, theirs)])
+    assert (late.name, late.against) == ("lateness of a after 5 ms of work", "b")
+    assert late.aim_us == 0.6 * theirs[0]
+    assert late.met is met
+
+
+def test_the_lateness_is_the_median_of_the_rounds():
+    rounds = [((10 * n, n), (20 * n, 2 * n)) for n in (1, 2, 9)]
+    late = lateness.summary(Wait("a", "b", (1,), 2.0, None), 1, rounds)
+    found = late.ours_us, late.theirs_us, late.ours_core, late.theirs_core, late.at_most_us
+    assert found == (20, 40, 2, 4, 80)
+    assert late.aim_us is None
+
+
+def test_a_curve_has_a_point_for_each_number_of_as_many_calls_as_it_needs(clock):
+    ended, log = [], []
+
+    def arrange(libraries, count):
+        yield arms_of(clock, count, 2 * count, log, one_turn=count)
+        ended.append(count)
+
+    one = Growth("x", "y", "things", (1, 500, 50_000), arrange)
+    libraries = SimpleNamespace(
+        torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+    )
+    points = [Point(1, 1, 2), Point(500, 500, 1000), Point(50_000, 50_000, 100_000)]
+    assert one.measure(libraries) == Curve("x", "y", "things", points)
+    assert ended == [1, 500, 50_000]
+    assert [log.count(("ours", count)) - 1 for count in ended] == [15, 4, 2]
+
+
+# -- what an audit leaves behind --------------------------------------------------------------
+
+
+def after_an_audit(monkeypatch, child):
+    """Measure in a child that runs this instead."""
+    monkeypatch.setattr(after_audit, "_CHILD", child)
+    plan = after_audit.AfterAudit("after", "before", 1.1, 1.0)
+    return plan.measure(SimpleNamespace(device=3), 2, 40)
+
+
+def test_the_child_is_told_what_to_measure_and_its_last_line_is_the_times(monkeypatch):
+    child = "import sys; print('talks'); print([[*map(int, sys.argv[2:])], [1.5]])"
+    assert after_an_audit(monkeypatch, child) == [[3, 2, 40], [1.5]]
+
+
+def test_a_child_that_fails_says_why(monkeypatch):
+    with pytest.raises(bench.CannotRunError, match=r"^ValueError: no CUPTI$"):
+        after_an_audit(monkeypatch, "raise ValueError('no CUPTI')")
+
+
+# -- all of it --------------------------------------------------------------------------------
 
 
 def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
@@ -158,10 +287,11 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
             return [ratio * 100] * repeats, [100.0] * repeats
 
         row = Plan(name, "y", 0.5, 0.2, None, note).row
-        return SimpleNamespace(name=name, measure=measure, row=row, slows_what_follows=is_last)
+        return SimpleNamespace(name=name, measure=measure, row=row, is_last=is_last)
 
     plans = [plan("slow", 0.1, "slow", is_last=True), plan("b", 0.3, "bad"), plan("b", 0.2, "good")]
-    plans.append(SimpleNamespace(name="c", measure=lacks, slows_what_follows=False))
+    plans.append(SimpleNamespace(name="c", measure=lacks, is_last=False))
+    grown = SimpleNamespace(over="things", measure=lambda _: asked.append("grown") or "a curve")
     cuda = SimpleNamespace(
         Stream=lambda **_: None, synchronize=lambda: None, get_device_name=lambda _: "a GPU"
     )
@@ -177,13 +307,17 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(bench, "count_calls", lambda *_: counts[0])
     monkeypatch.setattr(bench, "count_extra", lambda *_: counts[1])
     monkeypatch.setattr(bench, "time_import", lambda: imported)
-    monkeypatch.setattr(bench, "wake_ups", lambda _: [])
+    monkeypatch.setattr(bench, "GROWTHS", [grown])
+    monkeypatch.setattr(bench.lateness, "measure", lambda _, times: [f"{times} waits"])
+    monkeypatch.setattr(bench.end_to_end, "measure", lambda _, repeats: [f"{repeats} times"])
     monkeypatch.setattr(
         loader, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
     )
     report = bench.run(repeats=2, iterations=3, progress=lambda *step: seen.append(step))
     assert [(row.name, row.note) for row in report.rows] == [("slow", "slow"), ("b", "bad")]
-    assert asked == [("bad", 1, 3), ("good", 1, 3)] * 2 + [("slow", 2, 3)]
+    assert asked == [("bad", 1, 3), ("good", 1, 3)] * 2 + ["grown", ("slow", 2, 3)]
+    assert (report.lateness, report.end_to_end) == (["4 waits"], ["2 times"])
+    assert report.curves == ["a curve"]
     assert report.left_out == {"c": "install cupti"}
     assert (report.device, report.cuda, report.repeats, report.iterations) == (
         "a GPU",
@@ -192,11 +326,11 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         3,
     )
     assert report.counts == counts
-    assert [done for _, done, _ in seen] == list(range(12))
-    assert {steps for _, _, steps in seen} == {11}
+    assert [done for _, done, _ in seen] == list(range(14))
+    assert {steps for _, _, steps in seen} == {13}
     asked.clear()
     bench.run(repeats=7, iterations=3)
-    assert [repeats for note, repeats, _ in asked if note == "bad"] == [3, 2, 2]
+    assert [one[1] for one in asked if one[0] == "bad"] == [3, 2, 2]
     monkeypatch.setattr(bench, "count_extra", lacks)
     report = bench.run(repeats=2, iterations=3)
     assert report.counts == counts[:1]
@@ -210,26 +344,39 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     ]
     count = Count("wait", {"record": 1.0}, {"record": 1})
     imported = Import("import streamkit", 12.0, 11.0, 13.0, 25.0)
-    waits = [WakeUp("await s", 100.0, 90.0, 110.0)]
+    wait = Wait("a", "b", (5,), 1.0, None, core_within=0.1)
+    late = [lateness.summary(wait, 5, [((70.0, 0.2), (80.0, 0.1))])]
+    curves = [Curve("a", "b", "things", [Point(1, 2.0, 3.0)])]
+    whole = [Whole("one scope", 4.0, 3.0, 5.0)]
     report = BenchReport(
-        "2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, [count], imported,
-        waits,
+        "2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, late, curves, whole,
+        [count], imported,
     )  # fmt: skip
     data = json.loads(json.dumps(bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
-        "counts", "imported", "left_out", "waits",
+        "lateness", "curves", "end_to_end", "counts", "imported", "left_out",
     }  # fmt: skip
     assert data["rows"][1] == {
         "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,
-        "ratio_low": 0.4, "ratio_high": 0.6, "at_most": 0.5, "aim": 0.2, "note": "z", "met": False,
+        "ratio_low": 0.4, "ratio_high": 0.6, "at_most": 0.5, "aim": 0.2, "note": "z",
+        "bare_ns": None, "met": False,
     }  # fmt: skip
     assert data["rows"][0]["met"] is True
     assert data["counts"] == [
         {"name": "wait", "found": {"record": 1}, "expected": {"record": 1}, "met": True},
     ]
     assert data["imported"]["aim_ms"] == 25
-    assert data["waits"] == [{"name": "await s", "us": 100, "us_low": 90, "us_high": 110}]
+    assert data["lateness"] == [
+        {
+            "name": "lateness of a after 5 ms of work", "against": "b", "work_ms": 5,
+            "ours_us": 70, "theirs_us": 80, "ours_core": 0.2, "theirs_core": 0.1,
+            "at_most_us": 80, "aim_us": None, "core_at_most": 0.2, "met": True,
+        }
+    ]  # fmt: skip
+    points = [{"count": 1, "ours_ns": 2, "theirs_ns": 3}]
+    assert data["curves"] == [{"name": "a", "against": "b", "over": "things", "points": points}]
+    assert data["end_to_end"] == [{"name": "one scope", "ms": 4, "ms_low": 3, "ms_high": 5}]
 
 
 # -- counting, and the import -----------------------------------------------------------------

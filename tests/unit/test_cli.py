@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,7 +15,10 @@ import pytest
 
 import streamkit
 from streamkit._tools.bench import BenchReport  # its report is made up here
-from streamkit._tools.bench.measurements import Count, Import, WakeUp  # its report is made up here
+from streamkit._tools.bench.end_to_end import Whole  # its report is made up here
+from streamkit._tools.bench.growth import Curve, Point  # its report is made up here
+from streamkit._tools.bench.lateness import Lateness  # its report is made up here
+from streamkit._tools.bench.measurements import Count, Import  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
 from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
@@ -35,11 +39,18 @@ REPORT = BenchReport(
     rows=[
         Row("fast [x]", "theirs.call", 25.0, 100.0, 0.25, 0.2, 0.3, 0.4, 0.3),
         Row("fair", "theirs.call", 35.0, 100.0, 0.35, 0.3, 0.4, 0.4, 0.3),
-        Row("slow", "theirs.call", 45.0, 100.0, 0.45, 0.4, 0.5, 0.4, 0.3, "a note"),
+        Row("slow", "theirs.call", 45.0, 100.0, 0.45, 0.4, 0.5, 0.4, 0.3, "a note", 15.0),
     ],
+    lateness=[
+        Lateness("soon", "spin", 1, 15.0, -5.0, 0.5, 1.0, 15.0, None, None),
+        Lateness("late", "block", 5, 59.0, 100.0, 0.5, 0.1, 100.0, 60.0, 0.1),
+    ],
+    curves=[
+        Curve("scope", "managers", "known streams", [Point(10, 5.0, 8.0), Point(5000, 6000.0, 9.0)])
+    ],
+    end_to_end=[Whole("one scope", 4.0, 3.9, 4.2)],
     counts=[Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1})],
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
-    waits=[WakeUp("await s", 180.4, 90.0, 410.0)],
 )
 
 
@@ -143,9 +154,18 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
     verdicts = {
         line.partition("  ")[0].strip(): line.split()[-1]
         for line in output.splitlines()
-        if " (0." in line
+        if re.search(r"[\d-] +(aim|yes|no)$", line.rstrip())
     }
-    assert verdicts == {"fast [x]": "aim", "fair": "yes", "slow": "no"}
+    rows = {"fast [x]": "aim", "fair": "yes", "slow": "no"}
+    assert verdicts == {**rows, "soon": "yes", "late": "no"}
+    cells = [re.findall(r"\S+", line) for line in output.splitlines()]
+    assert ["soon", "15", "-5", "0.50", "1.00", "15", "-", "yes"] in cells
+    assert ["late", "59", "100", "0.50", "0.10", "100", "60", "no"] in cells
+    assert ["ns", "beside", "so", "many", "known", "streams", "10", "5,000"] in cells
+    assert ["scope", "5", "6,000"] in cells
+    assert ["against", "managers", "8", "9"] in cells
+    assert ["one", "scope", "4.00", "(3.90-4.20)"] in cells
+    assert "slow: of its 45 ns the calls of CUDA and the libraries that it has to make" in output
     assert "0.25 (0.20-0.30)" in output
     assert "fair: against theirs.call\n" in output
     assert "slow: against theirs.call; a note\n" in output

@@ -17,6 +17,7 @@ import pytest
 from support.documents import ROOT
 
 RECORD = ROOT / "docs" / "evidence" / "audit.json"
+BENCH = ROOT / "docs" / "evidence" / "bench.json"
 PICTURE = ROOT / "docs" / "pictures" / "before-and-after.svg"
 
 
@@ -25,10 +26,10 @@ def plot(tmp_path):
     """Draw a record, and return what came of that."""
     pytest.importorskip("matplotlib")
 
-    def plot(data=None, name="drawn.svg"):
+    def plot(data=None, name="drawn.svg", program="plot_audit.py"):
         (tmp_path / "data.json").write_bytes(RECORD.read_bytes() if data is None else data)
         done = subprocess.run(
-            [sys.executable, ROOT / "docs/evidence/plot_audit.py",
+            [sys.executable, ROOT / "docs/evidence" / program,
              "--data", tmp_path / "data.json", "--out", tmp_path / name],
             env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path)},
             capture_output=True, text=True, timeout=100, check=False,
@@ -77,6 +78,39 @@ def test_a_record_that_does_not_say_what_x_was_is_refused(plot):
     assert "Record it again: python examples/09_see_the_queues.py" in done.stderr
     assert "Traceback" not in done.stderr
     assert not drawn.exists()
+
+
+POINTS = [{"count": count, "ours_ns": 1e4, "theirs_ns": 2e4} for count in (1, 1000)]
+LATE = {"against": "theirs", "ours_us": 9.0, "theirs_us": -1.0}
+MEASURED = {
+    "curves": [{"name": "keep", "against": "by hand", "over": "kept objects", "points": POINTS}],
+    "lateness": [
+        {"name": "lateness of sync after 1 ms of work", "work_ms": 1, **LATE},
+        {"name": "lateness of sync after 5 ms of work", "work_ms": 5, **LATE},
+        {"name": "lateness of await after 1 ms of work", "work_ms": 1, **LATE},
+    ],
+    "end_to_end": [{"name": "one graph", "ms": 0.46, "ms_low": 0.4, "ms_high": 0.5}],
+}
+
+
+def test_what_grows_is_drawn_below_the_rows(plot):
+    data = {**json.loads(BENCH.read_text(encoding="utf-8")), **MEASURED}
+    done, drawn = plot(json.dumps(data).encode(), program="plot_bench.py")
+    assert done.returncode == 0, done.stderr
+    words = re.findall("<!-- (.*?) -->", drawn.read_text(encoding="utf-8"))
+    for word in ("g.launch(s)", "kept objects", "1,000", "one graph", "0.46"):
+        assert word in words
+    assert words.count("lateness of sync") == words.count("lateness of await") == 1
+
+
+def test_a_record_of_the_rows_alone_is_drawn_too(plot):
+    data = json.loads(BENCH.read_text(encoding="utf-8"))
+    rows = {name: value for name, value in data.items() if name not in MEASURED}
+    done, drawn = plot(json.dumps(rows).encode(), program="plot_bench.py")
+    assert done.returncode == 0, done.stderr
+    words = re.findall("<!-- (.*?) -->", drawn.read_text(encoding="utf-8"))
+    assert "g.launch(s)" in words
+    assert "kept objects" not in words
 
 
 # -- the record of the GPU suite --------------------------------------------------------------

@@ -107,6 +107,54 @@ def test_the_speed_page_has_every_row_and_says_which_are_over_their_bound():
         assert f"**{row['ratio']:.2f}**" in line
 
 
+SLOW = {"ours_ns": 4000, "theirs_ns": 6000, "at_most": 0.5}
+ROWS = [
+    {"name": "slow", "met": False, "bare_ns": 500, **SLOW},
+    {"name": "unknown", "met": False, "bare_ns": None},
+    {"name": "fast", "met": True, "bare_ns": 500},
+]
+LATE = {
+    "name": "lateness of await s", "against": "theirs", "ours_us": 80.4, "theirs_us": 70,
+    "at_most_us": 70, "ours_core": 0.25, "theirs_core": 1, "met": False,
+}  # fmt: skip
+CURVE = {
+    "name": "with s:", "against": "managers", "over": "threads",
+    "points": [{"count": 1, "ours_ns": 5000, "theirs_ns": 700},
+               {"count": 2000, "ours_ns": 6000, "theirs_ns": 8000}],
+}  # fmt: skip
+
+
+def test_the_speed_page_has_all_that_the_record_has(monkeypatch):
+    ways = [{"name": "one scope", "ms": 4.09}]
+    record = {"rows": ROWS, "lateness": [LATE], "curves": [CURVE], "end_to_end": ways}
+    monkeypatch.setattr(evidence, "read", lambda _: record)
+    assert evidence.python_cost() == "- `slow`: 500 ns of 4.00 µs; the bound allows 3.00 µs"
+    late, grown, whole = (
+        make().splitlines()[-1]
+        for make in (evidence.lateness, evidence.growth, evidence.end_to_end)
+    )
+    assert "| **80 µs** | 70 µs | 70 µs, **over** | 0.25 | 1.00 |" in late
+    assert "| 1 to 2,000 threads | 5.00 µs to 6.00 µs | 700 ns to 8.00 µs |" in grown
+    assert whole == "| one scope | 4.09 ms |"
+    record["rows"] = ROWS[2:]
+    assert evidence.python_cost() == "- none is over its bound"
+
+
+def test_where_the_record_is_older_the_speed_page_says_so(monkeypatch):
+    rows = [{"name": "slow", "met": False}]
+    monkeypatch.setattr(evidence, "read", lambda _: {"rows": rows})
+    pages = evidence.python_cost, evidence.lateness, evidence.growth, evidence.end_to_end
+    assert {make() for make in pages} == {evidence.OLDER}
+
+
+def test_the_readme_has_the_whole_program_if_the_record_has_it():
+    table, readme = evidence.end_to_end(), (ROOT / "README.md").read_text(encoding="utf-8")
+    if table == evidence.OLDER:
+        assert "steps of torch, CuPy and Warp |" not in readme, "no record has these figures"
+    else:
+        assert table in readme, f"this belongs in README.md:\n{table}"
+
+
 def test_the_versions_are_those_of_the_records():
     table = evidence.versions()
     record = evidence.read("gpu.json")

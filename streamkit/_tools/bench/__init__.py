@@ -1,7 +1,8 @@
 """What StreamKit's operations cost on this machine, against the libraries' own calls.
 
-``rows`` has the table's rows, ``timing`` how each is timed, ``measurements`` what is measured
-beside them. Here they are run. Nothing here prints.
+``rows`` has the table's rows, ``timing`` how each is timed, ``lateness`` how late waits end,
+``growth`` the rows that grow, ``end_to_end`` a whole program, ``measurements`` what else is
+measured. Here they are run. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ import importlib.metadata
 import platform
 import re
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._cuda import driver
 from streamkit._tools import machine
+from streamkit._tools.bench import end_to_end, lateness
+from streamkit._tools.bench.growth import GROWTHS, Curve
 from streamkit._tools.bench.measurements import (
     SCOPE,
     Count,
     Import,
-    WakeUp,
     count_calls,
     count_extra,
     time_import,
-    wake_ups,
 )
 from streamkit._tools.bench.rows import PLANS
 from streamkit._tools.bench.timing import Libraries, Row
@@ -34,6 +36,9 @@ from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from streamkit._tools.bench.end_to_end import Whole
+    from streamkit._tools.bench.lateness import Lateness
 
     Progress = Callable[[str, int, int], object]
 
@@ -54,59 +59,76 @@ class BenchReport:
     repeats: int
     iterations: int
     rows: list[Row]
+    lateness: list[Lateness]
+    curves: list[Curve]
+    end_to_end: list[Whole]
     counts: list[Count]
     imported: Import
-    waits: list[WakeUp]
     left_out: dict[str, str] = field(default_factory=dict)
 
 
 def as_data(report: BenchReport) -> dict[str, Any]:
-    """Return the report in JSON's types, each row with its verdict."""
+    """Return the report in JSON's types, with a verdict wherever there is a bound."""
+    bounded: dict[str, Sequence[Any]] = {
+        "rows": report.rows,
+        "lateness": report.lateness,
+        "counts": report.counts,
+    }
     return asdict(report) | {
-        "rows": [asdict(row) | {"met": row.met} for row in report.rows],
-        "counts": [asdict(count) | {"met": count.met} for count in report.counts],
+        name: [asdict(one) | {"met": one.met} for one in found] for name, found in bounded.items()
     }
 
 
 def run(
     *, repeats: int = 15, iterations: int = 1000, progress: Progress = lambda *_: None
 ) -> BenchReport:
-    """Measure everything, in less than 30 s.
+    """Measure everything, in less than two minutes.
 
     Imports torch, CuPy and Warp. ``progress`` is called with what comes next, how much is done,
     and of how much. CannotRunError if there is no GPU, or not all three libraries.
     """
     libraries = load()
-    order = _order(repeats)
-    steps = len(order) + 4
-    progress("waits", 0, steps)
-    waits = wake_ups(libraries)
-    progress("driver calls of a wait", 1, steps)
     cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
-    counts = [count_calls(sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True)))]
-    cuda.synchronize()
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in PLANS]
+    late: list[Lateness] = []
+    whole: list[Whole] = []
+    curves: list[Curve] = []
+    counts: list[Count] = []
+    imported: list[Import] = []
+    times: list[list[list[float]]] = [[] for _ in PLANS]
+
+    def count_wait() -> None:
+        a, b = sk.wrap(cuda.Stream()), sk.wrap(cupy.Stream(non_blocking=True))
+        counts.append(count_calls(a, b))
+        cuda.synchronize()
+
+    def time_row(number: int, share: int) -> None:
+        found = PLANS[number].measure(libraries, share, iterations)
+        so_far = times[number] or [[] for _ in found]
+        times[number] = [one + more for one, more in zip(so_far, found, strict=True)]
+
+    usual, last = (
+        [(PLANS[number].name, partial(time_row, number, share)) for number, share in order]
+        for order in _order(repeats)
+    )
+    steps: list[tuple[str, Callable[[], object]]] = [
+        ("waits", lambda: late.extend(lateness.measure(libraries, 2 * repeats))),
+        ("end to end", lambda: whole.extend(end_to_end.measure(libraries, repeats))),
+        ("driver calls of a wait", count_wait),
+        *usual,
+        *((one.over, lambda one=one: curves.append(one.measure(libraries))) for one in GROWTHS),
+        *last,
+        (SCOPE, lambda: counts.append(count_extra(sk.new_stream(), sk.wrap(cuda.Stream())))),
+        ("import streamkit", lambda: imported.append(time_import())),
+    ]
     left_out: dict[str, str] = {}
-    for done, (number, share) in enumerate(order, 2):
-        plan = PLANS[number]
-        progress(plan.name, done, steps)
-        if plan.name in left_out:
-            continue
-        try:
-            ours, theirs = plan.measure(libraries, share, iterations)
-        except BackendNotInstalledError as error:
-            left_out[plan.name] = str(error)
-            continue
-        times[number][0].extend(ours)
-        times[number][1].extend(theirs)
-    progress(SCOPE, steps - 2, steps)
-    try:
-        counts.append(count_extra(sk.new_stream(), sk.wrap(cuda.Stream())))
-    except BackendNotInstalledError as error:
-        left_out[SCOPE] = str(error)
-    progress("import streamkit", steps - 1, steps)
-    imported = time_import()
-    progress("done", steps, steps)
+    for done, (name, step) in enumerate(steps):
+        progress(name, done, len(steps))
+        if name not in left_out:
+            try:
+                step()
+            except (BackendNotInstalledError, CannotRunError) as error:
+                left_out[name] = str(error)
+    progress("done", len(steps), len(steps))
     return BenchReport(
         date=machine.today(),
         device=cuda.get_device_name(libraries.device),
@@ -117,27 +139,29 @@ def run(
         repeats=repeats,
         iterations=iterations,
         rows=_rows(times),
+        lateness=late,
+        curves=curves,
+        end_to_end=whole,
         counts=counts,
-        imported=imported,
-        waits=waits,
+        imported=imported[0],
         left_out=left_out,
     )
 
 
-def _order(repeats: int) -> list[tuple[int, int]]:
-    """Return which plans are measured one after the other, by number, each with its repeats."""
-    usual = [number for number, plan in enumerate(PLANS) if not plan.slows_what_follows]
+def _order(repeats: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return which plans are measured in turn, by number, each with its repeats; and the last."""
+    usual = [number for number, plan in enumerate(PLANS) if not plan.is_last]
     shares = [repeats // _ROUNDS + (turn < repeats % _ROUNDS) for turn in range(_ROUNDS)]
     rounds = [(number, share) for share in shares if share for number in usual]
-    return rounds + [(n, repeats) for n, plan in enumerate(PLANS) if plan.slows_what_follows]
+    return rounds, [(number, repeats) for number, plan in enumerate(PLANS) if plan.is_last]
 
 
-def _rows(times: Sequence[tuple[list[float], list[float]]]) -> list[Row]:
+def _rows(times: Sequence[list[list[float]]]) -> list[Row]:
     """Return the row of each operation that was measured: in several settings the worst counts."""
     rows: dict[str, Row] = {}
-    for plan, (ours, theirs) in zip(PLANS, times, strict=True):
-        if ours:
-            row = plan.row(ours, theirs)
+    for plan, found in zip(PLANS, times, strict=True):
+        if found:
+            row = plan.row(*found)
             if plan.name not in rows or row.ratio > rows[plan.name].ratio:
                 rows[plan.name] = row
     return list(rows.values())

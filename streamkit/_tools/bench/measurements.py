@@ -1,8 +1,7 @@
-"""What the bench measures beside its rows: calls, a scope's work, wake-ups and the import."""
+"""What the bench measures beside its rows: calls, a scope's work, and the import."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import subprocess
@@ -11,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,6 @@ from streamkit._cuda import loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-    from streamkit._tools.bench.timing import Libraries
-
 
 # -- driver calls -----------------------------------------------------------------------------
 
@@ -118,58 +113,6 @@ def count_extra(*streams: Any, scopes: int = 100) -> Count:
         "host synchronisations": len(report.synchronisations),
     }
     return Count(SCOPE, found, dict.fromkeys(found, 0.0))
-
-
-# -- how late the host wakes up when a queue has run ------------------------------------------
-
-_CYCLES = 2_000_000  # of the kernel that is waited for: about a millisecond, longer than a look
-_TIMES = 40
-
-
-@dataclass(frozen=True)
-class WakeUp:
-    """Microseconds from the end of the work to the next line of the program: median, extremes."""
-
-    name: str
-    us: float
-    us_low: float
-    us_high: float
-
-
-def wake_ups(libraries: Libraries, times: int = _TIMES) -> list[WakeUp]:
-    """Measure each way of waiting, on an otherwise idle interpreter; a tenth goes unmeasured."""
-    torch = libraries.torch
-    stream, event = torch.cuda.Stream(), torch.cuda.Event()
-    s: Any = sk.wrap(stream)
-
-    def by_event() -> None:
-        event.record(stream)
-        event.synchronize()
-
-    async def delays(wait: Callable[[], Any]) -> list[float]:
-        found: list[float] = []
-        for _ in range(times + times // 10):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            begun = perf_counter_ns()
-            with torch.cuda.stream(stream):
-                start.record()
-                torch.cuda._sleep(_CYCLES)  # noqa: SLF001 - torch's own tests keep the GPU busy so
-                end.record()
-            awaitable = wait()
-            if awaitable is not None:
-                await awaitable
-            took = perf_counter_ns() - begun
-            found.append(took / 1e3 - float(start.elapsed_time(end)) * 1e3)
-        return found[times // 10 :]
-
-    ways: dict[str, Callable[[], Any]] = {
-        "await s": lambda: s,
-        "s.sync()": s.sync,
-        "torch.cuda.Event.synchronize": by_event,
-    }
-    measured = {name: asyncio.run(delays(wait)) for name, wait in ways.items()}
-    return [WakeUp(name, median(found), min(found), max(found)) for name, found in measured.items()]
 
 
 # -- the import -------------------------------------------------------------------------------

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._cuda import driver
+from streamkit._cuda import driver, loader
+from streamkit._tools.bench.after_audit import AfterAudit
 from streamkit._tools.bench.timing import (
+    TURN,
     Arms,
     Libraries,
     Plan,
     calls,
     calls_without,
+    dropping_calls,
+    each_of,
     held_calls,
     same,
 )
+from streamkit.testing import _gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -39,7 +47,10 @@ def _row(
 
 
 def _each_once(
-    libraries: Libraries, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]
+    libraries: Libraries,
+    ours: Callable[[Any], Any],
+    theirs: Callable[[Any], Any],
+    **others: Any,
 ) -> Generator[Arms]:
     """Give each side torch streams that no library has seen."""
     device, from_handle = libraries.device, libraries.torch.cuda.get_stream_from_external
@@ -56,17 +67,77 @@ def _each_once(
             driver.destroy_stream(handles.pop())
 
     try:
-        yield Arms(held_calls(ours), held_calls(theirs), fresh, fresh, clear, one_turn=True)
+        yield Arms(
+            held_calls(ours), held_calls(theirs), fresh, fresh, clear=clear, one_turn=TURN, **others
+        )
     finally:
         clear()
 
 
+class Held:
+    """Holds a stream during a turn: ``Arms`` take ``hold`` as before, and ``end`` as after."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream.cuda_stream
+        self._gate: Any = None
+
+    def hold(self) -> None:
+        """Hold what is submitted from now on."""
+        self._gate = _gate.Gate()
+        self._gate.hold(self._stream)
+
+    def open(self) -> None:
+        """Let it run."""
+        self._gate.open()
+
+    def end(self) -> None:
+        """Let it run, and take the gate away."""
+        self._gate.__exit__()
+
+
+# -- calls that an operation has to make -------------------------------------------------------
+
+Calls = list["Callable[[], object]"]
+
+
+def _edge(event: int, source: Any, target: Any) -> Calls:
+    """Return what makes one stream wait for another, by the driver alone."""
+    cu = loader.cu
+    mark, first, later = (
+        cu.CUevent(event),
+        cu.CUstream(source.cuda_stream),
+        cu.CUstream(target.cuda_stream),
+    )
+    return [partial(cu.cuEventRecord, mark, first), partial(cu.cuStreamWaitEvent, later, mark, 0)]
+
+
+def _moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
+    """Return what moves the libraries to the stream and back, by their own quickest calls."""
+    from streamkit.backends._warp.current_stream import _native_set
+
+    torch = libraries.torch
+    in_torch, in_cupy, in_warp = (s.to(name) for name in ("torch", "cupy", "warp"))
+
+    def to(stream: Any) -> Callable[[], object]:
+        device = {"device_index": stream.device_index, "device_type": stream.device_type}
+        return partial(torch._C._cuda_setStream, stream_id=stream.stream_id, **device)  # noqa: SLF001 - the quickest
+
+    calls_of: dict[str, Calls] = {
+        "torch": [to(in_torch), to(torch.cuda.current_stream(libraries.device))],
+        "cupy": [in_cupy.__enter__, in_cupy.__exit__],
+        "warp": [_native_set(in_warp), _native_set(in_warp.device.stream)],
+    }
+    return [call for name in names for call in calls_of[name]]
+
+
 # -- scopes ------------------------------------------------------------------------------------
 
+_ALL = "torch", "cupy", "warp"
+_TWO = "torch", "cupy"
 _MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
 
 
-def _scopes(libraries: Libraries, s: Any) -> Arms:
+def _scopes(libraries: Libraries, s: Any, **others: Any) -> Arms:
     enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
     in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
 
@@ -80,30 +151,32 @@ def _scopes(libraries: Libraries, s: Any) -> Arms:
             with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
                 pass
 
-    return Arms(ours, theirs, same(None), same(None))
+    return Arms(ours, theirs, same(None), same(None), **others)
 
 
-@_row("with s:, blocking s", _MANAGERS, at_most=0.30, aim=0.25)
+@_row("with s:, three libraries, blocking stream", _MANAGERS, at_most=0.30, aim=0.22)
 def _scope(libraries: Libraries) -> Generator[Arms]:
-    yield _scopes(libraries, sk.new_stream())
+    s = sk.new_stream()
+    yield _scopes(libraries, s, bare=each_of(_moves(libraries, s, _ALL)))
 
 
 @_row(
-    "with s:, torch pool stream",
+    "with s:, three libraries, torch's pool stream",
     _MANAGERS,
-    at_most=0.42,
-    aim=0.35,
+    at_most=0.32,
+    aim=0.25,
     note="Warp's memory is made safe on it",
 )
 def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
-    yield _scopes(libraries, sk.wrap(libraries.torch.cuda.Stream()))
+    s = sk.wrap(libraries.torch.cuda.Stream())
+    yield _scopes(libraries, s, bare=each_of(_moves(libraries, s, _ALL)))
 
 
 @_row(
-    "wrap and the first with s:",
+    "wrap and first scope of a stream",
     "the same managers, of streams made there",
-    at_most=6.0,
-    aim=4.0,
+    at_most=2.5,
+    aim=1.5,
     note="each stream used once; the libraries' own views of it are made on both sides",
 )
 def _scope_new(libraries: Libraries) -> Generator[Arms]:
@@ -121,6 +194,132 @@ def _scope_new(libraries: Libraries) -> Generator[Arms]:
             return views
 
     return _each_once(libraries, ours, theirs)
+
+
+_ORDERED = (
+    "with sk.use(s, ordered=True), three libraries",
+    "the same managers, and the same waits by torch.cuda.Stream.wait_stream",
+)
+
+
+def _ordered(libraries: Libraries, *previous: Any) -> Generator[Arms]:
+    """Time scopes beside these torch streams: those on which the three libraries stand."""
+    stream, use = libraries.torch.cuda.Stream(), sk.use
+    s: Any = sk.wrap(stream)
+    enter_torch, in_cupy, in_warp = libraries.torch.cuda.stream, s.to("cupy"), s.to("warp")
+    enter_warp = libraries.warp.ScopedStream
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with use(s, ordered=True):
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            for before in previous:
+                stream.wait_stream(before)
+            with enter_torch(stream), in_cupy, enter_warp(in_warp, sync_enter=False):
+                pass
+            for before in previous:
+                before.wait_stream(stream)
+
+    with _gate.raw_event() as event:
+        edges = [edge for one in previous for edge in ((one, stream), (stream, one))]
+        bare = [call for edge in edges for call in _edge(event, *edge)]
+        bare += _moves(libraries, s, _ALL)
+        yield Arms(ours, theirs, same(None), same(None), bare=each_of(bare))
+
+
+@_row(*_ORDERED, at_most=0.6, aim=0.4, note="the worse of two: as the libraries begin, four waits")
+def _ordered_at_first(libraries: Libraries) -> Generator[Arms]:
+    cuda, warp = libraries.torch.cuda, libraries.warp
+    of_warp = warp.stream_to_torch(warp.get_stream(f"cuda:{libraries.device}"))
+    return _ordered(libraries, cuda.default_stream(), of_warp)  # CuPy's is torch's
+
+
+@_row(*_ORDERED, at_most=0.6, aim=0.4, note="the worse of two: from three queues, six waits")
+def _ordered_from_three(libraries: Libraries) -> Generator[Arms]:
+    torch, warp = libraries.torch.cuda, libraries.warp
+    three = [torch.Stream() for _ in range(3)]
+    in_cupy, in_warp = sk.wrap(three[1]).to("cupy"), sk.wrap(three[2]).to("warp")
+    with torch.stream(three[0]), in_cupy, warp.ScopedStream(in_warp, sync_enter=False):
+        yield from _ordered(libraries, *three)
+
+
+OF_TWO = "with sk.use(q, libraries=('torch', 'cupy'))"
+
+
+@_row(OF_TWO, "torch.cuda.stream, CuPy's stream, nested", at_most=0.5, aim=0.35)
+def _scope_of_two(libraries: Libraries) -> Generator[Arms]:
+    q, use = sk.new_stream(nonblocking=True), sk.use
+    enter_torch, in_torch, in_cupy = libraries.torch.cuda.stream, q.to("torch"), q.to("cupy")
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with use(q, libraries=_TWO):
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            with enter_torch(in_torch), in_cupy:
+                pass
+
+    bare = each_of(_moves(libraries, q, _TWO))
+    yield Arms(ours, theirs, same(None), same(None), bare=bare)
+
+
+_THREADS = 8
+_THREADS_TURN = 500  # scopes of each thread: a tenth of a second, in which they change often
+
+
+def in_threads(libraries: Libraries, count: int) -> Generator[Arms]:
+    """Time the scopes of two libraries in some threads at once, each with a stream of its own."""
+    cuda, use = libraries.torch.cuda, sk.use
+    streams = [sk.new_stream(nonblocking=True) for _ in range(count)]
+
+    def ours(items: list[Any], q: Any) -> None:
+        for _ in items:
+            with use(q, libraries=_TWO):
+                pass
+
+    def theirs(items: list[Any], q: Any) -> None:
+        in_torch, in_cupy = q.to("torch"), q.to("cupy")
+        for _ in items:
+            with cuda.stream(in_torch), in_cupy:
+                pass
+
+    def together(loop: Callable[[list[Any], Any], None], items: list[Any]) -> None:
+        here = threading.Barrier(count)  # no thread runs two
+
+        def run(q: Any) -> None:
+            here.wait()
+            loop(items, q)
+
+        list(pool.map(run, streams))
+
+    def begin() -> None:
+        cuda.set_device(libraries.device)
+
+    with ThreadPoolExecutor(count, initializer=begin) as pool:
+        yield Arms(
+            partial(together, ours),
+            partial(together, theirs),
+            same(None),
+            same(None),
+            one_turn=_THREADS_TURN,
+            each=count,
+        )
+
+
+@_row(
+    f"{OF_TWO} from {_THREADS} threads",
+    f"torch.cuda.stream, CuPy's stream, nested, from {_THREADS} threads",
+    at_most=1.0,
+    aim=0.67,
+    note="time a scope, all threads together",
+)
+def _scope_in_threads(libraries: Libraries) -> Generator[Arms]:
+    return in_threads(libraries, _THREADS)
 
 
 @_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
@@ -150,7 +349,7 @@ def _warp_array(libraries: Libraries) -> Generator[Arms]:
         back.callback(watched.update, watched.copy())
         watched.clear()  # of other queues, for which both sides would wait
         ours, theirs = partial(inside, s), partial(inside, blocking)
-        yield Arms(ours, theirs, same(None), same(None), between=watched.clear)
+        yield Arms(ours, theirs, same(None), same(None), after=watched.clear)
 
 
 # -- waits, events, views --------------------------------------------------------------------
@@ -166,6 +365,76 @@ def _wait(libraries: Libraries) -> Generator[Arms]:
     yield Arms(calls(b.wait), calls(other.wait_stream), same(a), same(one))
 
 
+_NATIVE = "s.wait(native stream), wrapped by nobody", "torch.cuda.Stream.wait_stream"
+
+
+def _wait_native(libraries: Libraries, native: Any) -> Generator[Arms]:
+    """Time waits for a library's own stream, which its user holds."""
+    cuda = libraries.torch.cuda
+    stream, one, other = cuda.Stream(), cuda.Stream(), cuda.Stream()
+    s = sk.wrap(stream)
+    with _gate.raw_event() as event:
+        bare = each_of(_edge(event, one, other))
+        yield Arms(calls(s.wait), calls(other.wait_stream), same(native), same(one), bare=bare)
+
+
+@_row(*_NATIVE, at_most=0.7, aim=0.35, note="the worse of two: CuPy's stream")
+def _wait_cupy(libraries: Libraries) -> Generator[Arms]:
+    return _wait_native(libraries, libraries.cupy.cuda.Stream(non_blocking=True))
+
+
+@_row(*_NATIVE, at_most=0.7, aim=0.35, note="the worse of two: torch's stream")
+def _wait_torch(libraries: Libraries) -> Generator[Arms]:
+    return _wait_native(libraries, libraries.torch.cuda.Stream())
+
+
+@_row(
+    "sk.wrap(torch stream).wait(CuPy stream), nothing held",
+    "torch.cuda.Stream.wait_stream",
+    at_most=0.8,
+    aim=0.4,
+)
+def _wrap_and_wait(libraries: Libraries) -> Generator[Arms]:
+    cuda, wrap = libraries.torch.cuda, sk.wrap
+    stream, one, other = cuda.Stream(), cuda.Stream(), cuda.Stream()
+    of_cupy = libraries.cupy.cuda.Stream(non_blocking=True)
+
+    def ours(items: list[Any]) -> None:
+        for native in items:
+            wrap(stream).wait(native)
+
+    with _gate.raw_event() as event:
+        bare = each_of(_edge(event, one, other))
+        yield Arms(ours, calls(other.wait_stream), same(of_cupy), same(one), bare=bare)
+
+
+@_row(
+    "sk.handoff(x, t, after=s)",
+    "t.wait_stream(s) and x.record_stream(t) of torch",
+    at_most=1.2,
+    aim=0.8,
+    note="x, s and t are torch's, s and t wrapped",
+)
+def _handoff(libraries: Libraries) -> Generator[Arms]:
+    cuda, handoff = libraries.torch.cuda, sk.handoff
+    one, other = cuda.Stream(), cuda.Stream()
+    s, t = sk.wrap(one), sk.wrap(other)
+    x = libraries.torch.ones(1, device=f"cuda:{libraries.device}")
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            handoff(x, t, after=s)
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            other.wait_stream(one)
+            x.record_stream(other)
+
+    with _gate.raw_event() as event:
+        bare = each_of([*_edge(event, one, other), partial(x.record_stream, other)])
+        yield Arms(ours, theirs, same(None), same(None), bare=bare)
+
+
 @_row("s.record(e), e reused", "torch.cuda.Event.record", at_most=0.60, aim=0.53)
 def _record(libraries: Libraries) -> Generator[Arms]:
     stream, event = libraries.torch.cuda.Stream(), libraries.torch.cuda.Event()
@@ -173,14 +442,12 @@ def _record(libraries: Libraries) -> Generator[Arms]:
     yield Arms(calls(s.record), calls(event.record), same(s.record()), same(stream))
 
 
-@_row(
-    "s.keep(x)",
-    "a list of (torch.cuda.Event, x), looked through by hand",
-    at_most=2.0,
-    aim=1.5,
-    note="ours is right beside a capture and at exit too; on an idle stream",
-)
-def _keep(libraries: Libraries) -> Generator[Arms]:
+_BY_HAND = "a list of (torch.cuda.Event, x), looked through by hand"
+_KEPT_RIGHT = "ours is right beside a capture and at exit too"
+
+
+def keeping(libraries: Libraries, *, busy: bool, count: int = 0) -> Generator[Arms]:
+    """Time ``keep`` on an idle stream, or on one that is busy all the time."""
     stream, event_of = libraries.torch.cuda.Stream(), libraries.torch.cuda.Event
     s, x = sk.wrap(stream), libraries.torch.ones(1, device=f"cuda:{libraries.device}")
     pending: deque[tuple[Any, Any]] = deque()
@@ -192,18 +459,99 @@ def _keep(libraries: Libraries) -> Generator[Arms]:
         while pending and pending[0][0].query():
             pending.popleft()
 
-    yield Arms(calls(s.keep), calls(by_hand), same(x), same(x))
+    cu, queue = loader.cu, loader.cu.CUstream(stream.cuda_stream)
+    with _gate.raw_event() as event:
+        mark = cu.CUevent(event)
+        bare = each_of([partial(cu.cuEventRecord, mark, queue), partial(cu.cuEventQuery, mark)])
+        arms = Arms(calls(s.keep), calls(by_hand), same(x), same(x), bare)
+        if busy:
+            held = Held(stream)
+            arms = replace(arms, before=held.hold, after=held.end, one_turn=count)
+        yield arms
+
+
+@_row("s.keep(x), idle", _BY_HAND, at_most=1.0, aim=0.5, note=f"{_KEPT_RIGHT}; on an idle stream")
+def _keep_idle(libraries: Libraries) -> Generator[Arms]:
+    return keeping(libraries, busy=False)
+
+
+@_row("s.keep(x), busy", _BY_HAND, at_most=1.0, aim=0.5, note=f"{_KEPT_RIGHT}; on a busy stream")
+def _keep_busy(libraries: Libraries) -> Generator[Arms]:
+    return keeping(libraries, busy=True)
+
+
+@_row(
+    "s.then(fn), the call",
+    "CuPy's launch_host_func",
+    at_most=3.0,
+    aim=1.5,
+    note="fn makes an int; ours gives a future, and has its own threads call fn, not the driver's",
+)
+def _then(libraries: Libraries) -> Generator[Arms]:
+    s = sk.wrap(libraries.torch.cuda.Stream())
+    launch = partial(libraries.cupy.cuda.Stream(non_blocking=True).launch_host_func, int)
+
+    def all_called() -> None:
+        s.then(int).result()  # the functions of a stream are called in their order
+
+    yield Arms(calls(s.then), calls(launch), same(int), same(0), after=all_called)
 
 
 @_row(
     "wrap(torch stream), never seen",
     "wp.stream_from_torch",
-    at_most=0.50,
-    aim=0.40,
+    at_most=0.6,
+    aim=0.45,
     note="each stream wrapped once, the results held",
 )
 def _wrap_new(libraries: Libraries) -> Generator[Arms]:
-    return _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch)
+    def questions(items: list[Any]) -> None:
+        for item in items:
+            stream = cu.CUstream(item.cuda_stream)
+            cu.cuStreamIsCapturing(stream)
+            cu.cuStreamGetId(stream)
+            cu.cuStreamGetCtx(stream)
+            cu.cuStreamGetFlags(stream)
+
+    cu = loader.cu
+    return _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch, bare=questions)
+
+
+_CURRENT_WRAPPED = (
+    "sk.wrap(torch.cuda.current_stream()), result dropped: the wrap alone",
+    "torch.cuda.current_stream()",
+)
+
+
+def _wrap_current(libraries: Libraries, stream: Any) -> Generator[Arms]:
+    cuda = libraries.torch.cuda
+
+    def fresh(count: int) -> list[Any]:
+        return [cuda.current_stream() for _ in range(count)]
+
+    with cuda.stream(stream):
+        theirs = calls_without(cuda.current_stream)
+        yield Arms(dropping_calls(sk.wrap), theirs, fresh, same(None))
+
+
+@_row(
+    *_CURRENT_WRAPPED,
+    at_most=0.25,
+    aim=0.15,
+    note="the worse of two: on torch's default stream, each object new and dropped too",
+)
+def _wrap_current_default(libraries: Libraries) -> Generator[Arms]:
+    return _wrap_current(libraries, libraries.torch.cuda.default_stream())
+
+
+@_row(
+    *_CURRENT_WRAPPED,
+    at_most=0.25,
+    aim=0.15,
+    note="the worse of two: inside a pool stream, each object new and dropped too",
+)
+def _wrap_current_pool(libraries: Libraries) -> Generator[Arms]:
+    return _wrap_current(libraries, libraries.torch.cuda.Stream())
 
 
 @_row(
@@ -282,7 +630,7 @@ def _current_pool(libraries: Libraries) -> Generator[Arms]:
     at_most=1.5,
     aim=1.2,
     note="torch's fill_ of one number; needs CUPTI",
-    slows_what_follows=True,  # CUPTI stays attached
+    is_last=True,  # CUPTI stays attached
 )
 def _audited(libraries: Libraries) -> Generator[Arms]:
     x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
@@ -293,7 +641,18 @@ def _audited(libraries: Libraries) -> Generator[Arms]:
             audits.enter_context(sk.audit())
             return [1] * count
 
-        yield Arms(fill, fill, audited, same(1), between=audits.close)
+        yield Arms(fill, fill, audited, same(1), after=audits.close)
+
+
+PLANS.append(
+    AfterAudit(
+        "any CUDA call of the process after an audit() has ended",
+        "the same call before it",
+        at_most=1.1,
+        aim=1.0,
+        note="the worse of a launch by torch and a query by the driver's bindings; needs CUPTI",
+    )
+)
 
 
 # -- graphs -----------------------------------------------------------------------------------

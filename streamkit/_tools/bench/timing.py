@@ -1,7 +1,7 @@
 """How a row of the speed table is timed.
 
-Both sides take turns of a few hundred calls in one process, so that other load of the machine
-slows both. Only the caller is timed: the device is idle when a turn begins, because a full queue
+The sides take turns of a few hundred calls in one process, so that other load of the machine
+slows all. Only the caller is timed: the device is idle when a turn begins, because a full queue
 would make the caller wait.
 """
 
@@ -47,6 +47,8 @@ class Row:
     at_most: float
     aim: float
     note: str = ""
+    bare_ns: float | None = None
+    """What the calls of CUDA and of the libraries that ours has to make take by themselves."""
 
     @property
     def met(self) -> bool:
@@ -62,16 +64,20 @@ class Arms:
     theirs: Loop
     ours_items: Items
     theirs_items: Items
-    clear: Callable[[], object] = lambda: None  # called after both turns, their lists gone
-    between: Callable[[], object] = lambda: None  # called after the turn of ours
-    one_turn: bool = False  # for items that are costly to make
+    bare: Loop | None = None  # over items of ours: only the calls that ours has to make
+    before: Callable[[], object] = lambda: None  # called before each turn, the device idle
+    after: Callable[[], object] = lambda: None  # called after each turn
+    clear: Callable[[], object] = lambda: None  # called after the turns of all, their lists gone
+    one_turn: int = 0  # calls of a repeat's only turn, for items that are costly to make
+    each: int = 1  # how many calls an item stands for
 
 
 @dataclass(frozen=True)
 class Plan:
     """A row not yet measured; ``arrange`` holds the surroundings of its two loops.
 
-    ``slows_what_follows`` is for what changes the process for good, so it is measured last.
+    ``is_last`` is for what changes the process for good, and so is measured after the others, and
+    for what has a process of its own.
     """
 
     name: str
@@ -80,21 +86,19 @@ class Plan:
     aim: float
     arrange: Callable[[Libraries], AbstractContextManager[Arms]]
     note: str = ""
-    slows_what_follows: bool = False
+    is_last: bool = False
 
-    def measure(
-        self, libraries: Libraries, repeats: int, iterations: int
-    ) -> tuple[list[float], list[float]]:
-        """Time both sides, as ``take_turns``; one more repeat goes first, unmeasured."""
+    def measure(self, libraries: Libraries, repeats: int, iterations: int) -> list[list[float]]:
+        """Time each side, as ``take_turns``; one more repeat goes first, unmeasured."""
         with self.arrange(libraries) as arms:
             return take_turns(arms, repeats, iterations, libraries.torch.cuda.synchronize)
 
-    def row(self, ours: Sequence[float], theirs: Sequence[float]) -> Row:
+    def row(self, ours: Sequence[float], theirs: Sequence[float], *bare: Sequence[float]) -> Row:
         """Return what those times come to."""
         ratio, low, high = ratios(ours, theirs)
         return Row(
             self.name, self.against, median(ours), median(theirs), ratio, low, high,
-            self.at_most, self.aim, self.note,
+            self.at_most, self.aim, self.note, *map(median, bare),
         )  # fmt: skip
 
 
@@ -109,34 +113,36 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
 
 def take_turns(
     arms: Arms, repeats: int, iterations: int, sync: Callable[[], object]
-) -> tuple[list[float], list[float]]:
-    """Return the nanoseconds of one call of ours and of theirs, for each repeat."""
-    turn = min(TURN, iterations)
+) -> list[list[float]]:
+    """Return the nanoseconds of a call in each repeat: of ours, of theirs, and bare if asked."""
+    turn = min(arms.one_turn or TURN, iterations)
     turns = 1 if arms.one_turn else iterations // turn
     empty = min(_time(_empty, [None] * turn) for _ in range(20))
-    ours: list[float] = []
-    theirs: list[float] = []
+    sides = [(arms.ours, arms.ours_items), (arms.theirs, arms.theirs_items)]
+    if arms.bare is not None:
+        sides.append((arms.bare, arms.ours_items))
+    found: list[list[float]] = [[] for _ in sides]
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(repeats + 1):
-            mine = yours = 0
+            total = [0] * len(sides)
             for _ in range(turns):
-                items, others = arms.ours_items(turn), arms.theirs_items(turn)
+                lists = [items(turn) for _, items in sides]
+                for number, (loop, _) in enumerate(sides):
+                    sync()
+                    arms.before()
+                    total[number] += _time(loop, lists[number]) - empty
+                    arms.after()
                 sync()
-                mine += _time(arms.ours, items) - empty
-                sync()
-                arms.between()
-                yours += _time(arms.theirs, others) - empty
-                sync()
-                del items, others
+                lists.clear()
                 arms.clear()
-            ours.append(mine / turns / turn)
-            theirs.append(yours / turns / turn)
+            for times, nanoseconds in zip(found, total, strict=True):
+                times.append(nanoseconds / turns / turn / arms.each)
     finally:
         if collecting:
             gc.enable()
-    return ours[1:], theirs[1:]  # the first repeat fills the caches
+    return [times[1:] for times in found]  # the first repeat fills the caches
 
 
 def _time(loop: Loop, items: list[Any]) -> int:
@@ -173,6 +179,28 @@ def calls_without(call: Callable[[], object]) -> Loop:
     def loop(items: list[Any]) -> None:
         for _ in items:
             call()
+
+    return loop
+
+
+def dropping_calls(call: Callable[[Any], object]) -> Loop:
+    """Return the loop that calls with each item and drops it: the end of both is measured."""
+
+    def loop(items: list[Any]) -> None:
+        take = items.pop
+        for _ in range(len(items)):
+            call(take())
+
+    return loop
+
+
+def each_of(functions: Sequence[Callable[[], object]]) -> Loop:
+    """Return the loop that calls all these functions for each item."""
+
+    def loop(items: list[Any]) -> None:
+        for _ in items:
+            for function in functions:
+                function()
 
     return loop
 

@@ -1,0 +1,70 @@
+"""What an audit leaves behind: the same calls before and after one, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import streamkit as sk
+from streamkit._cuda import loader
+from streamkit._tools.bench.timing import (
+    Arms,
+    Libraries,
+    Plan,
+    calls,
+    calls_without,
+    same,
+    take_turns,
+)
+from streamkit._tools.machine import CannotRunError
+
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from streamkit._tools.bench import after_audit; after_audit.main(*map(int, sys.argv[2:]))"
+)
+_SECONDS = 100
+
+
+@dataclass(frozen=True)
+class AfterAudit(Plan):
+    """A row that a child measures: this process may have been audited, and is spared it."""
+
+    arrange: Any = None  # the child does
+    is_last: bool = True
+
+    def measure(self, libraries: Libraries, repeats: int, iterations: int) -> list[list[float]]:
+        """Return the times after and before, of the call that became the slowest."""
+        numbers = map(str, (libraries.device, repeats, iterations))
+        command = [sys.executable, "-P", "-c", _CHILD, str(Path(sk.__file__).parents[1]), *numbers]
+        done = subprocess.run(  # noqa: S603 - this very interpreter
+            command, capture_output=True, check=False, timeout=_SECONDS, text=True
+        )
+        if done.returncode:
+            raise CannotRunError(done.stderr.strip().rpartition("\n")[2])
+        found: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def main(device: int, repeats: int, iterations: int) -> None:
+    """Measure in this process, and print the times."""
+    import torch
+
+    x = torch.zeros(1, device=f"cuda:{device}")
+    stream = loader.cu.CUstream(torch.cuda.current_stream(device).cuda_stream)
+    loops = calls(x.fill_), calls_without(partial(loader.cu.cuStreamQuery, stream))
+
+    def times() -> list[list[float]]:
+        arms = [Arms(loop, loop, same(1), same(1)) for loop in loops]
+        return [take_turns(one, repeats, iterations, torch.cuda.synchronize)[0] for one in arms]
+
+    before = times()
+    with sk.audit():
+        x.fill_(1)
+    pairs = zip(times(), before, strict=True)
+    print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))  # noqa: T201 - what the parent reads

@@ -1,0 +1,73 @@
+"""What holds a stream while the bench measures beside it; Warp's streams stand where torch's do."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+import streamkit as sk
+from streamkit._tools.bench import growth, rows  # the command needs torch on a GPU
+from support.libraries import need
+
+
+@pytest.fixture
+def libraries(handles):
+    warp = need("warp")
+    streams = []
+
+    def stream():
+        streams.append(warp.Stream("cuda:0"))
+        return streams[-1]
+
+    cuda = SimpleNamespace(Stream=stream, Event=None)
+    torch = SimpleNamespace(cuda=cuda, ones=lambda *_, **__: None)
+    return SimpleNamespace(torch=torch, device=0, streams=streams)
+
+
+def test_objects_are_kept_on_a_stream_that_is_busy_until_the_turn_ends(libraries):
+    with contextlib.contextmanager(rows.keeping)(libraries, busy=True, count=7) as arms:
+        s = sk.wrap(libraries.streams[0])
+        for loop in (arms.ours, arms.bare):
+            arms.before()
+            loop(arms.ours_items(arms.one_turn))
+            assert not s.done
+            arms.after()
+            assert s.done
+    assert arms.one_turn == 7
+
+
+def test_control_objects_are_kept_on_a_stream_that_is_idle(libraries):
+    with contextlib.contextmanager(rows.keeping)(libraries, busy=False) as arms:
+        arms.before()
+        arms.ours(arms.ours_items(7))
+        assert sk.wrap(libraries.streams[0]).done
+
+
+def test_all_tasks_wait_before_the_stream_moves(libraries, monkeypatch):
+    opened = []
+    waits, open_ = [], rows.Held.open
+
+    class Awaited:
+        def __init__(self, stream):
+            self.stream = sk.from_handle(stream.cuda_stream)
+
+        def __await__(self):
+            waits.append(self.stream.done)
+            return self.stream.__await__()
+
+    def note(held):
+        opened.append(len(waits))
+        open_(held)
+
+    monkeypatch.setattr(growth, "sk", SimpleNamespace(wrap=Awaited))
+    monkeypatch.setattr(rows.Held, "open", note)
+    with contextlib.contextmanager(growth.awaiting)(libraries, 20) as arms:
+        for _ in range(2):
+            arms.before()
+            arms.ours([None])
+            arms.after()
+    assert opened == [20, 40]
+    assert waits == [False] * 40
+    assert arms.each == 20
