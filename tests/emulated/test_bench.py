@@ -9,12 +9,11 @@ import pytest
 
 import streamkit as sk
 from streamkit._tools.bench import growth, rows  # the command needs torch on a GPU
-from support.libraries import need
+from streamkit.testing import _gate  # what needs a current context
 
 
 @pytest.fixture
-def libraries(handles):
-    warp = need("warp")
+def libraries(warp):
     streams = []
 
     def stream():
@@ -23,7 +22,8 @@ def libraries(handles):
 
     cuda = SimpleNamespace(Stream=stream, Event=None)
     torch = SimpleNamespace(cuda=cuda, ones=lambda *_, **__: None)
-    return SimpleNamespace(torch=torch, device=0, streams=streams)
+    with _gate.on_device(0):
+        yield SimpleNamespace(torch=torch, device=0, streams=streams)
 
 
 def test_objects_are_kept_on_a_stream_that_is_busy_until_the_turn_ends(libraries):

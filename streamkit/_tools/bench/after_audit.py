@@ -42,9 +42,12 @@ class AfterAudit(Plan):
         """Return the times after and before, of the call that became the slowest."""
         numbers = map(str, (libraries.device, repeats, iterations))
         command = [sys.executable, "-P", "-c", _CHILD, str(Path(sk.__file__).parents[1]), *numbers]
-        done = subprocess.run(  # noqa: S603 - this very interpreter
-            command, capture_output=True, check=False, timeout=_SECONDS, text=True
-        )
+        try:
+            done = subprocess.run(  # noqa: S603 - this very interpreter
+                command, capture_output=True, check=False, timeout=_SECONDS, text=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CannotRunError(str(error)) from error
         if done.returncode:
             raise CannotRunError(done.stderr.strip().rpartition("\n")[2])
         found: list[list[float]] = json.loads(done.stdout.splitlines()[-1])

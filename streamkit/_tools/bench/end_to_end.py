@@ -49,7 +49,8 @@ def ways(libraries: Libraries, x: Any) -> dict[str, Callable[[], object]]:
     """Return each way of doing all the steps to a torch array, by its name."""
     torch, warp = libraries.torch.cuda, libraries.warp
     parts = _parts(libraries, x)
-    syncs = torch.synchronize, libraries.cupy.cuda.Device().synchronize, warp.synchronize_device
+    syncs = [torch.synchronize, libraries.cupy.cuda.Device().synchronize]
+    syncs.append(partial(warp.synchronize_device, str(x.device)))
     stream = torch.Stream()
     s: Any = sk.wrap(stream)
     of_cupy, of_warp = s.to("cupy"), s.to("warp")
@@ -97,11 +98,10 @@ def _parts(libraries: Libraries, x: Any) -> list[Callable[[], object]]:
     from streamkit._tools.demo.warp_kernels import stretch
 
     cupy, warp = libraries.cupy, libraries.warp
-    device, in_cupy, in_warp = str(x.device), cupy.from_dlpack(x), warp.from_torch(x)
+    in_cupy, in_warp = cupy.from_dlpack(x), warp.from_torch(x)
+    stretched = partial(warp.launch, stretch, dim=tuple(x.shape), device=str(x.device))
     return [
         lambda: x.mul_(1.01),
         lambda: cupy.add(in_cupy, 1, out=in_cupy),
-        lambda: warp.launch(
-            stretch, dim=(SIDE, SIDE), inputs=[in_warp, 2.0, in_warp], device=device
-        ),
+        lambda: stretched(inputs=[in_warp, 2.0, in_warp]),
     ]

@@ -362,7 +362,9 @@ def _wait(libraries: Libraries) -> Generator[Arms]:
     torch = libraries.torch
     a, b = sk.wrap(torch.cuda.Stream()), sk.wrap(libraries.cupy.cuda.Stream(non_blocking=True))
     one, other = torch.cuda.Stream(), torch.cuda.Stream()
-    yield Arms(calls(b.wait), calls(other.wait_stream), same(a), same(one))
+    with _gate.raw_event() as event:
+        bare = each_of(_edge(event, one, other))
+        yield Arms(calls(b.wait), calls(other.wait_stream), same(a), same(one), bare=bare)
 
 
 _NATIVE = "s.wait(native stream), wrapped by nobody", "torch.cuda.Stream.wait_stream"
