@@ -8,7 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._tools.bench import growth, rows  # the command needs torch on a GPU
+from streamkit._tools.bench import (
+    arranging,
+    growth,
+    stream_rows,
+)  # the command needs torch on a GPU
 from streamkit.testing import _gate  # what needs a current context
 
 
@@ -27,7 +31,7 @@ def libraries(warp):
 
 
 def test_objects_are_kept_on_a_stream_that_is_busy_until_the_turn_ends(libraries):
-    with contextlib.contextmanager(rows.keeping)(libraries, busy=True, count=7) as arms:
+    with contextlib.contextmanager(stream_rows.keeping)(libraries, busy=True, count=7) as arms:
         s = sk.wrap(libraries.streams[0])
         for loop in (arms.ours, arms.bare):
             arms.before()
@@ -39,7 +43,7 @@ def test_objects_are_kept_on_a_stream_that_is_busy_until_the_turn_ends(libraries
 
 
 def test_control_objects_are_kept_on_a_stream_that_is_idle(libraries):
-    with contextlib.contextmanager(rows.keeping)(libraries, busy=False) as arms:
+    with contextlib.contextmanager(stream_rows.keeping)(libraries, busy=False) as arms:
         arms.before()
         arms.ours(arms.ours_items(7))
         assert sk.wrap(libraries.streams[0]).done
@@ -47,7 +51,7 @@ def test_control_objects_are_kept_on_a_stream_that_is_idle(libraries):
 
 def test_all_tasks_wait_before_the_stream_moves(libraries, monkeypatch):
     opened = []
-    waits, open_ = [], rows.Held.open
+    waits, open_ = [], arranging.Held.open
 
     class Awaited:
         def __init__(self, stream):
@@ -62,7 +66,7 @@ def test_all_tasks_wait_before_the_stream_moves(libraries, monkeypatch):
         open_(held)
 
     monkeypatch.setattr(growth, "sk", SimpleNamespace(wrap=Awaited))
-    monkeypatch.setattr(rows.Held, "open", note)
+    monkeypatch.setattr(arranging.Held, "open", note)
     with contextlib.contextmanager(growth.awaiting)(libraries, 20) as arms:
         for _ in range(2):
             arms.before()

@@ -1,8 +1,9 @@
 """What StreamKit's operations cost on this machine, against the libraries' own calls.
 
-``rows`` has the table's rows, ``timing`` how each is timed, ``lateness`` how late waits end,
-``growth`` the rows that grow, ``end_to_end`` a whole program, ``measurements`` what else is
-measured. Here they are run. Nothing here prints.
+``scope_rows`` and ``stream_rows`` have the table's rows, ``arranging`` what they are made of,
+``timing`` how each is timed, ``lateness`` how late waits end, ``growth`` the rows that grow,
+``end_to_end`` a whole program, ``measurements`` what else is measured. Here they are run. Nothing
+here prints.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit._cuda import driver
 from streamkit._tools import machine
-from streamkit._tools.bench import end_to_end, lateness
+from streamkit._tools.bench import end_to_end, lateness, scope_rows, stream_rows
 from streamkit._tools.bench.growth import GROWTHS, Curve
 from streamkit._tools.bench.measurements import (
     SCOPE,
@@ -29,7 +30,6 @@ from streamkit._tools.bench.measurements import (
     count_extra,
     time_import,
 )
-from streamkit._tools.bench.rows import PLANS
 from streamkit._tools.bench.timing import Libraries, Row
 from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]
 
+PLANS = [*scope_rows.PLANS, *stream_rows.PLANS]
 _ROUNDS = 3  # over the table: what slows the machine for seconds meets a part of each row, not all
 _LIBRARIES = "torch", "cupy", "warp"
 

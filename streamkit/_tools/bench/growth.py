@@ -10,7 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._tools.bench import rows
+from streamkit._tools.bench import scope_rows, stream_rows
+from streamkit._tools.bench.arranging import Held
 from streamkit._tools.bench.timing import TURN, Arms, Libraries, same, take_turns
 
 if TYPE_CHECKING:
@@ -74,14 +75,14 @@ def _beside(plan: Plan, libraries: Libraries, count: int) -> Generator[Arms]:
 
 def _kept(libraries: Libraries, count: int) -> Generator[Arms]:
     """Keep so many objects on one busy stream."""
-    return rows.keeping(libraries, busy=True, count=count)
+    return stream_rows.keeping(libraries, busy=True, count=count)
 
 
 def awaiting(libraries: Libraries, count: int) -> Generator[Arms]:
     """Have so many tasks begin to wait for one queue, and go on when it moves."""
     stream = libraries.torch.cuda.Stream()
     s: Any = sk.wrap(stream)
-    held, loop = rows.Held(stream), asyncio.new_event_loop()
+    held, loop = Held(stream), asyncio.new_event_loop()
 
     async def ours() -> None:
         await s
@@ -124,13 +125,13 @@ _BESIDE_STREAMS = (
 
 
 def _growths() -> list[Growth]:
-    plans = {plan.name: plan for plan in rows.PLANS}
+    plans = {plan.name: plan for plan in [*scope_rows.PLANS, *stream_rows.PLANS]}
     beside = [plans[name] for name in _BESIDE_STREAMS]
-    scope = plans[rows.OF_TWO]
+    scope = plans[scope_rows.OF_TWO]
     keep = plans["s.keep(x), busy"]
     return [
         *(Growth(one.name, one.against, *_STREAMS, partial(_beside, one)) for one in beside),
-        Growth(scope.name, scope.against, "threads", (1, 2, 4, 8), rows.in_threads),
+        Growth(scope.name, scope.against, "threads", (1, 2, 4, 8), scope_rows.in_threads),
         Growth(keep.name, keep.against, "kept objects", (1, 100, 10_000, 100_000), _kept),
         Growth(
             "await s",

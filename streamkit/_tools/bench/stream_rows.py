@@ -1,21 +1,18 @@
-"""The rows of the speed table: for each operation, StreamKit's call and the libraries' own."""
+"""The rows of the speed table that are about streams: waits, events, views, memory and graphs."""
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._cuda import driver, loader
+from streamkit._cuda import loader
 from streamkit._tools.bench.after_audit import AfterAudit
+from streamkit._tools.bench.arranging import Held, each_once, edge, row
 from streamkit._tools.bench.timing import (
-    TURN,
     Arms,
     Libraries,
     Plan,
@@ -23,7 +20,6 @@ from streamkit._tools.bench.timing import (
     calls_without,
     dropping_calls,
     each_of,
-    held_calls,
     same,
 )
 from streamkit.testing import _gate
@@ -34,322 +30,7 @@ if TYPE_CHECKING:
 PLANS: list[Plan] = []
 """The rows in their order. Plans of one name are settings of one operation."""
 
-
-def _row(
-    name: str, against: str, **fields: Any
-) -> Callable[[Callable[[Libraries], Generator[Arms]]], None]:
-    """Add a plan of these fields, which the decorated function arranges."""
-
-    def register(arrange: Callable[[Libraries], Generator[Arms]]) -> None:
-        PLANS.append(Plan(name, against, arrange=contextmanager(arrange), **fields))
-
-    return register
-
-
-def _each_once(
-    libraries: Libraries,
-    ours: Callable[[Any], Any],
-    theirs: Callable[[Any], Any],
-    **others: Any,
-) -> Generator[Arms]:
-    """Give each side torch streams that no library has seen."""
-    device, from_handle = libraries.device, libraries.torch.cuda.get_stream_from_external
-    handles: list[int] = []
-
-    def fresh(count: int) -> list[Any]:
-        made = [driver.create_stream(device, nonblocking=True, priority=0) for _ in range(count)]
-        handles.extend(made)
-        return [from_handle(handle, device) for handle in made]
-
-    def clear() -> None:
-        gc.collect()  # a library may hold its view in a cycle, and the handle must outlive the view
-        while handles:
-            driver.destroy_stream(handles.pop())
-
-    try:
-        yield Arms(
-            held_calls(ours), held_calls(theirs), fresh, fresh, clear=clear, one_turn=TURN, **others
-        )
-    finally:
-        clear()
-
-
-class Held:
-    """Holds a stream during a turn: ``Arms`` take ``hold`` as before, and ``end`` as after."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream.cuda_stream
-        self._gate: Any = None
-
-    def hold(self) -> None:
-        """Hold what is submitted from now on."""
-        self._gate = _gate.Gate()
-        self._gate.hold(self._stream)
-
-    def open(self) -> None:
-        """Let it run."""
-        self._gate.open()
-
-    def end(self) -> None:
-        """Let it run, and take the gate away."""
-        self._gate.__exit__()
-
-
-# -- calls that an operation has to make -------------------------------------------------------
-
-Calls = list["Callable[[], object]"]
-
-
-def _edge(event: int, source: Any, target: Any) -> Calls:
-    """Return what makes one stream wait for another, by the driver alone."""
-    cu = loader.cu
-    mark, first, later = (
-        cu.CUevent(event),
-        cu.CUstream(source.cuda_stream),
-        cu.CUstream(target.cuda_stream),
-    )
-    return [partial(cu.cuEventRecord, mark, first), partial(cu.cuStreamWaitEvent, later, mark, 0)]
-
-
-def _moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
-    """Return what moves the libraries to the stream and back, by their own quickest calls."""
-    from streamkit.backends._warp.current_stream import _native_set
-
-    torch = libraries.torch
-    in_torch, in_cupy, in_warp = (s.to(name) for name in ("torch", "cupy", "warp"))
-
-    def to(stream: Any) -> Callable[[], object]:
-        device = {"device_index": stream.device_index, "device_type": stream.device_type}
-        return partial(torch._C._cuda_setStream, stream_id=stream.stream_id, **device)  # noqa: SLF001 - the quickest
-
-    calls_of: dict[str, Calls] = {
-        "torch": [to(in_torch), to(torch.cuda.current_stream(libraries.device))],
-        "cupy": [in_cupy.__enter__, in_cupy.__exit__],
-        "warp": [_native_set(in_warp), _native_set(in_warp.device.stream)],
-    }
-    return [call for name in names for call in calls_of[name]]
-
-
-# -- scopes ------------------------------------------------------------------------------------
-
-_ALL = "torch", "cupy", "warp"
-_TWO = "torch", "cupy"
-_MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
-
-
-def _scopes(libraries: Libraries, s: Any, **others: Any) -> Arms:
-    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
-    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
-
-    def ours(items: list[Any]) -> None:
-        for _ in items:
-            with s:
-                pass
-
-    def theirs(items: list[Any]) -> None:
-        for _ in items:
-            with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
-                pass
-
-    return Arms(ours, theirs, same(None), same(None), **others)
-
-
-@_row("with s:, three libraries, blocking stream", _MANAGERS, at_most=0.30, aim=0.22)
-def _scope(libraries: Libraries) -> Generator[Arms]:
-    s = sk.new_stream()
-    yield _scopes(libraries, s, bare=each_of(_moves(libraries, s, _ALL)))
-
-
-@_row(
-    "with s:, three libraries, torch's pool stream",
-    _MANAGERS,
-    at_most=0.32,
-    aim=0.25,
-    note="Warp's memory is made safe on it",
-)
-def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
-    s = sk.wrap(libraries.torch.cuda.Stream())
-    yield _scopes(libraries, s, bare=each_of(_moves(libraries, s, _ALL)))
-
-
-@_row(
-    "wrap and first scope of a stream",
-    "the same managers, of streams made there",
-    at_most=2.5,
-    aim=1.5,
-    note="each stream used once; the libraries' own views of it are made on both sides",
-)
-def _scope_new(libraries: Libraries) -> Generator[Arms]:
-    torch, warp = libraries.torch.cuda, libraries.warp
-    in_cupy, in_warp = libraries.cupy.cuda.Stream.from_external, warp.stream_from_torch
-
-    def ours(stream: Any) -> Any:
-        s = sk.wrap(stream)
-        with s:
-            return s
-
-    def theirs(stream: Any) -> Any:
-        views = in_cupy(stream), in_warp(stream)
-        with torch.stream(stream), views[0], warp.ScopedStream(views[1], sync_enter=False):
-            return views
-
-    return _each_once(libraries, ours, theirs)
-
-
-_ORDERED = (
-    "with sk.use(s, ordered=True), three libraries",
-    "the same managers, and the same waits by torch.cuda.Stream.wait_stream",
-)
-
-
-def _ordered(libraries: Libraries, *previous: Any) -> Generator[Arms]:
-    """Time scopes beside these torch streams: those on which the three libraries stand."""
-    stream, use = libraries.torch.cuda.Stream(), sk.use
-    s: Any = sk.wrap(stream)
-    enter_torch, in_cupy, in_warp = libraries.torch.cuda.stream, s.to("cupy"), s.to("warp")
-    enter_warp = libraries.warp.ScopedStream
-
-    def ours(items: list[Any]) -> None:
-        for _ in items:
-            with use(s, ordered=True):
-                pass
-
-    def theirs(items: list[Any]) -> None:
-        for _ in items:
-            for before in previous:
-                stream.wait_stream(before)
-            with enter_torch(stream), in_cupy, enter_warp(in_warp, sync_enter=False):
-                pass
-            for before in previous:
-                before.wait_stream(stream)
-
-    with _gate.raw_event() as event:
-        edges = [edge for one in previous for edge in ((one, stream), (stream, one))]
-        bare = [call for edge in edges for call in _edge(event, *edge)]
-        bare += _moves(libraries, s, _ALL)
-        yield Arms(ours, theirs, same(None), same(None), bare=each_of(bare))
-
-
-@_row(*_ORDERED, at_most=0.6, aim=0.4, note="the worse of two: as the libraries begin, four waits")
-def _ordered_at_first(libraries: Libraries) -> Generator[Arms]:
-    cuda, warp = libraries.torch.cuda, libraries.warp
-    of_warp = warp.stream_to_torch(warp.get_stream(f"cuda:{libraries.device}"))
-    return _ordered(libraries, cuda.default_stream(), of_warp)  # CuPy's is torch's
-
-
-@_row(*_ORDERED, at_most=0.6, aim=0.4, note="the worse of two: from three queues, six waits")
-def _ordered_from_three(libraries: Libraries) -> Generator[Arms]:
-    torch, warp = libraries.torch.cuda, libraries.warp
-    three = [torch.Stream() for _ in range(3)]
-    in_cupy, in_warp = sk.wrap(three[1]).to("cupy"), sk.wrap(three[2]).to("warp")
-    with torch.stream(three[0]), in_cupy, warp.ScopedStream(in_warp, sync_enter=False):
-        yield from _ordered(libraries, *three)
-
-
-OF_TWO = "with sk.use(q, libraries=('torch', 'cupy'))"
-
-
-@_row(OF_TWO, "torch.cuda.stream, CuPy's stream, nested", at_most=0.5, aim=0.35)
-def _scope_of_two(libraries: Libraries) -> Generator[Arms]:
-    q, use = sk.new_stream(nonblocking=True), sk.use
-    enter_torch, in_torch, in_cupy = libraries.torch.cuda.stream, q.to("torch"), q.to("cupy")
-
-    def ours(items: list[Any]) -> None:
-        for _ in items:
-            with use(q, libraries=_TWO):
-                pass
-
-    def theirs(items: list[Any]) -> None:
-        for _ in items:
-            with enter_torch(in_torch), in_cupy:
-                pass
-
-    bare = each_of(_moves(libraries, q, _TWO))
-    yield Arms(ours, theirs, same(None), same(None), bare=bare)
-
-
-_THREADS = 8
-_THREADS_TURN = 500  # scopes of each thread: a tenth of a second, in which they change often
-
-
-def in_threads(libraries: Libraries, count: int) -> Generator[Arms]:
-    """Time the scopes of two libraries in some threads at once, each with a stream of its own."""
-    cuda, use = libraries.torch.cuda, sk.use
-    streams = [sk.new_stream(nonblocking=True) for _ in range(count)]
-
-    def ours(items: list[Any], q: Any) -> None:
-        for _ in items:
-            with use(q, libraries=_TWO):
-                pass
-
-    def theirs(items: list[Any], q: Any) -> None:
-        in_torch, in_cupy = q.to("torch"), q.to("cupy")
-        for _ in items:
-            with cuda.stream(in_torch), in_cupy:
-                pass
-
-    def together(loop: Callable[[list[Any], Any], None], items: list[Any]) -> None:
-        here = threading.Barrier(count)  # no thread runs two
-
-        def run(q: Any) -> None:
-            here.wait()
-            loop(items, q)
-
-        list(pool.map(run, streams))
-
-    def begin() -> None:
-        cuda.set_device(libraries.device)
-
-    with ThreadPoolExecutor(count, initializer=begin) as pool:
-        yield Arms(
-            partial(together, ours),
-            partial(together, theirs),
-            same(None),
-            same(None),
-            one_turn=_THREADS_TURN,
-            each=count,
-        )
-
-
-@_row(
-    f"{OF_TWO} from {_THREADS} threads",
-    f"torch.cuda.stream, CuPy's stream, nested, from {_THREADS} threads",
-    at_most=1.0,
-    aim=0.67,
-    note="time a scope, all threads together",
-)
-def _scope_in_threads(libraries: Libraries) -> Generator[Arms]:
-    return in_threads(libraries, _THREADS)
-
-
-@_row("with s:, nested in one of s", _MANAGERS, at_most=0.10, aim=0.06, note="both sides nested")
-def _scope_nested(libraries: Libraries) -> Generator[Arms]:
-    s = sk.new_stream()
-    with s:
-        yield _scopes(libraries, s)
-
-
-@_row(
-    "a Warp array made and dropped, non-blocking s",
-    "the same on a blocking s",
-    at_most=3.0,
-    aim=2.0,
-    note="each side inside its scope; Warp's memory is made safe on ours",
-)
-def _warp_array(libraries: Libraries) -> Generator[Arms]:
-    def inside(scope: Any, items: list[Any]) -> None:
-        with scope:
-            make(items)
-
-    from streamkit.backends._warp.memory import watched
-
-    s, blocking = sk.new_stream(nonblocking=True), sk.new_stream()
-    make = calls_without(partial(libraries.warp.empty, 1024, device=f"cuda:{libraries.device}"))
-    with ExitStack() as back:
-        back.callback(watched.update, watched.copy())
-        watched.clear()  # of other queues, for which both sides would wait
-        ours, theirs = partial(inside, s), partial(inside, blocking)
-        yield Arms(ours, theirs, same(None), same(None), after=watched.clear)
+_row = partial(row, PLANS)
 
 
 # -- waits, events, views --------------------------------------------------------------------
@@ -363,7 +44,7 @@ def _wait(libraries: Libraries) -> Generator[Arms]:
     a, b = sk.wrap(torch.cuda.Stream()), sk.wrap(libraries.cupy.cuda.Stream(non_blocking=True))
     one, other = torch.cuda.Stream(), torch.cuda.Stream()
     with _gate.raw_event() as event:
-        bare = each_of(_edge(event, one, other))
+        bare = each_of(edge(event, one, other))
         yield Arms(calls(b.wait), calls(other.wait_stream), same(a), same(one), bare=bare)
 
 
@@ -376,7 +57,7 @@ def _wait_native(libraries: Libraries, native: Any) -> Generator[Arms]:
     stream, one, other = cuda.Stream(), cuda.Stream(), cuda.Stream()
     s = sk.wrap(stream)
     with _gate.raw_event() as event:
-        bare = each_of(_edge(event, one, other))
+        bare = each_of(edge(event, one, other))
         yield Arms(calls(s.wait), calls(other.wait_stream), same(native), same(one), bare=bare)
 
 
@@ -406,7 +87,7 @@ def _wrap_and_wait(libraries: Libraries) -> Generator[Arms]:
             wrap(stream).wait(native)
 
     with _gate.raw_event() as event:
-        bare = each_of(_edge(event, one, other))
+        bare = each_of(edge(event, one, other))
         yield Arms(ours, calls(other.wait_stream), same(of_cupy), same(one), bare=bare)
 
 
@@ -433,7 +114,7 @@ def _handoff(libraries: Libraries) -> Generator[Arms]:
             x.record_stream(other)
 
     with _gate.raw_event() as event:
-        bare = each_of([*_edge(event, one, other), partial(x.record_stream, other)])
+        bare = each_of([*edge(event, one, other), partial(x.record_stream, other)])
         yield Arms(ours, theirs, same(None), same(None), bare=bare)
 
 
@@ -516,7 +197,7 @@ def _wrap_new(libraries: Libraries) -> Generator[Arms]:
             cu.cuStreamGetFlags(stream)
 
     cu = loader.cu
-    return _each_once(libraries, sk.wrap, libraries.warp.stream_from_torch, bare=questions)
+    return each_once(libraries, sk.wrap, libraries.warp.stream_from_torch, bare=questions)
 
 
 _CURRENT_WRAPPED = (
