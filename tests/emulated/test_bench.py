@@ -8,11 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._tools.bench import (
-    arranging,
-    growth,
-    stream_rows,
-)  # the command needs torch on a GPU
+from streamkit._tools.bench import arranging, growth, stream_rows  # the command needs torch
 from streamkit.testing import _gate  # what needs a current context
 
 
@@ -46,7 +42,7 @@ def test_control_objects_are_kept_on_a_stream_that_is_idle(libraries):
     with contextlib.contextmanager(stream_rows.keeping)(libraries, busy=False) as arms:
         arms.before()
         arms.ours(arms.ours_items(7))
-        assert sk.wrap(libraries.streams[0]).done
+        sk.wrap(libraries.streams[0]).sync(timeout=10)
 
 
 def test_all_tasks_wait_before_the_stream_moves(libraries, monkeypatch):

@@ -120,10 +120,9 @@ class Work:
         self._torch, self._stream = torch, stream
         self._cycles_a_ms = 1.0
         for _ in range(2):  # the first round wakes the device
-            start, end, _ = self._begin(_CYCLES)
+            start, end, _ = self._begin(_CYCLES / self._cycles_a_ms)
             end.synchronize()
-            cycles_a_ms = _CYCLES / start.elapsed_time(end)
-        self._cycles_a_ms = cycles_a_ms
+            self._cycles_a_ms = _CYCLES / start.elapsed_time(end)
 
     def _begin(self, work_ms: float) -> tuple[Any, Any, int]:
         """Submit it; return the events around it, and when it began."""
