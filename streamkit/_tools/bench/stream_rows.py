@@ -307,6 +307,17 @@ def _current_pool(libraries: Libraries) -> Generator[Arms]:
     return _current(libraries, libraries.torch.cuda.Stream())
 
 
+PLANS.append(
+    AfterAudit(
+        "any CUDA call of the process after an audit() has ended",
+        "the same call before it",
+        at_most=1.1,
+        aim=1.0,
+        note="the worse of a launch by torch and a query by the driver's bindings; needs CUPTI",
+    )
+)
+
+
 @_row(
     "a launch inside audit()",
     "the same launch outside",
@@ -325,17 +336,6 @@ def _audited(libraries: Libraries) -> Generator[Arms]:
             return [1] * count
 
         yield Arms(fill, fill, audited, same(1), after=audits.close)
-
-
-PLANS.append(
-    AfterAudit(
-        "any CUDA call of the process after an audit() has ended",
-        "the same call before it",
-        at_most=1.1,
-        aim=1.0,
-        note="the worse of a launch by torch and a query by the driver's bindings; needs CUPTI",
-    )
-)
 
 
 # -- graphs -----------------------------------------------------------------------------------
