@@ -53,7 +53,9 @@ class Queue:
     it returns must hold that record alive.
     """
 
-    __slots__ = ("__weakref__", "device", "handle", "owner", "permanent", "record")
+    __slots__ = (
+        "__weakref__", "device", "dies_with_owner", "handle", "owner", "permanent", "record"
+    )  # fmt: skip
 
     handle: int
     """What the driver is given: 1 for the legacy stream, 2 for the per-thread one."""
@@ -63,11 +65,21 @@ class Queue:
     """Kept alive, because the handle dies with it."""
     permanent: bool
     """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""
+    dies_with_owner: bool
+    """Whether nothing but the owner's end destroys it, so the driver need not be asked again."""
     record: QueueRecord | None
     """The complete record of a permanent queue, once it is known."""
 
-    def __init__(self, handle: int, device: int | None = None, owner: object = None) -> None:
+    def __init__(
+        self,
+        handle: int,
+        device: int | None = None,
+        owner: object = None,
+        *,
+        dies_with_owner: bool = False,
+    ) -> None:
         self.handle, self.device, self.owner = handle, device, owner
+        self.dies_with_owner = dies_with_owner
         self.permanent, self.record = False, None
 
     @property
@@ -111,7 +123,7 @@ class QueueRecord(Queue):
     handle_exposed: bool = True
     """Whether code outside StreamKit may have its handle."""
     older_record: QueueRecord | None = None
-    """The record of this queue that was there first, of another owner; it must live as long."""
+    """The record of this queue that was there first, of another owner or none; it lives as long."""
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
     """By library, a reference to its object on this queue, called to get it."""
     core: Any

@@ -134,15 +134,15 @@ class CudaGraph(Graph, metaclass=Concrete):
         queue = self._stream._live()
         with driver.ensure_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
-            for asked in (queue, *others):
+            for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:
                     raise self._launched_in_capture(CudaStream(asked, None))
-            for other in others:
+            for other, _ in others:
                 ordering.wait_queue(queue, other)
             try:
                 self._launch(self._stream)
             finally:  # an interrupt can come when the run is queued already
-                for other in others:
+                for other, _ in others:
                     ordering.wait_queue(other, queue)
 
     def _launch(self, target: CudaStream[Any]) -> None:

@@ -1,8 +1,11 @@
-"""Which queue is this: the driver's id, read once, and one record for each queue.
+"""Which queue is this: the driver's id, and one record for each queue while somebody holds it.
 
 An id is never reused, a handle is; so the records are kept by id. A capturing stream must not be
 asked for its id (that invalidates the capture), so one first seen while it captures is known by
 device and handle until the capture ends.
+
+What was learned of a library's queue, and made for it, stays a while longer: in a record without an
+owner, which serves as soon as the driver says that the handle has this id still.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord, this_thread
+from streamkit._base.queue import LEGACY, PER_THREAD, Queue, QueueRecord, this_thread
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
@@ -22,9 +25,11 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Adapter, Queue
+    from streamkit.protocols import Adapter
 
 _known: WeakTable[QueueRecord] = WeakTable()  # id -> record
+_learned: dict[int, QueueRecord] = {}  # id -> record without an owner, the last ones
+_MOST_LEARNED = 256
 _legacy: dict[int, QueueRecord] = {}  # primary context -> its legacy stream
 _watchers: tuple[Callable[[QueueRecord], object], ...] = ()
 lock = new_lock()
@@ -51,12 +56,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         else:
             known = _known.get(number)
             queue = (known and known()) or _new_record(found, stream, number)
-        if found.device is not None and found.device != queue.device:
-            raise messages.device_mismatch(
-                f"the named device cuda:{found.device}",
-                f"cuda:{queue.device}",
-                "the driver says to which device this stream belongs. Leave the device out.",
-            )
+        _check_device(found, queue)
     # streams that are values hold nothing: any other object on this queue does as well
     if owner is not None or not (
         adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)
@@ -64,9 +64,27 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue = _with_owner(queue, owner, adapter, native)
     if found.permanent and queue.permanent:
         found.record = queue
+    elif found.dies_with_owner:
+        _carry(queue.first_record(), owner)
     for watcher in _watchers:
         watcher(queue)
     return queue
+
+
+def _carry(learned: QueueRecord, owner: Any) -> None:
+    """Let the owner hold what was learned of its queue, for ``queue_of``."""
+    if learned.id is not None and learned.owner is None:  # else the two would hold each other
+        with contextlib.suppress(AttributeError):  # it takes no attributes
+            owner._streamkit_learned = learned  # noqa: SLF001 - the name tells whose it is
+
+
+def _check_device(found: Queue, queue: QueueRecord) -> None:
+    if found.device is not None and found.device != queue.device:
+        raise messages.device_mismatch(
+            f"the named device cuda:{found.device}",
+            f"cuda:{queue.device}",
+            "the driver says to which device this stream belongs. Leave the device out.",
+        )
 
 
 def _default_record(found: Queue) -> QueueRecord:
@@ -99,14 +117,43 @@ def _default_record(found: Queue) -> QueueRecord:
     return queue
 
 
+def queue_of(native: Any) -> QueueRecord:
+    """Return a record of a library's stream for a call during which that lives; it may not own it.
+
+    UnsupportedStreamError if it is no library's stream.
+    """
+    known: QueueRecord | None = getattr(native, "_streamkit_learned", None)
+    if known is not None:
+        return known
+    found, adapter = registry.extract(native)
+    if type(found) is Queue and found.record is None and found.handle > PER_THREAD:
+        number = driver.id_outside_capture(found.handle)
+        known = None if number is None else _learned.get(number)
+        if known is not None and not found.dies_with_owner:
+            _check_device(found, known)
+            return known
+    return identify(found, adapter, native)
+
+
 def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
-    context, device, primary = driver.stream_context(stream)
-    queue = QueueRecord(found.handle, device, found.owner)
-    queue.permanent, queue.id, queue.context = found.permanent, number, context
-    queue.nonblocking = driver.stream_is_nonblocking(stream)
-    if not primary:
-        queue.primary = False
-    return _known.first(number, queue)
+    queue = _learned.get(number)
+    if queue is None:
+        context, device, primary = driver.stream_context(stream)
+        queue = QueueRecord(found.handle, device)
+        queue.permanent, queue.id, queue.context = found.permanent, number, context
+        queue.nonblocking = driver.stream_is_nonblocking(stream)
+        if not primary:
+            queue.primary = False
+        if not found.permanent:
+            _learn(number, queue)
+    return _known.first(number, queue if found.permanent else younger_record(queue, found.owner))
+
+
+def _learn(number: int, queue: QueueRecord) -> None:
+    with lock:
+        if len(_learned) >= _MOST_LEARNED:
+            del _learned[next(iter(_learned))]
+        _learned[number] = queue
 
 
 def _capturing_record(found: Queue) -> QueueRecord:
@@ -155,6 +202,7 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
     second.id, second.nonblocking = queue.id, queue.nonblocking
     second.capture, second.older_record = queue.capture, queue
+    second.core, second.wait_events = queue.core, queue.wait_events
     return second
 
 

@@ -7,10 +7,10 @@ current; every other handle knows its context.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.queue import this_thread
+from streamkit._base.queue import PER_THREAD, this_thread
 from streamkit._cuda import driver, events
 from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent
@@ -43,7 +43,9 @@ def capture_of(queue: QueueRecord) -> int | None:
 
     0 for a legacy stream about which a capture makes every question illegal.
     """
-    with on(queue):
+    if queue.handle > PER_THREAD:
+        return driver.capture_id(queue.handle)
+    with driver.in_context(queue.context):
         return driver.capture_id(queue.handle)
 
 
@@ -58,9 +60,17 @@ def mark(event: OwnedEvent, queue: QueueRecord) -> None:
     if event.serves != queue.context or queue.is_default:
         record(event.handle, queue)
         return
+    events.record_core(event.core, _core_of(queue))
+
+
+def _core_of(queue: QueueRecord) -> Any:
+    """Return cuda.core's object of the queue, which all its records share."""
     if queue.core is None:
-        queue.core = events.core_stream(queue.handle)
-    events.record_core(event.core, queue.core)
+        first = queue.first_record()
+        if first.core is None:
+            first.core = events.core_stream(queue.handle)
+        queue.core = first.core
+    return queue.core
 
 
 def wait_event(
@@ -98,20 +108,16 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
             spare.append(event)
             return
         spare.append(event)
-    # a queue's events and object are kept by its first record
-    queue, other = queue.first_record(), other.first_record()
-    spare = other.wait_events
-    if spare is None:
-        spare = other.wait_events = []
+    first = other.first_record()  # which keeps a queue's events
+    if first.wait_events is None:
+        first.wait_events = []
+    spare = other.wait_events = first.wait_events
     event = _take(spare, other)
     if event.core is None or external or other.is_default or queue.is_default:
         record(event.handle, other)
         wait_event(queue, event.handle, external=external, held=event)
     else:
-        for side in (queue, other):
-            if side.core is None:
-                side.core = events.core_stream(side.handle)
-        events.record_and_wait(event.core, other.core, queue.core)
+        events.record_and_wait(event.core, _core_of(other), _core_of(queue))
     if not external:  # else the graph's launches wait for its last record, which no other may make
         spare.append(event)
 

@@ -45,6 +45,8 @@ LIBRARIES[:] = [
     _cuda_bindings.LIBRARY,
 ]
 
+_OURS = {row.root for row in LIBRARIES}
+
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
 
@@ -166,7 +168,11 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
             return queue, candidate
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module("streamkit.backends._protocol")
-        return protocol.extract(obj), protocol
+        queue = protocol.extract(obj)
+        # an object can have it beside its class, and a library be imported only in part by now
+        if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint(_OURS):
+            stream_types[kind] = protocol
+        return queue, protocol
     raise refusal or messages.not_a_stream(obj)
 
 
@@ -221,13 +227,18 @@ def is_loaded(module: str) -> bool:
 
 def candidates(kind: type) -> Iterator[Adapter]:
     """Return the adapters whose library may have made this type."""
-    roots = {str(base.__module__).partition(".")[0] for base in kind.__mro__}
+    roots = _roots(kind)
     for row in LIBRARIES:
         if row.root in roots and is_loaded(row.module):
             yield _load_row(row.name)
     for entry in _entry_points():
         if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
             yield _load_entry(entry)
+
+
+def _roots(kind: type) -> set[str]:
+    """Return the root packages of the type's bases."""
+    return {str(base.__module__).partition(".")[0] for base in kind.__mro__}
 
 
 # -- with a current stream --------------------------------------------------------------------

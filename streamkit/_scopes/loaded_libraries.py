@@ -110,16 +110,18 @@ def _has_cuda(adapter: CurrentStream) -> bool:
     return True
 
 
-def other_queues(queue: QueueRecord, libraries: Iterable[LoadedLibrary]) -> list[QueueRecord]:
+def other_queues(
+    queue: QueueRecord, libraries: Iterable[LoadedLibrary]
+) -> list[tuple[QueueRecord, Any]]:
     """Return each library's current queue on this one's device, once, without this one.
 
-    The queue's context must be current.
+    Each with the library's own stream, as long as which lives the queue does. The context of this
+    queue must be current.
     """
-    found: list[QueueRecord] = []
+    found: list[tuple[QueueRecord, Any]] = [(queue, None)]
     for library in libraries:
         native = library.current(queue.device)
-        extracted, adapter = registry.extract(native)
-        other = identity.identify(extracted, adapter, native)
-        if not any(identity.same(other, known) for known in (queue, *found)):
-            found.append(other)
-    return found
+        other = identity.queue_of(native)
+        if not any(identity.same(other, known) for known, _ in found):
+            found.append((other, native))
+    return found[1:]

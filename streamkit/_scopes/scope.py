@@ -306,7 +306,8 @@ class OrderedScope(CudaScope):
 
     def __init__(self, queue: QueueRecord) -> None:
         self._queue = queue
-        self._before: list[QueueRecord] = []  # those it waits for, and that wait for it at the end
+        # those it waits for, and that wait for it at the end, each with what it dies with
+        self._before: list[tuple[QueueRecord, Any]] = []
 
     def order(self) -> None:
         """Let the queue wait for each library's previous stream, as far as a capture allows.
@@ -318,20 +319,20 @@ class OrderedScope(CudaScope):
         queue = self._queue
         others = loaded_libraries.other_queues(queue, self.plan.moved)
         own = ordering.capture_of(queue)
-        captures = [(other, ordering.capture_of(other)) for other in others]
-        inside = own or next((capture for _, capture in captures if capture), None)
-        for asked, capture in ((queue, own), *(() if inside else captures)):
-            if capture == 0:
+        captures = [ordering.capture_of(other) for other, _ in others]
+        inside = own or next(filter(None, captures), None)
+        for (asked, _), capture in zip(((queue, None), *others), (own, *captures), strict=True):
+            if capture == 0 and (asked is queue or not inside):
                 raise _illegal(asked)
-        for other, capture in captures:
+        for before, capture in zip(others, captures, strict=True):
             if capture == inside:
-                ordering.wait_queue(queue, other)
-                self._before.append(other)
+                ordering.wait_queue(queue, before[0])
+                self._before.append(before)
 
     def leave(self) -> list[str]:
         """Let those streams wait for the queue, and put everything back."""
         lost: list[str] = []
-        for other in self._before:
+        for other, _ in self._before:
             try:
                 if self._may_wait(other):
                     ordering.wait_queue(other, self._queue)

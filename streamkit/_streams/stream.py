@@ -300,17 +300,19 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         if queue is None or queue.thread is not None:
             queue = self._live()
         stream: Any = other
-        if not isinstance(other, CudaStream):
-            if type(other) not in registry.stream_types:
+        if type(other) in registry.stream_types:
+            source = _queue_of(other)
+        else:
+            if not isinstance(other, CudaStream):
                 event = find_event(other, self)
                 if event is not None:
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
                     ordering.wait_event(queue, event.handle, external=external, held=held)
                     return
-            stream = wrap(stream)
-        source = stream._queue  # noqa: SLF001 - another of this class
-        if source is None or source.thread is not None:
-            source = stream._live()
+                stream = wrap(stream)
+            source = stream._queue  # noqa: SLF001 - another of this class
+            if source is None or source.thread is not None:
+                source = stream._live()
         ordering.wait_queue(queue, source, external)
 
     def to(self, library: str) -> Any:
@@ -414,6 +416,8 @@ def wrap(obj: Any, *, device: object = None) -> Any:
         stream = queue.latest
         if stream is None or stream._native is not obj:  # noqa: SLF001 - the hot path
             stream = queue.latest = CudaStream(queue, obj)
+            if found.handle != queue.handle:
+                stream._spelled = found.handle  # noqa: SLF001 - the hot path
             return stream  # kept the second time: then there will be a third
     else:
         stream, is_fixed = _wrap_found(found, adapter, obj, device)
@@ -421,6 +425,15 @@ def wrap(obj: Any, *, device: object = None) -> Any:
             return stream
     _wrapped.put(id(obj), stream)
     return stream
+
+
+def _queue_of(obj: object) -> QueueRecord:
+    """Return the queue of a library's stream for one call, without a StreamKit stream of it."""
+    seen = _wrapped.get(id(obj))
+    stream = None if seen is None else seen()
+    if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
+        return stream._live()
+    return identity.queue_of(obj)
 
 
 def _wrap_found(

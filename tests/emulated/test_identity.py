@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import threading
 import weakref
@@ -10,14 +11,18 @@ import weakref
 import pytest
 
 import streamkit as sk
+from streamkit._queues import identity, registry  # what they keep must not grow, or stay
 from support.emulated.processes import run
 from support.gpu.raw import (
+    Gate,
     another_context,
     check,
     current_context,
     destroy_stream,
     driver,
+    held,
     make_stream,
+    on_device,
     stream_id,
 )
 from support.libraries import need
@@ -219,6 +224,61 @@ def test_of_two_owners_each_is_kept_by_its_own_views():
     gc.collect()
     assert not any(reference() is not None for reference in alive)
     destroy_stream(raw)
+
+
+def test_a_class_of_the_protocol_is_recognised_once():
+    """But of a library that may be imported in part by now, one object after the other."""
+    later = type("Stream", (Foreign,), {"__module__": "torch.of_a_later_version"})
+    raw = make_stream()
+    for kind in (Foreign, later):
+        assert sk.wrap(kind(raw)).handle == raw
+    assert Foreign in registry.stream_types
+    assert later not in registry.stream_types
+    destroy_stream(raw)
+
+
+@pytest.mark.parametrize("use", [sk.wrap, lambda native: sk.new_stream().wait(native)])
+def test_what_was_learned_of_a_stream_keeps_it_from_no_end(use, warp):
+    for make in (Owner, functools.partial(warp.Stream, "cuda:0")):
+        native = make()
+        alive = weakref.ref(native)
+        for _ in range(2):
+            use(native)
+        del native
+        assert alive() is None
+
+
+def test_a_stream_that_came_with_an_old_handle_is_learned_anew():
+    """The object stays, as an external one does; the stream is one of the other device by now."""
+    sk.default_stream(1)  # or the context of the device would go with the block below
+    target, native = sk.new_stream(), Foreign(make_stream())
+    raw, number = native.handle, sk.wrap(native).id
+    target.wait(native)
+    destroy_stream(raw)
+    with on_device(1):
+        again = [make_stream()]
+        while again[-1] != raw and len(again) < 8:
+            again.append(make_stream())
+        gate = Gate()
+        gate.hold(again[-1])
+    native.handle = again[-1]
+    target.wait(native)
+    assert held(target.handle)
+    with on_device(1):
+        gate.free()
+    target.sync()
+    assert sk.wrap(native).id == stream_id(again[-1]) != number
+    for one in again:
+        destroy_stream(one)
+
+
+def test_little_is_kept_of_streams_that_nobody_holds():
+    target, streams = sk.new_stream(), [make_stream() for _ in range(identity._MOST_LEARNED + 10)]
+    for raw in streams:
+        target.wait(Foreign(raw))
+    assert len(identity._learned) == identity._MOST_LEARNED
+    for raw in streams:
+        destroy_stream(raw)
 
 
 def test_an_owner_that_comes_after_the_handle_is_kept():

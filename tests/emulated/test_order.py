@@ -134,6 +134,63 @@ def test_a_wait_between_two_records_of_a_queue_asks_nothing():
     destroy_stream(raw)
 
 
+def of_cuda_core(raw):
+    device = need("cuda").Device(0)
+    device.set_current()
+    return device.create_stream(Foreign(raw))
+
+
+def of_numba(raw):
+    need("numba")
+    from numba.cuda.cudadrv.driver import Stream, binding
+
+    return Stream(binding.CUstream(raw), external=True)
+
+
+NATIVES = {
+    "warp": (lambda raw: need("warp").Stream("cuda:0"), {}),
+    "numba": (lambda raw: need("numba").stream(), {}),
+    "external": (of_numba, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
+    "cuda.core": (of_cuda_core, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
+    "cuda.bindings": (driver.CUstream, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
+    "protocol": (Foreign, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
+}
+
+
+@pytest.mark.parametrize("library", NATIVES)
+def test_a_steady_wait_for_a_stream_that_nobody_wraps_is_a_record_and_a_wait(warp, gate, library):
+    """Where others can destroy it, the driver is asked whether the handle is that stream still."""
+    make, questions = NATIVES[library]
+    raw = make_stream()
+    native, target = make(raw), sk.new_stream(nonblocking=True)
+    for _ in range(2):
+        target.wait(native)
+    emulator.reset_calls()
+    target.wait(native)
+    assert emulator.all_calls() == {"cuEventRecord": 1, "cuStreamWaitEvent": 1, **questions}
+    gate.hold(sk.wrap(native).handle)
+    target.wait(native)
+    assert held(target.handle)
+    gate.open()
+    target.sync()
+    destroy_stream(raw)
+
+
+def test_a_steady_ordered_scope_is_a_wait_in_and_one_out(warp):
+    """Beside it, each of the two queues is asked twice whether a capture goes on."""
+    stream = sk.new_stream(nonblocking=True)
+    for _ in range(2):
+        with sk.use(stream, ordered=True):
+            pass
+    emulator.reset_calls()
+    with sk.use(stream, ordered=True):
+        pass
+    calls = emulator.all_calls()
+    assert (calls["cuEventRecord"], calls["cuStreamWaitEvent"]) == (2, 2)
+    assert calls["cuStreamIsCapturing"] == 4
+    assert not {*calls} & {"cuStreamGetId", "cuStreamGetCtx", "cuStreamGetFlags", "cuEventCreate"}
+
+
 def test_a_known_event_of_another_device_is_refused():
     zero, one = sk.new_stream(0), sk.new_stream(1)
     event = zero.record()

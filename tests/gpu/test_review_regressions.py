@@ -138,14 +138,11 @@ def test_waiting_for_fresh_objects_of_a_queue_makes_one_event():
             return 0, self.handle
 
     raw, stream = make_stream(), sk.new_stream()
-    first = sk.wrap(Foreign(raw))
-    stream.wait(first)
-    (event,) = first._queue.wait_events
-    for _ in range(3):
-        again = sk.wrap(Foreign(raw))
-        stream.wait(again)
-        assert again._queue.wait_events is None
-        assert first._queue.wait_events == [event]
+    held = [sk.wrap(Foreign(raw)) for _ in range(3)]
+    for source in (*held, sk.wrap(Foreign(raw)), Foreign(raw)):
+        stream.wait(source)
+        (event,) = held[0]._queue.first_record().wait_events
+        assert all(source._queue.wait_events in (None, [event]) for source in held)
     stream.sync()
 
 

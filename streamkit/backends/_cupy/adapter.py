@@ -44,7 +44,10 @@ def extract(obj: Any) -> Queue:
         raise messages.not_a_stream(obj)
     handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
     device = obj.device_id if obj.device_id >= 0 else None
-    return Queue(handle, device, None if handle <= PER_THREAD else obj)
+    if handle <= PER_THREAD:
+        return Queue(handle, device)
+    # not an ExternalStream: the other kind holds what it was made from
+    return Queue(handle, device, obj, dies_with_owner=type(obj) is cupy.cuda.Stream)
 
 
 def borrow(queue: Queue) -> Any:

@@ -26,7 +26,9 @@ def extract(obj: Any) -> Queue:
     if not isinstance(obj, driver.Stream):
         raise messages.not_a_stream(obj)
     handle = int(obj.handle) or loader.null_stream()
-    return Queue(handle, None, None if handle <= PER_THREAD else obj)
+    if handle <= PER_THREAD:
+        return Queue(handle)
+    return Queue(handle, None, obj, dies_with_owner=not obj.external)
 
 
 def borrow(queue: Queue) -> Any:

@@ -25,7 +25,7 @@ _CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
 _HERE = -1  # torch's index for the device that is current
 
 
-# (stream id, device, device type) of torch's pools, whose streams are never destroyed
+# (stream id, device, device type) of torch's default streams and pools, which are never destroyed
 _own: dict[tuple[int, int, int], Queue] = {}
 
 
@@ -55,7 +55,7 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
     attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11
     if attributes and "_streamkit_queue" in attributes:
         queue: Queue = attributes["_streamkit_queue"]
-    elif handle and handle != value[0]:  # an external stream's id is its handle
+    elif not handle or handle != value[0]:  # an external stream's id is its handle
         queue = _own[value] = Queue(handle, value[1])
         queue.permanent = True
     else:

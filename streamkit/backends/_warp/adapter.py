@@ -46,7 +46,9 @@ def extract(obj: Any) -> Queue:
     handle = int(obj.cuda_stream or 0)
     if not obj.device.is_primary:
         return Queue(handle, None, obj)
-    return Queue(handle, obj.device.ordinal, obj if handle else None)
+    if not handle:
+        return Queue(handle, obj.device.ordinal)
+    return Queue(handle, obj.device.ordinal, obj, dies_with_owner=obj.owner)
 
 
 def borrow(queue: QueueRecord) -> Any:
@@ -55,19 +57,19 @@ def borrow(queue: QueueRecord) -> Any:
     if queue.handle == 1:
         return device.null_stream
     with _lock:
-        queue = queue.first_record()  # it holds what it must
+        first = queue.first_record()
         stream = None if queue.id is None else _views.get(queue.id)
         if stream is None and queue.handle_exposed:
             stream = _find_registered(queue.handle, device)
-            if stream is not None and queue.owner is None and not queue.is_owned:
+            if stream is not None and queue.owner is None and not first.is_owned:
                 queue.owner = stream  # it may be what destroys the handle
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
             _views[queue.id] = stream
-        if queue.owner is not stream:
+        if all(record.owner is not stream for record in queue.all_records()):
             stream._streamkit_queue = queue  # Warp keeps no owner
-        memory.lend(stream, queue)
+        memory.lend(stream, first)
     return stream
 
 

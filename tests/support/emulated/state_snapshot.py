@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import emulator
-from streamkit._queues import keepalive  # what others kept goes first
+from streamkit._queues import identity, keepalive  # what others kept, and left, goes first
 from support.gpu.raw import check, driver
 
 LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")
@@ -21,6 +21,7 @@ def alive():
         check(driver.cuDevicePrimaryCtxRelease(device))
     keepalive.drain()
     keepalive._spare.clear()  # events that wait to be used again
+    identity._learned.clear()
     return {kind: emulator.live(kind) for kind in LIVE}
 
 
