@@ -136,24 +136,24 @@ def queue_of(native: Any) -> QueueRecord:
 
 
 def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
-    queue = _learned.get(number)
-    if queue is None:
+    learned = _learned.get(number)
+    if learned is None:
         context, device, primary = driver.stream_context(stream)
         queue = QueueRecord(found.handle, device)
         queue.permanent, queue.id, queue.context = found.permanent, number, context
         queue.nonblocking = driver.stream_is_nonblocking(stream)
-        if not primary:
-            queue.primary = False
-        if not found.permanent:
-            _learn(number, queue)
-    return _known.first(number, queue if found.permanent else younger_record(queue, found.owner))
+        if found.permanent or not primary:  # what is made in another context may go with that
+            queue.owner, queue.primary = found.owner, primary
+            return _known.first(number, queue)
+        learned = _learn(number, queue)
+    return _known.first(number, younger_record(learned, found.owner))
 
 
-def _learn(number: int, queue: QueueRecord) -> None:
+def _learn(number: int, queue: QueueRecord) -> QueueRecord:
     with lock:
         if len(_learned) >= _MOST_LEARNED:
             del _learned[next(iter(_learned))]
-        _learned[number] = queue
+        return _learned.setdefault(number, queue)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:
