@@ -21,7 +21,8 @@ def audit() -> Generator[AuditReport]:
     On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
     host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
     they are launched. The report is made when the block ends, which waits until everything has
-    run; if the block raises, it holds what had run by then. Audits nest.
+    run; if the block raises, it holds what had run by then. Inside a scope of a host stream it does
+    not wait for that stream. Audits nest.
 
     Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError says how to install
     it. CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at

@@ -38,18 +38,13 @@ class HostRecorder:
         trace.listeners.remove(self._steps.append)
 
     def sync(self) -> None:
-        """Wait until what was given has run.
-
-        Not inside a scope of a host stream, whose queue waits for its end.
-        """
-        scopes = open_scopes.stack.scopes
-        if any(isinstance(scope.stream, HostStream) for scope in scopes):
-            return
+        """Wait until what was given has run, but for a queue that goes on when this scope ends."""
         for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
-            queue = stream._work  # noqa: SLF001 - a sync would raise the errors of the block
-            mark = Mark(queue)
-            queue.put(mark)
-            mark.wait()
+            if not open_scopes.holds(stream):
+                queue = stream._work  # noqa: SLF001 - a sync would raise the errors of the block
+                mark = Mark(queue)
+                queue.put(mark)
+                mark.wait()
 
     def operations(
         self, queue_of: Callable[[Any], AuditedQueue | None] | None = None

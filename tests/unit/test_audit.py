@@ -10,7 +10,6 @@ import pytest
 import streamkit as sk
 from streamkit._base import trace  # no public name tells who listens
 from streamkit.testing import adversarial
-from support.queues import Gate
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -196,23 +195,28 @@ def test_an_error_passes_and_the_report_holds_what_had_run(stream, hold):
     with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
         stream.submit(ran.set)
         stream.sync()
-        gate = Gate(stream)
+        hold(stream)
         stream.submit(second)
         raise KeyError
     assert [one.name for one in report.work if one.name == "second"] == []
     assert [one.name for one in report.work][:1] == ["Event.set"]
     assert report.unfinished >= 1
     assert trace.listeners == []
-    gate.open()
 
 
-def test_inside_a_scope_of_a_host_stream_it_waits_for_nothing(stream, other):
+def test_inside_a_scope_of_a_host_stream_it_waits_for_the_others(stream, other, hold):
+    gate = hold(other)
     with stream:
         with sk.audit() as report:
             stream.submit(first)
             other.wait(stream)  # reached at once: the body is where the stream is
             other.submit(second)
-        assert [one.name for one in report.work][:1] == ["first"]
+            thread = threading.Thread(target=stream.submit, args=(print,))
+            thread.start()
+            thread.join()
+            threading.Timer(0.1, gate.open).start()
+        assert [one.name for one in report.work] == ["first", "second"]
+        assert report.unfinished == 1, "what another thread gave runs after the body"
 
 
 def test_under_the_adversarial_scheduler(stream, other):
