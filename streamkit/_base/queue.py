@@ -96,6 +96,19 @@ class Queue:
         return f"<{type(self).__name__} handle={self.handle:#x} device={self.device}>"
 
 
+class NullStream(Queue):
+    """Handle 0 as CUDA Python's bindings take it; the driver tells which default stream that is."""
+
+    __slots__ = ()
+
+
+def queue_of_bindings(handle: int, owner: object = None, *, dies_with_owner: bool = False) -> Queue:
+    """Return the queue of a handle that its library gives to CUDA Python's bindings."""
+    if handle <= PER_THREAD:
+        return Queue(handle) if handle else NullStream(handle)
+    return Queue(handle, None, owner, dies_with_owner=dies_with_owner)
+
+
 class QueueRecord(Queue):
     """All that StreamKit knows of a queue: what the driver says, and what was made for it."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import LEGACY
+from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
 
 if TYPE_CHECKING:
@@ -236,6 +236,21 @@ def legacy_id() -> int:
     return stream_id(LEGACY)
 
 
+@functools.cache
+def null_stream(context: int) -> int:
+    """Return which stream a 0 is to the bindings, and to all that call through them: 0 or 2.
+
+    They read a variable with their first call, and those before 12.9.7 and 13.3 take a "0" in it
+    for yes. So the driver is asked through them, in a way that ends no capture.
+    """
+    with in_context(context):
+        if capture_id(LEGACY) is None:
+            is_legacy = stream_id(0) == stream_id(LEGACY)
+        else:
+            is_legacy = capture_id(0) == 0
+    return 0 if is_legacy else PER_THREAD
+
+
 def stream_is_nonblocking(stream: int) -> bool:
     """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
     code, flags = loader.cu.cuStreamGetFlags(stream)  # not by ``ask``: in each first ``wrap``
@@ -251,7 +266,7 @@ def capture_id(stream: int) -> int | None:
     makes every question about the legacy stream illegal.
     """
     code, status = loader.cu.cuStreamIsCapturing(stream)
-    if code == _CAPTURE_IMPLICIT and stream == LEGACY:
+    if code == _CAPTURE_IMPLICIT and stream <= LEGACY:
         return 0
     if code:
         raise error("cuStreamIsCapturing", code)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 from typing import Any
 
 from streamkit import errors
 from streamkit._base import forks, messages
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import PER_THREAD
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
@@ -48,16 +46,6 @@ _lock = new_lock()
 def is_loaded() -> bool:
     """Whether the driver was initialised here, in this very process."""
     return not isinstance(cu, (_Unloaded, _Forked))
-
-
-@functools.cache
-def null_stream() -> int:
-    """Return which handle a 0 means to the bindings, and to all that call through them: 0 or 2.
-
-    They read the variable as here, once, with their first call.
-    """
-    switch = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0")
-    return PER_THREAD if int(switch) else 0
 
 
 def _load() -> None:

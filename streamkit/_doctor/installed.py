@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import re
+import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -131,7 +132,18 @@ class Installed:
         return rows
 
     def _is_on(self, switch: str | None) -> bool:
-        return switch is not None and bool(_number(self.environment.get(switch, "0")))
+        if switch is None or switch not in self.environment:
+            return False
+        value = self.environment[switch]
+        return bool(value if self._takes_any_text(switch) else _number(value))
+
+    def _takes_any_text(self, switch: str) -> bool:
+        """Whether the version that is installed takes any text of the switch for yes, "0" too."""
+        for row in registry.LIBRARIES:
+            if row.switch == switch and row.numeric_switch and row.name in self.packages:
+                version = _version(self.packages[row.name])
+                return version < row.numeric_switch.get(version[0], ())
+        return False
 
     def replacement(self, library: str, driver: Driver | None) -> str:
         """Return how to have a build that fits the others and the driver, and not this one."""
@@ -183,8 +195,7 @@ class Installed:
     def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
         for name, package in self.packages.items():
             oldest = _ROWS[name].oldest if name in _ROWS else ()
-            number = re.match(r"\d+(\.\d+)*", package.version)
-            if number and tuple(map(int, number[0].split("."))) < oldest:
+            if _version(package) < oldest:
                 wanted = ".".join(map(str, oldest))
                 yield Finding(
                     "old-library",
@@ -240,7 +251,7 @@ class Installed:
         rows = [row for row in registry.LIBRARIES if row.name in self.packages]
         for switch in dict.fromkeys(row.switch for row in rows if row.switch):
             value = self.environment.get(switch, "0")
-            if _number(value) is None:
+            if _number(value) is None and not self._takes_any_text(switch):
                 readers = ", ".join(row.name for row in rows if row.switch == switch)
                 yield Finding(
                     "per-thread-switches",
@@ -268,6 +279,12 @@ class Installed:
                 f"Unset {switches} before Python starts, and give each thread a "
                 "streamkit.new_stream() instead.",
             )
+
+
+def _version(package: Package) -> tuple[int, ...]:
+    """Return the numbers of a version; those of one that does not begin with any are beyond all."""
+    number = re.match(r"\d+(\.\d+)*", package.version)
+    return tuple(map(int, number[0].split("."))) if number else (sys.maxsize,)
 
 
 def _number(value: str) -> int | None:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import LEGACY, PER_THREAD, Queue, QueueRecord, this_thread
+from streamkit._base.queue import (
+    LEGACY,
+    PER_THREAD,
+    NullStream,
+    Queue,
+    QueueRecord,
+    this_thread,
+)
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
@@ -91,8 +98,10 @@ def _default_record(found: Queue) -> QueueRecord:
     context = driver.current_context() if found.device is None else 0
     if found.handle != PER_THREAD:
         wanted = context or driver.primary_context(found.device or 0)
+        if isinstance(found, NullStream):
+            found.handle = driver.null_stream(wanted)
         legacy = _legacy.get(wanted)
-        if legacy is not None:
+        if legacy is not None and found.handle != PER_THREAD:
             return legacy
     if context:
         device = driver.current_device()

@@ -31,6 +31,17 @@ def test_a_stream_of_cuda_core_is_the_queue_it_names(device):
     native.close()
 
 
+def test_a_closed_stream_is_refused_and_one_made_of_handle_0_is_not(device):
+    native = device.create_stream()
+    builder = native.create_graph_builder()
+    null = type(native).from_handle(0)
+    assert sk.wrap(null) == sk.default_stream(device.device_id)
+    for closed in (builder, native, null):
+        closed.close()
+        with pytest.raises(sk.StreamClosedError):
+            sk.wrap(closed)
+
+
 def test_its_events_order_streamkits_streams(device, gate):
     native, stream = device.create_stream(), sk.new_stream(nonblocking=True)
     control = sk.new_stream(nonblocking=True)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from support.emulated.processes import run
 from support.libraries import need
+
+SWITCH = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
+BINDINGS = tuple(map(int, version("cuda-bindings").split(".")[:3]))
+TAKES_ANY_TEXT = BINDINGS < (12, 9, 7) or (13,) <= BINDINGS < (13, 3)  # "0" too: their issue 2076
 
 RAISED = """
 def raised(call):
@@ -86,7 +92,7 @@ print(mine.id == int(driver.cuStreamGetId(2)[1]) == int(driver.cuStreamGetId(0)[
     per_thread = run(
         "from cuda.bindings import driver; driver.cuInit(0);"
         "driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])" + program,
-        CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1",
+        **{SWITCH: "1"},
     )
     assert per_thread == ["True", "True"]
 
@@ -99,7 +105,7 @@ NULL_STREAMS = {
 
 
 @pytest.mark.parametrize("library", NULL_STREAMS)
-@pytest.mark.parametrize("switch", ["0", "1"])
+@pytest.mark.parametrize("switch", ["", "0", "1"])
 def test_a_null_stream_is_the_queue_on_which_its_library_works(library, switch):
     """The truth is the id that the driver gives through the bindings, which the library uses."""
     need(library.partition(".")[0])
@@ -115,6 +121,39 @@ print(sk.wrap(null).id == used)
 print(sk.wrap(null) == sk.per_thread_stream(), sk.wrap(null) == sk.default_stream())
 print(sk.wrap(null).handle)
 """
-    found = run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM=switch)
-    expected = ["True", "False", "2"] if switch == "1" else ["False", "True", "0"]
-    assert found == ["True", *expected]
+    found = run(program, **({SWITCH: switch} if switch else {}))
+    on = switch == "1" or (switch == "0" and TAKES_ANY_TEXT)
+    assert found == ["True", *(["True", "False", "2"] if on else ["False", "True", "0"])]
+
+
+@pytest.mark.parametrize("captured", ["blocking", "per-thread"])
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_null_stream_first_met_beside_a_capture(captured, switch):
+    """What a 0 means is asked for once, and must not end a capture by it."""
+    program = f"""
+from cuda.bindings import driver
+import streamkit as sk
+
+legacy = sk.default_stream(0)
+driver.cuCtxSetCurrent(legacy.context)
+origin = {{"blocking": sk.new_stream(), "per-thread": sk.per_thread_stream(0)}}[{captured!r}]
+driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(1))
+null = sk.wrap(driver.CUstream(0), device=0)
+code, status = driver.cuStreamIsCapturing(origin.handle)
+print(int(code), int(status))
+code, graph = driver.cuStreamEndCapture(origin.handle)
+print(int(code), null == legacy)
+"""
+    on = switch == "1" or TAKES_ANY_TEXT
+    assert run(program, **{SWITCH: switch}) == ["0", "1", "0", str(not on)]
+
+
+def test_what_a_null_stream_is_takes_no_other_device():
+    program = """
+from cuda.bindings import driver
+import streamkit as sk
+
+null = sk.wrap(driver.CUstream(0), device=1)
+print(null.device, int(driver.cuDevicePrimaryCtxGetState(0)[2]))
+"""
+    assert run(program) == ["cuda:1", "0"]

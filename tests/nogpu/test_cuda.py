@@ -35,10 +35,6 @@ def read(obj):
 )
 def test_a_stream_from_a_handle(handle, owned):
     stream = core.Stream.from_handle(handle)
-    if handle == 0 and not hasattr(stream, "is_closed"):  # before 1.2, closed ones look the same
-        with pytest.raises(sk.StreamClosedError, match=r"cuda\.core before 1\.2"):
-            read(stream)
-        return
     assert read(stream) == (handle, None, owned, "cuda.core")
 
 
@@ -65,14 +61,6 @@ def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
     stream.close()
     with pytest.raises(sk.StreamClosedError, match=r"cuda\.core"):
         sk.wrap(stream)
-
-
-def test_handle_0_is_refused_where_a_closed_stream_looks_the_same(monkeypatch):
-    from streamkit.backends._cuda_core import adapter  # as if cuda.core were older than 1.2
-
-    monkeypatch.setattr(adapter, "_TELLS_CLOSED", False)
-    with pytest.raises(sk.StreamClosedError, match=r"cuda\.core before 1\.2"):
-        sk.wrap(core.Stream.from_handle(0))
 
 
 @pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])

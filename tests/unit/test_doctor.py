@@ -114,6 +114,17 @@ PLANTED = {
     "CUDA Python's switch": ({}, {CUDA_SWITCH: "1"}, [SWITCHES]),
     "all switches, beside torch": ({}, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"}, [SWITCHES]),
     "switches that are off": ({}, {CUDA_SWITCH: "0", CUPY_SWITCH: "0", NUMBA_SWITCH: "0"}, []),
+    "an old CUDA Python, which takes 0 for yes": (
+        {"cuda_bindings": "13.2.0"},
+        {CUDA_SWITCH: "0"},
+        [SWITCHES],
+    ),
+    "an old CUDA Python, which takes any word for yes": (
+        {"cuda_bindings": "13.2.0"},
+        {CUDA_SWITCH: "no"},
+        [SWITCHES],
+    ),
+    "an old CUDA Python, and no word": ({"cuda_bindings": "13.2.0"}, {CUDA_SWITCH: ""}, []),
     "a switch without effect": ({}, {NUMBA_SWITCH: "1"}, [("per-thread-switches", "numba")]),
     "a switch that is no number": ({}, {CUPY_SWITCH: "yes"}, [SWITCHES]),
     "blocking launches": ({}, {"CUDA_LAUNCH_BLOCKING": "1"}, [("launch-blocking", None)]),

@@ -15,4 +15,5 @@ LIBRARY = Library(
     oldest=(12, 9, 3),
     cuda=r"==(\d+(?:\.\d+)?)",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
+    numeric_switch={12: (12, 9, 7), 13: (13, 3)},
 )

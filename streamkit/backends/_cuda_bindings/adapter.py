@@ -7,7 +7,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from streamkit._base import messages
-from streamkit._cuda import loader
+from streamkit._base.queue import queue_of_bindings
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.bindings"
@@ -20,7 +20,7 @@ def extract(obj: Any) -> Queue:
     """Read a ``CUstream`` (``cudaStream_t`` is one)."""
     if not isinstance(obj, driver.CUstream):
         raise messages.not_a_stream(obj)
-    return Queue(int(obj) or loader.null_stream())
+    return queue_of_bindings(int(obj))
 
 
 def borrow(queue: Queue) -> Any:

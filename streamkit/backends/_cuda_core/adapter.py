@@ -7,10 +7,9 @@ from typing import Any
 import cuda.core
 
 from streamkit._base import messages
-from streamkit._base.queue import PER_THREAD
-from streamkit._cuda import events, loader
+from streamkit._base.queue import queue_of_bindings
+from streamkit._cuda import events
 from streamkit.backends._protocol import Source
-from streamkit.errors import StreamClosedError
 from streamkit.protocols import Queue, Traits
 
 name = "cuda.core"
@@ -22,7 +21,7 @@ traits = Traits(
 )
 
 _TELLS_CLOSED = hasattr(cuda.core.Stream, "is_closed")
-"""Whether a closed stream raises. Before 1.2 it reads as handle 0, like the default stream."""
+"""Whether a closed stream raises. Before 1.2 it reads as handle 0, like one made of 0."""
 
 
 def extract(obj: Any) -> Queue:
@@ -31,15 +30,24 @@ def extract(obj: Any) -> Queue:
         raise messages.not_a_stream(obj)
     try:
         _, handle = obj.__cuda_stream__()
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError) as error:  # the first by a closed builder, before 1.1
         raise messages.closed(obj) from error
-    if not handle and not _TELLS_CLOSED:
-        raise StreamClosedError(
-            f"{messages.describe(obj)} is closed or was made of handle 0: cuda.core before 1.2 "
-            "does not tell which. Take cuda.core.LEGACY_DEFAULT_STREAM, or a newer cuda.core."
-        )
-    handle = handle % 2**64 or loader.null_stream()  # it reads the handle as signed
-    return Queue(handle, None, None if handle <= PER_THREAD else obj)
+    if not handle and not _TELLS_CLOSED and _has_let_go(obj):
+        raise messages.closed(obj)
+    return queue_of_bindings(handle % 2**64, obj)  # it reads the handle as signed
+
+
+def _has_let_go(obj: Any) -> bool:
+    """Whether a stream of cuda.core before 1.2 is closed.
+
+    Its first field, as the ``_stream.pxd`` that comes with it says, is a shared pointer of C++ to
+    the handle. It is null once the stream is closed, and only then.
+    """
+    import ctypes  # noqa: PLC0415 - slow to import, and seldom needed
+
+    stream = obj if isinstance(obj, cuda.core.Stream) else obj.stream
+    first_field = id(stream) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)  # Cython's
+    return ctypes.c_void_p.from_address(first_field).value is None
 
 
 def borrow(queue: Queue) -> Any:

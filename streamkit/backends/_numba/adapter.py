@@ -9,8 +9,7 @@ import numpy as np
 from numba.cuda.cudadrv import devicearray, driver
 
 from streamkit._base import messages
-from streamkit._base.queue import PER_THREAD
-from streamkit._cuda import loader
+from streamkit._base.queue import queue_of_bindings
 from streamkit.protocols import Queue, Traits
 
 name = "numba"
@@ -25,10 +24,7 @@ def extract(obj: Any) -> Queue:
     """Read a numba-cuda stream, whose handle is an object of cuda.bindings."""
     if not isinstance(obj, driver.Stream):
         raise messages.not_a_stream(obj)
-    handle = int(obj.handle) or loader.null_stream()
-    if handle <= PER_THREAD:
-        return Queue(handle)
-    return Queue(handle, None, obj, dies_with_owner=not obj.external)
+    return queue_of_bindings(int(obj.handle), obj, dies_with_owner=not obj.external)
 
 
 def borrow(queue: Queue) -> Any:
