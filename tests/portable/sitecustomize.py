@@ -1,7 +1,7 @@
 """Takes from each Python that starts what only POSIX or Linux has.
 
 With this folder on PYTHONPATH the unit tier runs as on a laptop without either: the lane
-``unit-portable``. What pytest, subprocess, shutil and the mutations need stays, and so does the
+``unit-portable``. What pytest, subprocess, shutil, asyncio and the mutations need stays. So does the
 C++ runtime, with which audits of CUDA streams, which are for Linux, read the names of kernels.
 """
 
@@ -18,7 +18,7 @@ ABSENT = {
         "getloadavg", "getpgid", "getpgrp", "getpriority", "getsid", "memfd_create",
         "mkfifo", "nice", "openpty", "pidfd_open", "posix_fallocate", "posix_spawn", "pread",
         "pwrite", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "sched_yield",
-        "setpgid", "setsid", "sysconf", "wait", "wait3", "wait4",
+        "setpgid", "setsid", "wait", "wait3", "wait4",
     ),
     signal: (
         "SIGALRM", "SIGBUS", "SIGCHLD", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGSTOP",
