@@ -165,8 +165,12 @@ def is_done_core(event: Any) -> bool:
 
 
 def core_error(call: str, error: Exception) -> Exception:
-    """Return DriverError for an error that begins with CUDA's name for it, else the error."""
+    """Return DriverError for an error of the driver, which has CUDA's name for it, else the error.
+
+    Only of a context that it could not get, cuda.core does not say why before 1.2.
+    """
     found = re.search(r"CUDA_ERROR_\w+", str(error))
-    if found is None:
+    if found is None and "NULL context" not in str(error):
         return error
-    return errors.DriverError(call, found[0], int(getattr(loader.cu.CUresult, found[0])))
+    name = "CUDA_ERROR_UNKNOWN" if found is None else found[0]
+    return errors.DriverError(call, name, int(getattr(loader.cu.CUresult, name)))

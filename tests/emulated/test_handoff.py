@@ -18,7 +18,7 @@ from streamkit._queues import keepalive  # what is kept must not grow
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
 from support.interrupts import interrupted
 from support.keepalive import stays_until
-from support.libraries import need
+from support.libraries import need, version_of
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -630,8 +630,12 @@ def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_calls_nothing(m
             gc.collect()
             code = 2 * memory.freed.is_set() + 4 * bool(emulator.all_calls()) + 8 * bool(said)
         os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert capfd.readouterr().err == ""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = capfd.readouterr().err
+    if make is warp_array and version_of("warp-lang") < (1, 15):
+        assert code in (0, 8)  # at the end of any array it makes a context current, or complains
+    else:
+        assert (code, said) == (0, "")
     lent.clear()
     target.sync()
     gc.collect()

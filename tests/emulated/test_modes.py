@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import pytest
 
 from support.emulated.processes import run
-from support.libraries import need
+from support.libraries import any_text_is_yes, need
 
 SWITCH = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
-BINDINGS = tuple(map(int, version("cuda-bindings").split(".")[:3]))
-TAKES_ANY_TEXT = BINDINGS < (12, 9, 7) or (13,) <= BINDINGS < (13, 3)  # "0" too: their issue 2076
 
 RAISED = """
 def raised(call):
@@ -122,7 +118,7 @@ print(sk.wrap(null) == sk.per_thread_stream(), sk.wrap(null) == sk.default_strea
 print(sk.wrap(null).handle)
 """
     found = run(program, **({SWITCH: switch} if switch else {}))
-    on = switch == "1" or (switch == "0" and TAKES_ANY_TEXT)
+    on = switch == "1" or (switch == "0" and any_text_is_yes())
     assert found == ["True", *(["True", "False", "2"] if on else ["False", "True", "0"])]
 
 
@@ -144,7 +140,7 @@ print(int(code), int(status))
 code, graph = driver.cuStreamEndCapture(origin.handle)
 print(int(code), null == legacy)
 """
-    on = switch == "1" or TAKES_ANY_TEXT
+    on = switch == "1" or any_text_is_yes()
     assert run(program, **{SWITCH: switch}) == ["0", "1", "0", str(not on)]
 
 

@@ -10,6 +10,7 @@ import emulator
 import streamkit as sk
 from support.emulated.toys import FAILS, FORGETS, INTERRUPTED, REFUSES, TRACKS, program
 from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
+from support.libraries import version_of
 
 __all__ = ["program"]  # the fixture
 
@@ -592,12 +593,13 @@ def test_the_device_is_switched_once_and_once_back(warp):
     with there, there:
         pass
     asked = emulator.all_calls()
-    assert asked["cuCtxSetCurrent"] == 2
+    more = version_of("warp-lang") < (1, 19)  # its public functions may set the device too
+    assert asked["cuCtxSetCurrent"] == 2 + more
     assert not {name for name in asked if "CtxPush" in name or "PrimaryCtx" in name}
     emulator.reset_calls()
     with here, here:
         pass
-    assert not emulator.calls("cuCtxSetCurrent")
+    assert emulator.calls("cuCtxSetCurrent") == more
 
 
 @pytest.mark.parametrize("again", [lambda stream: stream, sk.use])

@@ -23,7 +23,7 @@ import streamkit as sk
 from streamkit._cuda import events  # its calls are made to fail
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.interrupts import interrupted
-from support.libraries import need
+from support.libraries import need, version_of
 from support.queues import eventually
 
 pytestmark = pytest.mark.usefixtures("handles", "memory")
@@ -536,7 +536,9 @@ def test_warps_scan_is_such_a_function(warp, array):
     numbers, sums = array(), array()
     with sk.new_stream(nonblocking=True):
         emulator.reset_calls()
-        with pytest.raises(RuntimeError, match="scan_device"):  # CUB has no kernels here
+        no_kernels = pytest.raises(RuntimeError, match="scan_device")  # of CUB, here
+        before = version_of("warp-lang") < (1, 18)  # it did not tell what failed
+        with contextlib.nullcontext() if before else no_kernels:
             warp.utils.array_scan(numbers, sums)
         assert emulator.calls("cuDeviceSetMemPool") == 2
 
@@ -701,9 +703,9 @@ def test_what_replaces_its_memory_waits_first_and_what_begins_a_capture(memory, 
     assert names >= {
         "wp_free_device_async", "wp_mesh_destroy_device", "wp_hash_grid_update_device",
         "wp_radix_sort_pairs_int_device", "wp_array_sum_float_device", "wp_bsr_transpose_device",
-        "wp_mesh_refit_device", "wp_mesh_create_device", "wp_volume_rebuild_from_tiles_device",
-        "wp_cuda_graph_begin_capture",
+        "wp_mesh_refit_device", "wp_mesh_create_device", "wp_cuda_graph_begin_capture",
     }  # fmt: skip
+    assert ("wp_volume_rebuild_from_tiles_device" in names) is (version_of("warp-lang") >= (1, 16))
     assert not names & {"wp_memset_device", "wp_alloc_device_async", "wp_cuda_launch_kernel"}
     stream = sk.new_stream(nonblocking=True)
     stream.to("warp")
@@ -967,10 +969,10 @@ def test_a_scope_is_left_though_its_warning_is_made_an_error(warp):
 def test_blocking_queues_and_managed_memory_are_not_warned_of(warp):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for stream, allocator in [
-            (sk.new_stream(), Own()),
-            (sk.new_stream(nonblocking=True), warp.CudaManagedAllocator()),
-        ]:
+        cases = [(sk.new_stream(), Own())]
+        if version_of("warp-lang") >= (1, 15):  # the first with managed memory
+            cases += [(sk.new_stream(nonblocking=True), warp.CudaManagedAllocator())]
+        for stream, allocator in cases:
             warp.set_device_allocator("cuda:0", allocator)
             try:
                 with stream:

@@ -1,7 +1,7 @@
 """Takes from each Python that starts what only POSIX or Linux has.
 
 With this folder on PYTHONPATH the unit tier runs as on a laptop without either: the lane
-``unit-portable``. What pytest, subprocess, shutil, asyncio and the mutations need stays. So does the
+``unit-portable``. What pytest, subprocess, shutil, asyncio and the mutations need stays, and the
 C++ runtime, with which audits of CUDA streams, which are for Linux, read the names of kernels.
 """
 

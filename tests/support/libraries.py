@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
+import re
+import sys
 import warnings
 from typing import Any
 
@@ -64,6 +67,22 @@ def need(*libraries: str) -> Any:
         warnings.simplefilter("ignore")
         modules = tuple(importlib.import_module(LIBRARIES[name][0]) for name in libraries)
     return modules[0] if len(modules) == 1 else modules
+
+
+@functools.cache
+def version_of(distribution: str) -> tuple[int, ...]:
+    """The numbers of the installed version; beyond all others if it is not installed."""
+    try:
+        text = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return (sys.maxsize,)
+    return tuple(int(part) for part in re.match(r"[\d.]*\d", text)[0].split("."))
+
+
+def any_text_is_yes() -> bool:
+    """Whether cuda-bindings take any text of their per-thread switch for yes, "0" too (#2076)."""
+    version = version_of("cuda-bindings")
+    return version < (12, 9, 7) or (13,) <= version < (13, 3)
 
 
 @functools.cache
