@@ -135,11 +135,13 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """
 
     @abstractmethod
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
-        The GIL is released, Ctrl-C ends the wait, and a long one uses no processor. TimeoutError
-        names the stream; its work goes on.
+        The GIL is released, and Ctrl-C ends the wait. A wait longer than a millisecond leaves the
+        processor to others; on a GPU it ends late by up to a hundredth of its length. With ``spin``
+        it ends as soon as it can and takes a whole core until then, as torch's ``synchronize``.
+        TimeoutError names the stream; its work goes on.
         """
 
     @abstractmethod
@@ -203,11 +205,11 @@ class Event(Protocol, metaclass=StaticProtocol):
         """Whether the last recorded point was reached; True if it was never recorded."""
 
     @abstractmethod
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
         If it is recorded again meanwhile, the wait is for that. Raises if work before the point
-        failed, as ``done`` does. TimeoutError names the event.
+        failed, as ``done`` does. ``spin`` is as a stream's. TimeoutError names the event.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Events, and functions that the driver calls: how it tells that a stream has come to a point.
+"""Events: how the driver tells that a stream has come to a point.
 
 The functions on handles call the driver through its bindings. Those named after cuda.core take its
 objects instead, which record and wait at half that cost, and so serve what runs in inner loops.
@@ -9,16 +9,13 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TIMING, _NO_TIMING = 0, 2
 _EXTERNAL = 1
@@ -67,22 +64,6 @@ def query(event: int) -> bool:
 def elapsed_ms(start: int, end: int) -> float:
     """Return the milliseconds between two reached events made with timing."""
     return float(ask("cuEventElapsedTime", start, end))
-
-
-def call_host(stream: int, function: int, argument: int) -> None:
-    """Call a C function, which must not be Python, when the stream gets there without an error."""
-    code = _launch_host()(stream, function, argument)
-    if code:
-        raise driver.error("cuLaunchHostFunc", loader.cu.CUresult(code))
-
-
-@functools.cache
-def _launch_host() -> Callable[[int, int, int], int]:
-    # not the bindings' function: some of them (13.3) take the GIL in the driver's thread
-    import ctypes  # noqa: PLC0415 - slow to import, and needed by waits only
-
-    address, _ = ask("cuGetProcAddress", b"cuLaunchHostFunc", 10000, 0)
-    return ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(address)  # releases the GIL
 
 
 # -- on cuda.core's objects -------------------------------------------------------------------

@@ -71,7 +71,7 @@ class HostEvent(Event, metaclass=Concrete):
         mark.raise_error()
         return done
 
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until the last recorded point was reached, at most ``timeout`` seconds.
 
         Raises the first error of the functions before it, each time; the stream's own ``sync``
@@ -81,7 +81,7 @@ class HostEvent(Event, metaclass=Concrete):
         if timeout is not None:
             arguments.check_timeout(timeout, self)
         with trace.note(self._source(), "synchronisation", "event sync"):
-            if mark is not None and not mark.wait(timeout) and timeout is not None:
+            if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)
         if mark is not None:
             mark.raise_error()

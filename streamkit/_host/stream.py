@@ -264,7 +264,7 @@ class HostStream(Stream, metaclass=Concrete):
             self._work.raise_error()
         return done
 
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
         Raises the first error of a submitted function, as every wait does that began before this
@@ -275,7 +275,7 @@ class HostStream(Stream, metaclass=Concrete):
             arguments.check_timeout(timeout, self)
         with trace.note(self, "synchronisation", "sync"):
             mark = self._mark()
-            if mark is not None and not mark.wait(timeout) and timeout is not None:
+            if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)
         keepalive.drain()
         self._work.raise_error(mark)

@@ -110,7 +110,9 @@ _blocked: dict[int, _Blocked] = {}
 _circles = new_lock()
 
 
-def _wait(event: threading.Event, queue: WorkQueue, timeout: float | None = None) -> bool:
+def _wait(
+    event: threading.Event, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
+) -> bool:
     """Block until the queue sets the event, for this thread; False after ``timeout`` seconds."""
     thread = threading.get_ident()
     blocked = _Blocked(event, queue, timeout, _blocked.get(thread))
@@ -118,7 +120,10 @@ def _wait(event: threading.Event, queue: WorkQueue, timeout: float | None = None
         with _circles:
             _blocked[thread] = blocked
             _open_circle(thread)
-        reached = event.wait(None if timeout is None else min(timeout, _LONGEST))
+        if spin:
+            reached = waits.ask(event.is_set, timeout)
+        else:
+            reached = event.wait(None if timeout is None else min(timeout, _LONGEST))
     finally:
         try:
             _unblock(thread, blocked)
@@ -256,7 +261,7 @@ class Mark:
             _engine.polled()
         return self.is_reached
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, *, spin: bool = False) -> bool:
         """Block until it is reached; False after ``timeout`` seconds."""
         queue = self._queue
         if self.is_reached or queue is None:
@@ -266,7 +271,7 @@ class Mark:
         event = threading.Event()
         forget = self.tell(event.set)
         try:
-            return _wait(event, queue, timeout)
+            return _wait(event, queue, timeout, spin=spin)
         finally:
             forget()
 

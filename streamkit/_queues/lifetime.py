@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _never_destroyed: list[Any] = []
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
+_MOST_SPARE = 64
+# by context; the handles alone, for the collector ends an event although the end of another object
+# in the same garbage keeps it
+_spare_events: defaultdict[int, deque[int]] = defaultdict(deque)
 
 
 class OwnedQueue(QueueRecord):
@@ -107,8 +111,29 @@ class OwnedEvent:
 
 
 class PointEvent(OwnedEvent):
-    """An event that is recorded once, without cuda.core, whose import would be part of a wait."""
+    """An event for waits, without cuda.core, whose import would be part of the first one."""
+
+    _spare: deque[int] | None = None
 
     def __init__(self, context: int) -> None:
         self.core, self.serves = None, 0
-        self.handle = events.create(context, timing=False)
+        try:
+            self.handle = _spare_events[context].pop()
+        except IndexError:
+            self.handle = events.create(context, timing=False)
+
+    def use_again(self, context: int) -> None:
+        """Let another one have the handle at the end: it is no capture's, and nobody asks it then.
+
+        Its point may not be reached yet. An event dies with a context that may come to an end.
+        """
+        if context in driver.device_of:
+            self._spare = _spare_events[context]
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():
+            return
+        if self._spare is not None and len(self._spare) < _MOST_SPARE:
+            self._spare.append(self.handle)
+        else:
+            super().__del__()

@@ -15,6 +15,7 @@ from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, identity, ordering, registry
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._waiting import waits
+from streamkit._waiting.points import Point
 from streamkit.protocols import Event, Events
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import QueueRecord
     from streamkit._queues.registry import EventLibrary
-    from streamkit._waiting.waits import Drop, Tell
     from streamkit.protocols import EventLike, Stream
 
 
@@ -106,23 +106,22 @@ class CudaEvent(Event, metaclass=Concrete):
         self._refuse_in_capture()
         return not handle or events.is_done(handle)
 
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until the last recorded point was reached. See ``Event``."""
         if timeout is not None:
             arguments.check_timeout(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
-            waits.block(self._is_reached, self._watch, self, timeout)
+            waits.block(self._is_reached, self._mark, self, timeout, spin=spin)
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until the last recorded point was reached. See ``Event``."""
-        return waits.awaited(self._is_reached, self._watch)
+        return waits.awaited(self._is_reached, self._mark)
 
     def _is_reached(self) -> bool:
         return self.done
 
-    def _watch(self, tell: Tell) -> Drop | None:
-        keeps = self._owned or self._native  # ``close`` does not end the wait
-        return waits.watch_event(self.handle, keeps, None, self._device, tell)
+    def _mark(self) -> Point:
+        return Point(self.handle, self._held(), None)  # ``close`` does not end the wait
 
     def _refuse_in_capture(self) -> None:
         if active_captures.one_goes_on_here():

@@ -18,7 +18,7 @@ from streamkit._queues import identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes.scope import Scoped
 from streamkit._streams.event import CudaEvent, find_event, not_an_event
-from streamkit._waiting import waits
+from streamkit._waiting import points, waits
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._waiting.waits import Drop, Tell
+    from streamkit._waiting.points import Point
     from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike
 
     P = ParamSpec("P")
@@ -220,27 +220,25 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             keepalive.drain()
         return done
 
-    def sync(self, timeout: float | None = None) -> None:
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until all work submitted so far has run; CaptureError if a capture forbids it."""
         if timeout is not None:
             arguments.check_timeout(timeout, self)
-        done, watch = self._done_and_watch("a sync")
+        done, mark = self._done_and_mark("a sync")
         with trace.note(self, "synchronisation", "sync"):
-            waits.block(done, watch, self, timeout)
+            waits.block(done, mark, self, timeout, spin=spin)
         keepalive.drain()
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until all work submitted so far has run. See ``Stream``."""
-        return waits.awaited(*self._done_and_watch("an await"))
+        return waits.awaited(*self._done_and_mark("an await"))
 
-    def _done_and_watch(
-        self, operation: str
-    ) -> tuple[Callable[[], bool], Callable[[Tell], Drop | None]]:
-        """Return what asks whether the work so far is done, and what has it told."""
+    def _done_and_mark(self, operation: str) -> tuple[Callable[[], bool], Callable[[], Point]]:
+        """Return what asks whether the queue is idle, and what marks its present end."""
         queue = self._live()
         check = functools.partial(ordering.check_capture, queue, self, operation)
-        watch = functools.partial(waits.watch_queue, queue, check)
-        return functools.partial(self._is_done, operation), watch
+        mark = functools.partial(points.mark, queue, check)
+        return functools.partial(self._is_done, operation), mark
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn`` called when all work submitted so far has run; return its future.

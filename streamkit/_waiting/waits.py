@@ -1,21 +1,22 @@
 """Waiting for CUDA queues and events: blocking, in a coroutine, or by a function to call then.
 
-A blocking wait begins with a short look, for most waits are short. A longer one leaves the
-processor to others: the driver wakes the dispatcher's thread.
+A wait begins with a short look, for most waits are short. A longer one leaves the processor to
+others and asks again after naps, which grow with the wait. On an H200 that was less late than what
+the driver offers for it: events with CU_EVENT_BLOCKING_SYNC and host functions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import threading
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
 from streamkit._cuda import driver
-from streamkit._queues import identity, keepalive, ordering
-from streamkit._queues.lifetime import PointEvent
+from streamkit._queues import identity, keepalive
+from streamkit._waiting import points
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,38 +24,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._waiting.points import Point, Tell
 
-    Tell = Callable[[Exception | None], object]
     Drop = Callable[[], object]
 
-LOOK = 500e-6  # seconds of asking before the processor is left to others: about what that costs
-_NAP = 1e-3
-
-
-# -- what is waited for -----------------------------------------------------------------------
-
-
-def watch_queue(queue: QueueRecord, check: Callable[[], object], tell: Tell) -> Drop | None:
-    """Mark the queue's present end and have ``tell`` called there, by the dispatcher.
-
-    Returns what cancels that; None if there can be no dispatcher, so ``tell`` is never called.
-    ``check`` raises while the queue captures.
-    """
-    event = PointEvent(queue.context)
-    with ordering.on(queue):
-        ordering.record(event.handle, queue)
-        check()  # a capture may have begun since the last time, and has the event then
-    return watch_event(event.handle, event, queue.first_record(), queue.device, tell)
-
-
-def watch_event(
-    event: int, keeps: object, queue: QueueRecord | None, device: int, tell: Tell
-) -> Drop | None:
-    """Have ``tell`` called when the event's last record is reached; return as ``watch_queue``."""
-    from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
-
-    point = dispatcher.Point(event, keeps, queue, device, tell)
-    return point.drop if dispatcher.watch(point) else None
+LOOK = 1.2e-3  # seconds of asking all the time: a wait of a millisecond is as prompt as a spin
+_AGES = 128  # a nap is this part of the wait, which so ends late by less than a hundredth
+_SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
 
 
 # -- a thread that waits ----------------------------------------------------------------------
@@ -62,70 +38,53 @@ def watch_event(
 
 def block(
     done: Callable[[], bool],
-    watch: Callable[[Tell], Drop | None],
+    mark: Callable[[], Point],
     what: object,
     timeout: float | None,
+    *,
+    spin: bool,
 ) -> None:
-    """Block, without the GIL, until ``done()`` or until ``watch`` tells; else TimeoutError."""
-    now = time.monotonic()
-    end = None if timeout is None else now + min(timeout, threading.TIMEOUT_MAX)
-    limit = now + LOOK
-    if _ask(done, limit if end is None else min(limit, end)):
-        return
-    told = _Told()
-    drop = watch(told)
-    if drop is None:
-        reached = _ask(done, end, _NAP)
-    else:
-        try:
-            reached = told.wait(end)
-        finally:
-            drop()
-    if not reached and timeout is not None:
+    """Block until ``done()``, or until what ``mark`` gives is reached; else TimeoutError.
+
+    Work that is given later, maybe without end, is not waited for.
+    """
+    look = math.inf if spin else LOOK
+    if not done() and not ask(mark().is_reached, timeout, look) and timeout is not None:
         messages.raise_timeout(what, timeout)
 
 
-def _ask(done: Callable[[], bool], end: float | None, pause: float = 0) -> bool:
-    """Ask ``done()`` until it is true; False at the end."""
+def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf) -> bool:
+    """Ask ``done()`` until it is true, False after ``timeout`` seconds; with naps after the look.
+
+    The GIL is free between two questions, and a signal's handler is called.
+    """
+    began = time.monotonic()
+    end = math.inf if timeout is None else began + timeout
     while not done():
-        if end is not None and time.monotonic() >= end:
+        now = time.monotonic()
+        if now >= end:
             return False
-        if pause:
-            time.sleep(pause)
+        age = now - began
+        nap = 0 if age < look else min(max(age / _AGES, _SHORTEST), _LONGEST)
+        time.sleep(min(nap, end - now))
     return True
-
-
-class _Told:
-    """What the dispatcher calls, and a thread waits for."""
-
-    def __init__(self) -> None:
-        self._error: Exception | None = None
-        self._lock = threading.Lock()  # a wait for it lets signals through, and Ctrl-C with them
-        self._lock.acquire()
-
-    def __call__(self, error: Exception | None) -> None:
-        self._error = error
-        self._lock.release()
-
-    def wait(self, end: float | None) -> bool:
-        """Return whether it was called in time; raise the error it was called with."""
-        left = -1 if end is None else min(max(0, end - time.monotonic()), threading.TIMEOUT_MAX)
-        if not self._lock.acquire(timeout=left):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
 
 
 # -- a coroutine, and a function to call ------------------------------------------------------
 
 
-def awaited(
-    done: Callable[[], bool], watch: Callable[[Tell], Drop | None]
-) -> Generator[Any, Any, None]:
-    """Suspend the task until ``watch`` tells; not at all if ``done()``."""
+def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[Any, Any, None]:
+    """Suspend the task until what ``mark`` gives is reached; not at all if ``done()``."""
     if not done():
-        yield from told(watch)
+        import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+        asyncio.get_running_loop()  # RuntimeError if there is none
+        point, end = mark(), time.monotonic() + LOOK
+        while not point.is_reached():
+            if time.monotonic() >= end:
+                yield from told(functools.partial(_watch, point))
+                break
+            yield  # the loop calls and reads whatever is ready, and comes back
     keepalive.drain()
 
 
@@ -160,6 +119,16 @@ def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> N
         future.set_result(error)  # not set_exception, which logs an error that is never asked for
 
 
+def _watch(point: Point, tell: Tell) -> Drop | None:
+    """Have ``tell`` called when the point is reached; return what cancels that, None if nobody can.
+
+    The dispatcher calls it.
+    """
+    from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
+
+    return point.drop if dispatcher.watch(point, tell) else None
+
+
 def then(
     queue: QueueRecord,
     check: Callable[[], object],
@@ -176,7 +145,7 @@ def then(
     call = callbacks.Call(function, what, functools.partial(_on_queue, queue))
     try:
         callbacks.reserve(call)
-        drop = watch_queue(queue, check, functools.partial(calls.add, call))
+        drop = _watch(points.mark(queue, check), functools.partial(calls.add, call))
     except BaseException:
         call.drop()
         raise

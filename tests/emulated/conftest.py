@@ -151,14 +151,6 @@ def warp_state(warp):
 
 
 @pytest.fixture
-def side_streams():
-    """The streams that StreamKit makes for itself are there, so that others can be counted."""
-    from support.emulated.waits import have_side_streams
-
-    have_side_streams()
-
-
-@pytest.fixture
 def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk
@@ -174,4 +166,4 @@ def held(gate):
     emulator.break_down(0)
     gate.open()
     found = dispatcher._dispatcher
-    assert found is None or eventually(lambda: not found._tracks and not found._new)
+    assert found is None or eventually(lambda: not found._tracks and found.new.empty())

@@ -156,10 +156,11 @@ def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
 
 
 def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
-    context, s, own = current_context(), sk.new_stream(), make_stream()
-    monkeypatch.setattr(driver_module, "private_streams", [(context, own)])
+    monkeypatch.setattr(driver_module, "private_streams", [])
+    context, s = current_context(), sk.new_stream()
+    own = driver_module.create_private_stream(0, nonblocking=True, priority=0)
     with sk.audit() as report:
-        cupti.ran("wake-up", context, own)
+        cupti.ran("set-up", context, own)
         cupti.ran("a", context, s.handle)
     assert [one.name for one in report.work] == ["a"]
     assert [queue.id for queue in report.queues] == [s.id]

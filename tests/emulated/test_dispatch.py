@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
-import itertools
 import threading
-import time
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,19 +15,11 @@ import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its calls are made to fail
 from streamkit._cuda import events  # its calls are made to fail
-from streamkit._waiting import callbacks, dispatcher, side_streams, waits  # its lists, limits
-from streamkit._waiting.side_streams import Semaphore, SideStreams  # tried without a dispatcher
-from support.emulated.waits import (
-    Later,
-    a_stream,
-    an_event,
-    is_armed,
-    is_idle,
-    sleeps,
-    wait_for,
-    warm_up,
-)
-from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from streamkit._queues import lifetime  # its events wait to be used again
+from streamkit._waiting import callbacks, dispatcher, points, waits  # their lists and limits
+from support.emulated.state_snapshot import drop_spare_events
+from support.emulated.waits import is_idle, wait_for, warm_up
+from support.gpu.raw import check, destroy_stream, driver, make_stream
 from support.queues import LONG, eventually, within
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -62,7 +53,7 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
 
 
 def test_an_error_on_the_device_reaches_every_waiter(held, gate):
-    """And each has one of its own. Nothing is posted after an error: only asking tells."""
+    """And each has one of its own."""
     streams = [held() for _ in range(8)]
     marks = [stream.record() for stream in streams]
     outcomes, threads = [], []
@@ -109,12 +100,20 @@ WAYS = {
 }
 CALLERS = {  # what the caller itself calls
     "await": (
-        "cuStreamIsCapturing", "cuStreamQuery", "cuThreadExchangeStreamCaptureMode", "cuEventRecord"
+        "cuStreamIsCapturing", "cuStreamQuery", "cuThreadExchangeStreamCaptureMode",
+        "cuEventRecord", "cuEventQuery",
     ),
     "then": ("cuStreamIsCapturing", "cuEventRecord"),
-    "sync": ("cuStreamIsCapturing", "cuStreamQuery", "cuEventRecord"),
+    "sync": ("cuStreamIsCapturing", "cuStreamQuery", "cuEventRecord", "cuEventQuery"),
     "sync of an event": ("cuEventQuery",),
 }  # fmt: skip
+
+
+def events_alive():
+    """But for those that wait to be used again."""
+    gc.collect()
+    drop_spare_events()
+    return emulator.live("events")
 
 
 @pytest.mark.parametrize(("way", "call"), [(way, call) for way in WAYS for call in CALLERS[way]])
@@ -123,77 +122,31 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
     warm_up()
     stream = held()
     stream.record()
-    gc.collect()
-    before = emulator.live("events")
+    before = events_alive()
     emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
     with pytest.raises(sk.DriverError, match="UNKNOWN") as caught:
         WAYS[way](stream)
     del caught
-    gc.collect()
     assert eventually(lambda: not callbacks._pending)  # those before it have just run
-    assert emulator.live("events") == before
+    assert events_alive() == before
     gate.open()
     WAYS[way](stream)
     assert stream.then(int).result(LONG) == 0
 
 
-DISPATCHERS = {  # what the dispatcher calls -> whether the waiter is told that it failed
-    "cuEventQuery": True,
-    "cuThreadExchangeStreamCaptureMode": True,
-    "cuStreamWaitEvent": False,
-    "cuLaunchHostFunc": False,
-}
-
-
-@pytest.mark.parametrize("call", DISPATCHERS)
+@pytest.mark.parametrize("call", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode"])
 def test_a_call_of_the_dispatcher_that_fails(held, gate, call):
-    """It is told to who waits, or the queue is asked by the clock; and the next wait is whole."""
+    """It is told to who waits; and the next wait is whole."""
     warm_up()
     stream, told = held(), []
     event, code = stream.record(), CODES.CUDA_ERROR_LAUNCH_FAILED
-    before = emulator.calls(call)
     emulator.fail(call, code)
-    within(lambda: _watch(event, told))
-    assert eventually(lambda: emulator.calls(call) > before)
-    if not DISPATCHERS[call]:
-        assert not told
-        gate.open()
+    point = points.Point(event.handle, event, None)
+    assert within(lambda: dispatcher.watch(point, told.append))
     assert eventually(lambda: told)
-    assert [error and error.name for error in told] == [code.name if DISPATCHERS[call] else None]
+    assert [error.name for error in told] == [code.name]
     gate.open()
     assert stream.then(int).result(LONG) == 0
-
-
-def _watch(event, told):
-    point = dispatcher.Point(event.handle, event, event, 0, told.append)
-    assert dispatcher.watch(point)
-
-
-@pytest.mark.parametrize(
-    "call", ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuStreamCreateWithPriority"]
-)
-def test_where_every_call_of_a_kind_fails_nobody_hangs(held, gate, monkeypatch, call):
-    real = getattr(driver_module.loader.cu, call)
-
-    answers = (None,) if "Create" in call else ()
-
-    def fail(*arguments):
-        if threading.current_thread().name == "streamkit-dispatcher":
-            return (CODES.CUDA_ERROR_OUT_OF_MEMORY, *answers)
-        return real(*arguments)
-
-    stream = held()
-    monkeypatch.setattr(driver_module.loader.cu, call, fail)
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
-    if call == "cuLaunchHostFunc":
-        monkeypatch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
-    future = stream.then(int)
-    if call == "cuEventQuery":
-        assert isinstance(future.exception(LONG), sk.DriverError)
-    else:
-        assert not future.done()
-        gate.open()
-        assert future.result(LONG) == 0
 
 
 def test_an_error_of_streamkits_own_in_the_dispatcher_hangs_nobody(held, monkeypatch):
@@ -258,18 +211,6 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
     WAYS[way](stream)
 
 
-def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate):
-    stream = held()
-    warm_up()
-    emulator.reset_calls()
-    future = stream.then(int)
-    assert eventually(is_armed)
-    calls = emulator.all_calls()
-    assert calls["cuEventRecord"] == calls["cuStreamWaitEvent"] == calls["cuLaunchHostFunc"] == 1
-    gate.open()
-    future.result(LONG)
-
-
 # -- without a dispatcher ---------------------------------------------------------------------
 
 
@@ -292,7 +233,7 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
 
 
 def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch):
-    """It must not wait for its own thread."""
+    """But not await: it would wait for its own thread."""
     monkeypatch.setattr(waits, "LOOK", 0)
     warm_up()
     stream, other, seen = held(), held(), []
@@ -300,226 +241,139 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
     class Dies:
         def __del__(self):
             seen.append(threading.current_thread().name)
+            try:
+                asyncio.run(wait_for(other))
+            except RuntimeError as error:
+                seen.append("sync()" in str(error))
             threading.Timer(0.05, gate.open).start()
             other.sync(timeout=LONG)
             seen.append("in time")
 
     event = stream.record()
-    point = dispatcher.Point(event.handle, Dies(), event, 0, lambda error: None)
-    dispatcher.watch(point)
+    point = points.Point(event.handle, (event, Dies()), None)
+    dispatcher.watch(point, lambda error: None)
     del point
-    assert eventually(is_armed)
+    assert eventually(lambda: dispatcher._dispatcher._tracks)
     emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
-    assert eventually(lambda: len(seen) == 2, seconds=LONG / 2), seen
-    assert seen == ["streamkit-dispatcher", "in time"]
+    assert eventually(lambda: len(seen) == 3, seconds=LONG / 2), seen
+    assert seen == ["streamkit-dispatcher", True, "in time"]
 
 
-# -- its parts --------------------------------------------------------------------------------
+# -- what it costs ----------------------------------------------------------------------------
 
 
-def test_failures_lose_no_side_stream(held, gate, monkeypatch):
-    """One that failed may wait for the event already, and serves no other before that."""
-    stream = held()
-    event, reached = stream.record(), sk.new_stream().record()
-    pool = SideStreams(Semaphore())
-    assert pool.arm(event.handle, 0) == 0
-    pool.make()
-    with monkeypatch.context() as patch:
-        patch.setattr(events, "_launch_host", lambda: lambda *arguments: 2)
-        assert not any(pool.arm(event.handle, 0) for _ in range(3 * side_streams.PER_DEVICE))
-    pool.recover()
-    assert pool.arm(reached.handle, 0) == 0
-    gate.open()
-    stream.sync(timeout=LONG)
-    assert eventually(lambda: pool.recover() or not pool._aside)
-    found = [pool.arm(reached.handle, 0) for _ in range(side_streams.PER_DEVICE + 1)]
-    assert found[-1] == 0
-    assert len({one for one in found if one}) == side_streams.PER_DEVICE
-    for one in found[:-1]:
-        check(driver.cuStreamSynchronize(one))
-        check(driver.cuStreamDestroy(one))
-
-
-@pytest.mark.parametrize(
-    "call", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode", "cuLaunchHostFunc"]
-)
-def test_after_a_failure_no_side_stream_serves_that_still_waits(held, gate, call):
-    """It would wake another queue's waiter when the first one moves, and not before."""
+def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate, monkeypatch):
+    """In the steady state ``then`` asks whether the queue captures, before and after the record."""
     warm_up()
-    stream, told = held(), []
-    event, pool = stream.record(), dispatcher._dispatcher._side_streams
-    before = emulator.calls(call)
-    if call == "cuLaunchHostFunc":
-        emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
-        _watch(event, told)
-    else:
-        _watch(event, told)
-        assert eventually(is_armed)
-        emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
-    assert eventually(lambda: emulator.calls(call) > before and pool._aside)
-    assert pool._free[0]
-    assert eventually(lambda: not any(busy(one) for one in list(pool._free[0])))  # posts are over
-    gate.open()
-    assert eventually(lambda: told)
-    assert eventually(lambda: stream.then(int).result(LONG) == 0 and is_idle() and not pool._aside)
-    assert len(set(pool._free[0])) == side_streams.PER_DEVICE
+    stream, asked = held(), Counter()
+    assert lifetime._spare_events[stream.context]  # of the function that was called before
+    caller, cu = threading.get_ident(), driver_module.loader.cu
 
+    class Counted:
+        def __getattr__(self, name):
+            if threading.get_ident() == caller:
+                asked[name] += 1
+            return getattr(cu, name)
 
-def test_the_events_of_one_stuck_queue_leave_side_streams_to_others(held, gate):
-    async def main():
-        stuck, quick = held(), sk.new_stream(nonblocking=True)
-        tasks = [
-            asyncio.create_task(wait_for(stuck.record())) for _ in range(side_streams.PER_DEVICE)
-        ]
-        await asyncio.sleep(0)
-        found = dispatcher._dispatcher
-        assert eventually(lambda: len(found._tracks) == len(tasks) and sleeps(found))
-        with contextlib.closing(Later()) as later:
-            later.hold(quick)
-            task = asyncio.create_task(wait_for(quick))
-            await asyncio.sleep(0)
-            assert eventually(lambda: quick._queue in found._tracks and sleeps(found))
-            assert found._tracks[quick._queue].stream
-            later.open()
-            await asyncio.wait_for(task, LONG)
-            assert not any(one.done() for one in tasks)
-            gate.open()
-            await asyncio.wait_for(asyncio.gather(*tasks), LONG)
-
-    warm_up()
-    asyncio.run(main())
-
-
-def test_no_stream_is_made_while_an_awaited_queue_is_held(held, gate, monkeypatch):
-    """Beside many busy streams the driver would block that, and every other thread's calls."""
-    stream, other = held(), sk.new_stream()
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
+    monkeypatch.setattr(driver_module.loader, "cu", Counted())
     emulator.reset_calls()
     future = stream.then(int)
-    assert eventually(lambda: time.monotonic() - _oldest() > dispatcher._LATELY)
-    for _ in range(2 * dispatcher._MANY):
-        assert other.then(int).result(LONG) == 0
-    with pytest.raises(TimeoutError):
-        stream.sync(timeout=0.05)
-    assert emulator.calls("cuStreamCreateWithPriority") == 0
+    monkeypatch.undo()
+    assert asked == {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
+    assert eventually(lambda: emulator.calls("cuEventQuery") > 3)
+    for call in ("cuStreamCreateWithPriority", "cuLaunchHostFunc", "cuStreamWaitEvent"):
+        assert emulator.calls(call) == 0
     gate.open()
     assert future.result(LONG) == 0
-    assert eventually(is_idle)
-    with contextlib.closing(Later()) as later:
-        later.hold(other)
-        futures = [other.then(int) for _ in range(3)]
-        assert eventually(is_armed)
-    assert [future.result(LONG) for future in futures] == [0] * 3
-    assert emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
 
 
-@pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
-def test_nor_while_a_queue_is_held_whose_wait_was_given_up(held, gate, monkeypatch, of):
-    stuck, other = of(held()), sk.new_stream()
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
-    emulator.reset_calls()
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            stuck.sync(timeout=0.01)
-        assert eventually(lambda: not dispatcher._dispatcher._tracks)
-    found = dispatcher._dispatcher
-    with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
-        first.hold(other)
-        future = other.then(int)
-        assert eventually(lambda: found._side_streams.wanted)
-        first.open()
-        assert future.result(LONG) == 0
-        assert eventually(lambda: sleeps(found) and not found._tracks)
-        assert gate.closed
-        assert emulator.calls("cuStreamCreateWithPriority") == 0
-        gate.open()
-        stuck.sync()
-        for _ in range(2 * dispatcher._MANY):
-            assert other.then(int).result(LONG) == 0
-        second.hold(other)
-        future = other.then(int)
-        assert eventually(lambda: found._tracks)
-        second.open()
-        assert future.result(LONG) == 0
-    assert eventually(is_idle)
-    assert emulator.calls("cuStreamCreateWithPriority") == side_streams.PER_DEVICE
-    assert not found._given_up
+class Clock:
+    """A time that passes only as the test has it."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        self.query_takes = 0.0
+        self.reached = set()
+        clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: self.now)
+        monkeypatch.setattr(dispatcher, "time", clock)
+        monkeypatch.setattr(points, "time", clock)
+        monkeypatch.setattr(events, "query", self.query)
+
+    def query(self, event):
+        self.now += self.query_takes
+        return event in self.reached
 
 
-def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate, monkeypatch):
-    stream, queues = held(), [object() for _ in range(3 * dispatcher._MANY)]
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
-    before = emulator.live("events")
-    for queue in queues:
-        point = dispatcher.Point((event := stream.record()).handle, event, queue, 0, print)
-        point.drop()
-        assert dispatcher.watch(point)
-    del point, event
-    found = dispatcher._dispatcher
-    assert eventually(lambda: sleeps(found) and not found._tracks)
-    assert emulator.live("events") - before <= dispatcher._MANY
-    gate.open()
+class Watcher:
+    """A dispatcher whose thread is the test's."""
+
+    def __init__(self):
+        self._dispatcher = dispatcher._Dispatcher()
+
+    def watch(self, event, queue=None):
+        point, told = points.Point(event, None, queue), []
+        point.begin(told.append)
+        self._dispatcher.new.put(point)
+        self._dispatcher._nap()
+        return told
+
+    def look(self):
+        self._dispatcher._look()
+
+    @property
+    def next(self):
+        return self._dispatcher._next
 
 
-def _oldest():
-    """Since when the first point of all is waited for."""
-    tracks = list(dispatcher._dispatcher._tracks.values())
-    return min((track.points[0].since for track in tracks), default=time.monotonic())
+def test_naps_grow_with_the_youngest_wait_and_stay_below_ten_milliseconds(monkeypatch):
+    clock, watcher = Clock(monkeypatch), Watcher()
+    watcher.watch(1)
+    assert watcher.next - clock.now == pytest.approx(100e-6)
+    for age, nap in ((0.005, 100e-6), (0.128, 0.001), (0.64, 0.005), (2, 0.01), (3600, 0.01)):
+        clock.now = 1000 + age
+        watcher.look()
+        assert watcher.next - clock.now == pytest.approx(nap), age
+    watcher.watch(2)
+    assert watcher.next - clock.now == pytest.approx(100e-6)  # a new one is asked for soon
+    watcher.look()
+    assert watcher.next - clock.now == pytest.approx(100e-6)
 
 
-def test_side_streams_are_made_although_something_is_always_waited_for(monkeypatch):
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
-    streams = itertools.cycle([sk.new_stream(nonblocking=True) for _ in range(2)])
-    with contextlib.ExitStack() as closing:
-
-        def wait_for_another():
-            gate, stream = closing.enter_context(contextlib.closing(Later())), next(streams)
-            gate.hold(stream)
-            future, tracks = stream.then(int), dispatcher._dispatcher._tracks
-            # not an older point's track, which may just be on its way out
-            assert eventually(lambda: (track := tracks.get(stream._queue)) and track.points)
-            return gate, future
-
-        gate, future = wait_for_another()
-        found, end = dispatcher._dispatcher, time.monotonic() + LONG
-        while not found._side_streams._free and time.monotonic() < end:
-            earlier, (gate, future) = (gate, future), wait_for_another()
-            earlier[0].open()
-            assert earlier[1].result(LONG) == 0
-        assert found._side_streams._free
-        assert not future.done()
-        gate.open()
-        assert future.result(LONG) == 0
+def test_a_queue_that_has_moved_is_asked_soon_again(monkeypatch):
+    clock, watcher, queue = Clock(monkeypatch), Watcher(), object()
+    first, second = watcher.watch(1, queue), watcher.watch(2, queue)
+    clock.now += 10
+    watcher.look()
+    assert watcher.next - clock.now == pytest.approx(0.01)
+    clock.reached.add(1)
+    watcher.look()
+    assert (first, second) == ([None], [])
+    assert watcher.next - clock.now == pytest.approx(100e-6)
+    clock.reached.add(2)
+    watcher.look()
+    assert second == [None]
+    assert watcher.next == float("inf")
 
 
-def test_side_streams_are_made_beside_captures(monkeypatch):
-    """Whether CUDA counts that among what breaks a capture of another thread is not documented."""
-    create, modes = driver_module.create_private_stream, []
+def test_looks_take_a_twentieth_of_a_core_however_many_queues_there_are(monkeypatch):
+    clock, watcher = Clock(monkeypatch), Watcher()
+    clock.query_takes = 0.001
+    for number in range(100):
+        watcher.watch(number)
+    watcher.look()
+    assert watcher.next - clock.now == pytest.approx(2)
+    watcher.watch(1000)
+    assert watcher.next - clock.now == pytest.approx(2)
 
-    def note_and_create(*arguments, **options):
-        mode = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
-        check(driver.cuThreadExchangeStreamCaptureMode(mode))
-        modes.append(mode)
-        return create(*arguments, **options)
 
-    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    monkeypatch.setattr(driver_module, "create_private_stream", note_and_create)
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # one without side streams
-    before = len(driver_module.private_streams)  # which no audit shows
+def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate):
     warm_up()
-    assert modes == [relaxed] * side_streams.PER_DEVICE
-    assert len(driver_module.private_streams) == before + side_streams.PER_DEVICE
-
-
-def test_posts_that_came_together_are_one():
-    semaphore = Semaphore()
-    for _ in range(3):
-        semaphore.post()
-    semaphore.wait()
-    left = ctypes.c_int(-1)
-    ctypes.CDLL(None).sem_getvalue(ctypes.c_void_p(semaphore.address), ctypes.byref(left))
-    assert left.value == 0, "the next wait would end at once"
-
-
-def test_a_wait_ends_with_its_time():
-    within(lambda: Semaphore().wait(0.01))
+    stream, before = held(), emulator.live("events")
+    for _ in range(3 * dispatcher._MANY):
+        point = points.Point((event := stream.record()).handle, event, object())
+        assert dispatcher.watch(point, print)
+        point.drop()
+    del point, event
+    assert eventually(is_idle)
+    assert emulator.live("events") == before
+    gate.open()

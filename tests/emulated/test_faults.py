@@ -26,7 +26,7 @@ from support.emulated.operations import (
     scopes,  # noqa: F401 - the same
     streams,  # noqa: F401 - the same
 )
-from support.emulated.waits import have_side_streams
+from support.emulated.waits import warm_up
 from support.libraries import installed
 
 tried = set()
@@ -39,7 +39,7 @@ def quick_collections(primary_context):
     Nor does another thread call the driver: a failure that is meant for the operation would hit
     it, and a stream that it makes would look like one that is left.
     """
-    have_side_streams()
+    warm_up()
     if installed("warp"):
         libraries.warp()
         from streamkit.backends._warp import memory  # its records would be counted

@@ -69,12 +69,10 @@ CASES = {
     ),
     "test_waiting": (
         "test_await_ends_when_the_queue_has_run_and_not_before",
-        "test_no_python_runs_in_the_drivers_thread",
         "test_a_long_sync_leaves_the_processor_to_others",
         "test_waiting_disturbs_nobodys_capture",
         "test_awaits_that_time_out_over_and_over_leave_little",
         "test_ctrl_c_ends_a_wait_of_any_length",
-        "test_lanes_are_made_beside_somebodys_capture_and_leave_it_whole",
         "test_a_spawned_worker_makes_and_uses_a_stream_of_its_own",
         "test_a_forked_child_is_told_and_the_parents_waits_go_on",
         "held",  # the fixture of some

@@ -796,7 +796,6 @@ def never_end(cell):
 @pytest.mark.parametrize(
     "end", [end_well, end_by_error, end_unjoined, end_broken, never_end], ids=lambda f: f.__name__
 )
-@pytest.mark.usefixtures("side_streams")
 def test_nothing_is_left_alive(cells, end):
     cell = cells(1)
 

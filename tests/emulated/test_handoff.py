@@ -582,7 +582,6 @@ def test_an_interrupt_frees_nothing_too_early_and_keeps_nothing(monkeypatch, end
 
 @each
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("side_streams")
 def test_cycles_leave_nothing(make):
     first, second = streams()
     memory = Memory()

@@ -14,7 +14,6 @@ import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a capture's own mode
 from streamkit._queues import keepalive, ordering  # what is kept must not grow
-from streamkit._waiting import dispatcher, waits  # what it lists must not grow
 from support.emulated.processes import run
 from support.gpu.raw import (
     Gate,
@@ -29,7 +28,7 @@ from support.gpu.raw import (
 from support.interrupts import interrupted
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
-from support.queues import LONG, eventually, together
+from support.queues import eventually, together
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -80,20 +79,16 @@ def test_it_lives_until_the_work_before_has_run(gate, make, kept):
     assert seen() is None
 
 
-def test_a_sync_that_the_dispatcher_ends_lets_go(gate, monkeypatch):
-    monkeypatch.setattr(waits, "LOOK", 0)
+def test_a_sync_that_has_waited_lets_go(gate):
     stream = sk.new_stream(nonblocking=True)
     kept, seen = thing()
     gate.hold(stream.handle)
     stream.keep(kept)
     del kept
-
-    stream.then(int)
-    assert eventually(lambda: stream._queue in dispatcher._dispatcher._tracks)
-    points = dispatcher._dispatcher._tracks[stream._queue].points
+    emulator.reset_calls()
 
     def open_later():
-        assert eventually(lambda: len(points) == 2)  # and that of the sync
+        assert eventually(lambda: emulator.calls("cuEventRecord") == 1)  # the sync's, which waits
         gate.open()
 
     opener = threading.Thread(target=open_later)
@@ -597,8 +592,7 @@ def test_what_is_let_go_may_free_memory_beside_a_capture(gate, capture):
 # -- the cost ---------------------------------------------------------------------------------
 
 
-def test_events_are_used_again(monkeypatch):
-    monkeypatch.setattr(waits, "LOOK", LONG)  # a longer sync records an event of its own
+def test_events_are_used_again():
     stream = sk.new_stream(nonblocking=True)
     stream.keep(1)
     stream.sync()
@@ -606,6 +600,7 @@ def test_events_are_used_again(monkeypatch):
     emulator.reset_calls()
     for _ in range(10):
         stream.keep(object())
+        check(driver.cuCtxSynchronize())  # a sync that waits has an event of its own
         stream.sync()
     assert emulator.live("events") == before
     calls = emulator.all_calls()
@@ -624,7 +619,6 @@ def test_what_nothing_is_kept_for_costs_nothing():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("side_streams")
 def test_cycles_leave_nothing():
     stream, other = sk.new_stream(nonblocking=True), sk.new_stream()
 

@@ -97,7 +97,6 @@ def test_a_new_stream_is_created_once_and_a_closed_one_destroyed_once():
 # -- what stays -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("side_streams")
 def test_streams_and_events_that_are_dropped_are_destroyed():
     first, second = sk.new_stream(), sk.new_stream()
     second.wait(first)
@@ -131,7 +130,6 @@ def test_wrapping_leaves_nothing():
     destroy_stream(raw)
 
 
-@pytest.mark.usefixtures("side_streams")
 def test_threads_leave_nothing():
     sk.new_stream(), sk.default_stream()
     before, context = alive(), check(driver.cuCtxGetCurrent())
@@ -149,7 +147,6 @@ def test_threads_leave_nothing():
     assert alive() == before
 
 
-@pytest.mark.usefixtures("side_streams")
 def test_a_busy_stream_that_is_closed_is_destroyed_and_its_work_runs(gate, cells):
     cell = cells(0)
     before = alive()

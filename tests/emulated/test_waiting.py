@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._waiting import dispatcher, side_streams  # its limits
+from streamkit._queues import lifetime  # its events wait to be used again
+from streamkit._waiting import dispatcher, points, waits  # their limits
 from support.contention import contended, logged
-from support.emulated.waits import WAITED, Later, wait_for, warm_up
+from support.emulated.state_snapshot import drop_spare_events
+from support.emulated.waits import WAITED, Later, wait_for, warm_up, watches
 from support.gpu.raw import Cell, busy, check, destroy_stream, driver, make_stream
 from support.queues import LONG, eventually, together, within
 
@@ -64,7 +68,7 @@ def test_awaits_in_loops_of_several_threads(held, gate):
 
 
 def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
-    """The loop goes on meanwhile, and the driver is given few host functions."""
+    """The loop goes on meanwhile, and one thread waits for all."""
     streams = [held() for _ in range(64)]
     warm_up()
     before = threading.active_count()
@@ -75,10 +79,79 @@ def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
             await asyncio.sleep(0.001)
         assert gate.closed, "the loop stood still"
         assert not any(task.done() for task in tasks)
-        assert emulator.calls("cuLaunchHostFunc") <= side_streams.PER_DEVICE
         assert threading.active_count() <= before + 1
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+def test_while_tasks_look_other_callbacks_and_io_go_on(held, gate, monkeypatch, count):
+    monkeypatch.setattr(waits, "LOOK", LONG)
+    monkeypatch.setattr(dispatcher, "watch", lambda *arguments: False)  # nobody comes to that
+    streams = [held() for _ in range(min(count, 64))]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % len(streams)])) for n in range(count)]
+        await asyncio.sleep(0)
+        loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            called = loop.create_future()
+            loop.call_later(0.001, called.set_result, "called")
+            threading.Thread(target=there.send, args=(b"read",)).start()
+            assert await loop.sock_recv(here, 10) == b"read"
+            assert await called == "called"
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+def test_a_look_that_is_cancelled_ends_at_once(held, gate, monkeypatch):
+    monkeypatch.setattr(waits, "LOOK", LONG)
+    stream = held()
+
+    async def main():
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert gate.closed
+
+
+def test_sixteen_awaited_queues_that_stand_still_hold_up_nobody(held, gate):
+    """No stream of StreamKit's waits for them: at 8 such CUDA could run no other queue's work."""
+    stuck = [held() for _ in range(16)]
+    warm_up()
+    quick = [sk.new_stream(nonblocking=True) for _ in range(2)]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(stream)) for stream in stuck]
+        futures = [stream.then(int) for stream in stuck]
+        assert await asyncio.to_thread(eventually, lambda: all(map(watches, stuck)))
+        with contextlib.closing(Later()) as later:
+            for stream in quick:
+                later.hold(stream)
+            task, future = asyncio.create_task(wait_for(quick[0])), quick[1].then(int)
+            await asyncio.sleep(0.01)
+            assert not task.done()
+            assert not future.done()
+            later.open()
+            await asyncio.wait_for(task, LONG)
+            assert await asyncio.wait_for(asyncio.wrap_future(future), LONG) == 0
+            assert gate.closed
+            assert not any(task.done() for task in tasks)
+            assert not any(future.done() for future in futures)
+            for call in ("cuStreamCreateWithPriority", "cuLaunchHostFunc", "cuStreamWaitEvent"):
+                assert emulator.calls(call) == 0
+            gate.open()  # before the other is freed, which waits for all work
+        await asyncio.wait_for(asyncio.gather(*tasks, *map(asyncio.wrap_future, futures)), LONG)
 
     emulator.reset_calls()
     asyncio.run(main())
@@ -122,9 +195,10 @@ def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
     asyncio.run(main())
 
 
-def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
-    warm_up()  # the first has a side stream, which holds those behind it
+def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate, monkeypatch):
+    monkeypatch.setattr(waits, "LOOK", 0)
     stream = held()
+    first = stream.then(int)  # which holds those behind it
     most = emulator.live("events") + 2 * dispatcher._MANY
 
     async def main():
@@ -138,6 +212,7 @@ def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate):
 
     asyncio.run(main())
     assert gate.closed
+    assert not first.done()
 
 
 def test_a_loop_that_has_closed_meanwhile_is_left_alone(held, gate):
@@ -391,7 +466,100 @@ def test_sync_waits_without_asking_over_and_over(held, gate, of):
     waited.sync()
     asked = emulator.calls("cuStreamQuery") + emulator.calls("cuEventQuery")
     assert not busy(stream.handle)
-    assert asked < 400, "it asked all the time"
+    assert asked < 3000, "it asked all the time"
+
+
+@WAITED
+def test_sync_that_spins_asks_all_the_time(held, gate, of, monkeypatch):
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        time.sleep(seconds)
+
+    waited = of(held())
+    monkeypatch.setattr(waits, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(waits, "LOOK", 0)
+    with pytest.raises(TimeoutError):
+        waited.sync(timeout=0.01, spin=True)
+    threading.Timer(0.05, gate.open).start()
+    waited.sync(spin=True)
+    assert set(naps) == {0}
+    waited.sync(spin=True)
+
+
+@WAITED
+def test_sync_is_for_what_was_submitted_before_it(held, gate, of):
+    """Else it would never end beside a thread that always submits more."""
+    stream = sk.new_stream(nonblocking=True)
+    with contextlib.closing(Later()) as first:
+        first.hold(stream)
+        waited = of(stream)
+        emulator.reset_calls()
+
+        def hold_and_open():
+            assert eventually(lambda: emulator.calls("cuEventQuery") > 3)
+            gate.hold(stream.handle)
+            first.open()
+
+        thread = threading.Thread(target=hold_and_open)
+        thread.start()
+        waited.sync(timeout=LONG)
+        thread.join()
+        assert busy(stream.handle)
+        gate.open()
+
+
+def test_waits_one_after_another_use_one_event(held, gate):
+    stream = held()
+    with pytest.raises(TimeoutError):
+        stream.sync(timeout=0)
+    before = emulator.live("events")
+    emulator.reset_calls()
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0)
+    assert emulator.calls("cuEventRecord") == 10
+    assert emulator.calls("cuEventCreate") == 0
+    assert emulator.live("events") == before
+
+
+def test_an_event_that_goes_in_a_circle_of_garbage_is_used_again_whole():
+    """The collector ends all of a circle, also what the end of another one would keep."""
+    drop_spare_events()
+    circle = [points.mark(sk.new_stream()._queue, int)]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    assert lifetime._spare_events[sk.new_stream().context]
+    assert sk.new_stream().then(int).result(LONG) == 0
+
+
+def test_few_events_wait_to_be_used_again(held, gate):
+    drop_spare_events()
+    stream, before = held(), emulator.live("events")
+    futures = [stream.then(int) for _ in range(2 * lifetime._MOST_SPARE)]
+    gate.open()
+    for future in futures:
+        assert future.result(LONG) == 0
+    del futures, future
+    assert eventually(lambda: emulator.live("events") == before + lifetime._MOST_SPARE)
+
+
+def test_the_event_of_another_context_is_not_used_again():
+    """The context may come to an end, and its events with it."""
+    arguments = (None, 0, 0) if driver.CUDA_VERSION >= 13000 else (0, 0)
+    context = check(driver.cuCtxCreate(*arguments))
+    raw = make_stream()
+    check(driver.cuCtxPopCurrent())
+    before = emulator.live("events")
+    stream = sk.from_handle(raw)
+    assert stream.then(int).result(LONG) == 0
+    assert eventually(lambda: emulator.live("events") == before)
+    destroy_stream(raw)
+    del stream
+    gc.collect()
+    check(driver.cuCtxDestroy(context))
 
 
 @WAITED

@@ -36,42 +36,6 @@ def hold():
     )
 
 
-def test_all_waits_work_where_the_c_library_has_no_semaphores():
-    """As on Windows: the dispatcher asks by the clock then."""
-    done = run(
-        """
-        import asyncio
-        from streamkit._waiting import dispatcher  # to see what wakes it
-
-        def refuse(event, arguments):
-            if event == "ctypes.dlopen" and arguments == (None,):
-                raise OSError("the C library cannot be opened so")
-
-        sys.addaudithook(refuse)
-        stream, seen = hold(), []
-        future = stream.then(seen.append, 1)
-        try:
-            stream.sync(timeout=0.05)
-        except TimeoutError:
-            seen.append(0)
-
-        async def main():
-            task = asyncio.ensure_future(wait())
-            await asyncio.sleep(0.05)
-            gate.open()
-            await task
-
-        async def wait():
-            await stream
-
-        asyncio.run(main())
-        future.result(10)
-        print(seen, type(dispatcher._dispatcher._semaphore).__name__)
-        """
-    )
-    assert (done.stdout, done.stderr) == ("[0, 1] Inbox\n", "")
-
-
 def test_waits_that_are_short_start_no_thread():
     done = run("""
         import asyncio, threading

@@ -102,12 +102,13 @@ def test_a_body_that_waits_for_a_stream_that_waits_for_it_goes_on(stream, other,
     assert seen == ["meanwhile", "body"]
 
 
-def test_a_body_that_waits_for_an_event_behind_itself_goes_on(stream):
+@pytest.mark.parametrize("spin", [False, True])
+def test_a_body_that_waits_for_an_event_behind_itself_goes_on(stream, spin):
     with stream:
         event = within(stream.record)
         assert not event.done
         within(lambda: None)
-        event.sync()
+        event.sync(spin=spin)
         assert event.done
 
 

@@ -445,9 +445,55 @@ def test_control_a_thread_that_asks_over_and_over_is_seen(stream, hold):
     assert not slept.result(LONG)
 
 
+@pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc")
+@WAITED
+def test_a_sync_that_spins_asks_over_and_over(stream, hold, of):
+    gate = hold(stream)
+    waited = of(stream)
+    slept = opened_once_all_sleep(gate, looks=100)
+    waited.sync(spin=True)
+    assert not slept.result(LONG)
+
+
+@WAITED
+def test_a_sync_that_spins_waits_and_its_timeout_names_the_object(stream, hold, of):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, 1)
+    waited = of(stream)
+    with pytest.raises(TimeoutError) as caught:
+        waited.sync(timeout=0.01, spin=True)
+    assert repr(waited) in str(caught.value)
+    threading.Timer(0.02, gate.open).start()
+    waited.sync(spin=True)
+    assert seen == [1]
+
+
+@WAITED
+def test_a_sync_that_spins_raises_the_error_of_a_function(stream, of):
+    stream.submit(divmod, 1, 0)
+    waited = of(stream)
+    with pytest.raises(ZeroDivisionError):
+        waited.sync(spin=True)
+
+
+def test_under_an_engine_a_sync_that_spins_runs_things():
+    with adversarial(1):
+        stream, seen = sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        stream.sync(spin=True)
+        assert seen == [1]
+
+
 @pytest.mark.parametrize(
     "waits",
-    ["s.sync()", "s.sync(60)", "event.sync()", "event.sync(60)", "asyncio.run(wait_for(event))"],
+    [
+        "s.sync()",
+        "s.sync(60)",
+        "s.sync(spin=True)",
+        "event.sync()",
+        "event.sync(60)",
+        "asyncio.run(wait_for(event))",
+    ],
 )
 def test_ctrl_c_ends_a_wait_of_any_length(waits):
     out = python(f"""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import emulator
-from streamkit._queues import identity, keepalive  # what others kept, and left, goes first
+from streamkit._cuda import events  # what destroys one
+from streamkit._queues import identity, keepalive, lifetime  # what others left goes first
 from support.gpu.raw import check, driver
 
 LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")
@@ -20,9 +21,17 @@ def alive():
         check(driver.cuCtxPopCurrent())
         check(driver.cuDevicePrimaryCtxRelease(device))
     keepalive.drain()
-    keepalive._spare.clear()  # events that wait to be used again
+    drop_spare_events()
     identity._learned.clear()
     return {kind: emulator.live(kind) for kind in LIVE}
+
+
+def drop_spare_events():
+    """Destroy the events that wait to be used again."""
+    keepalive._spare.clear()
+    for spare in lifetime._spare_events.values():
+        while spare:
+            events.destroy(spare.pop())
 
 
 class StateSnapshot:

@@ -8,7 +8,6 @@ import pytest
 
 import streamkit as sk
 from streamkit._waiting import dispatcher as dispatcher_module  # what it does now
-from streamkit._waiting.side_streams import Semaphore  # where its thread sleeps
 from support.gpu.raw import Gate
 from support.queues import LONG, eventually, within
 
@@ -28,53 +27,27 @@ def an_event(stream):
 WAITED = pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "event"])
 
 
-def is_armed():
-    """Whether the dispatcher has a side stream for each queue that it watches."""
+def watches(stream):
+    """Whether the dispatcher has a point of the stream's queue."""
     found = dispatcher_module._dispatcher
-    tracks = list(found._tracks.values()) if found else []
-    return bool(tracks) and all(track.stream for track in tracks)
-
-
-def sleeps(dispatcher):
-    """Whether it has looked at everything that it was given."""
-    frame = sys._current_frames().get(dispatcher.thread.ident)
-    return frame is not None and frame.f_code is Semaphore.wait.__code__ and not dispatcher._new
+    return found is not None and stream._queue.first_record() in found._tracks
 
 
 def is_idle():
-    """Whether the dispatcher watches nothing, has made the side streams that it missed, and sleeps.
+    """Whether the dispatcher watches nothing, and sleeps.
 
     Until it sleeps it may still call the driver, and take a failure that is meant for later.
     """
     found = dispatcher_module._dispatcher
-    return sleeps(found) and not found._tracks and not found._side_streams.wanted
+    frame = sys._current_frames().get(found.thread.ident)
+    naps = frame is not None and frame.f_code is dispatcher_module._Dispatcher._nap.__code__
+    return naps and not found._tracks and found.new.empty()
 
 
 def warm_up():
-    """Have a dispatcher with side streams."""
+    """Have a dispatcher, which is idle."""
     within(lambda: sk.new_stream().then(int).result(LONG))
-    streams = dispatcher_module._dispatcher._side_streams
-    if 0 not in streams._free:  # what has run when it looks, as that may have, needs none
-        streams.wanted.add(0)
-        within(lambda: sk.new_stream().then(int).result(LONG))
     assert eventually(is_idle)
-
-
-def have_side_streams():
-    """Have the dispatcher make its side streams, which it does after the first wait that was long.
-
-    From then on it makes no stream of its own, however slow the machine: streams can be counted.
-    """
-    gate, stream = Gate(), sk.new_stream(nonblocking=True)
-    gate.hold(stream.handle)
-    future = stream.then(int)
-    streams = dispatcher_module._dispatcher._side_streams
-    assert eventually(lambda: 0 in streams.wanted or 0 in streams._free)
-    gate.open()
-    assert future.result(LONG) == 0
-    assert eventually(is_idle)
-    assert streams._free[0]
-    gate.free()
 
 
 class Later:
