@@ -56,7 +56,7 @@ def block(
 def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf) -> bool:
     """Ask ``done()`` until it is true, False after ``timeout`` seconds; with naps after the look.
 
-    The GIL is free between two questions, and a signal's handler is called.
+    A signal's handler is called meanwhile. ``done`` frees the GIL, as each call of the driver.
     """
     began = time.monotonic()
     end = math.inf if timeout is None else began + timeout
@@ -65,8 +65,8 @@ def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf)
         if now >= end:
             return False
         age = now - began
-        nap = 0 if age < look else min(max(age / _AGES, _SHORTEST), _LONGEST)
-        time.sleep(min(nap, end - now))
+        if age >= look:
+            time.sleep(min(max(age / _AGES, _SHORTEST), _LONGEST, end - now))
     return True
 
 
