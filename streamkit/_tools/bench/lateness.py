@@ -21,7 +21,7 @@ _BLOCKS = "an event of CU_EVENT_BLOCKING_SYNC"
 _EXECUTOR = "run_in_executor(None, torch_stream.synchronize)"
 _CORE = 0.05  # of a core: what two waits of the same kind may differ by
 _CYCLES = 2_000_000  # a millisecond or two, from which those of a millisecond are found
-_UNMEASURED = 3  # rounds in which threads and side streams are made
+_UNMEASURED = 3  # rounds in which threads are made
 _BLOCKING, _NO_TIMING = 1, 2
 
 
