@@ -3,8 +3,8 @@
 It asks for the first point of each queue, and naps between two looks: for less than a hundredth of
 the time since the youngest of these points is waited for, or its queue has moved, so that it tells
 soon what is soon reached. It also naps twenty times as long as the look took, so it takes at most
-about a twentieth of a core, for any number of queues. The driver posts nothing, and no stream
-waits for another: a queue that stands still holds up nobody.
+about a twentieth of a core, for any number of queues. No stream waits for another, so a queue that
+stands still holds up nobody.
 """
 
 from __future__ import annotations
