@@ -2,7 +2,7 @@
 
 It asks for the first point of each queue, and naps between two looks: for less than a hundredth of
 the time since the youngest of these points is waited for, or its queue has moved, so that it tells
-soon what is soon reached. It also naps twenty times as long as the look took, so it takes at most
+soon what is soon reached. It also naps twenty times as long as a look takes, so it takes at most
 about a twentieth of a core, for any number of queues. No stream waits for another, so a queue that
 stands still holds up nobody.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AGES = 128  # a nap is this part of the youngest point's age
 _SHORTEST, _LONGEST = 100e-6, 10e-3  # seconds of a nap
-_RESTS = 20  # and at least so many times what the last look took
+_RESTS = 20  # and at least so many times what the last looks took
 _MANY = 64
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
@@ -49,6 +49,7 @@ class _Dispatcher:
         self._tracks: dict[object, _Track] = {}
         self._next = math.inf  # when it looks
         self._earliest = 0.0  # when it may
+        self._used = 0.0  # seconds that the last look took of a core
 
     def join(self) -> None:
         self.new.put(None)
@@ -87,8 +88,7 @@ class _Dispatcher:
 
     def _look(self) -> None:
         """Finish every point that is reached, and set the time of the next look."""
-        began, used = time.monotonic(), time.thread_time()
-        youngest = 0.0
+        began, youngest = time.thread_time(), 0.0
         with driver.beside_captures():
             for key, track in list(self._tracks.items()):
                 self._advance(track)
@@ -96,10 +96,12 @@ class _Dispatcher:
                     youngest = max(youngest, track.moved, track.points[0].since)
                 else:
                     del self._tracks[key]
-        now, used = time.monotonic(), time.thread_time() - used
+        now, before = time.monotonic(), self._used
+        self._used = time.thread_time() - began
         nap = min(max((now - youngest) / _AGES, _SHORTEST), _LONGEST)
-        # some systems count a thread's time in steps, which can be longer than the look
-        self._earliest = now + _RESTS * min(used, now - began)
+        # one slow look does not count: a collection of garbage may have run in it, or the system
+        # counts a thread's time in steps
+        self._earliest = now + _RESTS * min(self._used, before)
         self._next = max(self._earliest, now + nap) if self._tracks else math.inf
 
     def _advance(self, track: _Track) -> None:

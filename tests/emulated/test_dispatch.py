@@ -360,10 +360,21 @@ def test_looks_take_a_twentieth_of_a_core_however_many_queues_there_are(monkeypa
     clock.query_takes = 0.001
     for number in range(100):
         watcher.watch(number)
-    watcher.look()
+    for _ in range(2):
+        watcher.look()
     assert watcher.next - clock.now == pytest.approx(2)
     watcher.watch(1000)
     assert watcher.next - clock.now == pytest.approx(2)
+
+
+def test_one_look_that_is_slow_makes_nobody_wait(monkeypatch):
+    """A collection of garbage can run in it, and take a second."""
+    clock, watcher = Clock(monkeypatch), Watcher()
+    watcher.watch(1)
+    for takes in (1e-6, 1, 1e-6, 1):
+        clock.query_takes = takes
+        watcher.look()
+        assert watcher.next - clock.now <= dispatcher._LONGEST
 
 
 def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate):
