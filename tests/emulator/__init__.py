@@ -41,10 +41,10 @@ def calls(function):
 
 def all_calls():
     """Every function called since ``reset_calls``, with how often."""
-    library = _library()
-    size = library.emulated_list_calls(None, ctypes.c_size_t(0)) + 1
-    text = ctypes.create_string_buffer(size)
-    library.emulated_list_calls(text, ctypes.c_size_t(size))
+    library, size, needed = _library(), 0, 1
+    while needed > size:  # another thread can have called one more meanwhile
+        size, text = needed, ctypes.create_string_buffer(needed)
+        needed = library.emulated_list_calls(text, ctypes.c_size_t(size)) + 1
     pairs = (line.split() for line in text.value.decode().splitlines())
     return {name: int(count) for name, count in pairs}
 
