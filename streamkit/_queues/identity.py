@@ -135,10 +135,11 @@ def queue_of(native: Any) -> QueueRecord:
     if known is not None:
         return known
     found, adapter = registry.extract(native)
-    if type(found) is Queue and found.record is None and found.handle > PER_THREAD:
+    is_new = type(found) is Queue and found.record is None and not found.dies_with_owner
+    if is_new and found.handle > PER_THREAD:
         number = driver.id_outside_capture(found.handle)
         known = None if number is None else _learned.get(number)
-        if known is not None and not found.dies_with_owner:
+        if known is not None:
             _check_device(found, known)
             return known
     return identify(found, adapter, native)
@@ -159,9 +160,10 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
 
 
 def _learn(number: int, queue: QueueRecord) -> QueueRecord:
+    dropped = []  # until the lock is free: the end of its events calls the driver
     with lock:
         if len(_learned) >= _MOST_LEARNED:
-            del _learned[next(iter(_learned))]
+            dropped.append(_learned.pop(next(iter(_learned))))
         return _learned.setdefault(number, queue)
 
 

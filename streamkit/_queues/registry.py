@@ -45,7 +45,7 @@ LIBRARIES[:] = [
     _cuda_bindings.LIBRARY,
 ]
 
-_OURS = {row.root for row in LIBRARIES}
+_SERVED = {row.root for row in LIBRARIES}
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
@@ -169,8 +169,9 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module("streamkit.backends._protocol")
         queue = protocol.extract(obj)
-        # an object can have it beside its class, and a library be imported only in part by now
-        if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint(_OURS):
+        # an object can have it beside its class, a library be imported only in part by now, and
+        # ``wrap`` knows our own streams
+        if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint({*_SERVED, "streamkit"}):
             stream_types[kind] = protocol
         return queue, protocol
     raise refusal or messages.not_a_stream(obj)

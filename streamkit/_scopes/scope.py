@@ -321,9 +321,11 @@ class OrderedScope(CudaScope):
         own = ordering.capture_of(queue)
         captures = [ordering.capture_of(other) for other, _ in others]
         inside = own or next(filter(None, captures), None)
-        for (asked, _), capture in zip(((queue, None), *others), (own, *captures), strict=True):
-            if capture == 0 and (asked is queue or not inside):
-                raise _illegal(asked)
+        if own == 0:
+            raise _illegal(queue)
+        for (other, _), capture in zip(others, captures, strict=True):
+            if capture == 0 and not inside:
+                raise _illegal(other)
         for before, capture in zip(others, captures, strict=True):
             if capture == inside:
                 ordering.wait_queue(queue, before[0])

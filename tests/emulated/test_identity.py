@@ -237,6 +237,17 @@ def test_a_class_of_the_protocol_is_recognised_once():
     destroy_stream(raw)
 
 
+def test_a_stream_of_streamkits_that_owns_a_handle_is_recognised_as_itself():
+    """It has the stream protocol too, by which it is asked whether it has let go of the handle."""
+    owner, event = sk.new_stream(), sk.new_event()
+    bare = sk.from_handle(owner.handle, owner=owner)
+    assert identity.owns(owner, bare._queue)
+    assert sk.wrap(owner) is owner
+    assert type(owner) not in registry.stream_types
+    bare.record(event)
+    assert sk.wrap(owner) is owner
+
+
 @pytest.mark.parametrize("use", [sk.wrap, lambda native: sk.new_stream().wait(native)])
 def test_what_was_learned_of_a_stream_keeps_it_from_no_end(use, warp):
     for make in (Owner, functools.partial(warp.Stream, "cuda:0")):
@@ -277,6 +288,7 @@ def test_little_is_kept_of_streams_that_nobody_holds():
     for raw in streams:
         target.wait(Foreign(raw))
     assert len(identity._learned) == identity._MOST_LEARNED
+    identity._learned.clear()  # else the next test's streams end these
     for raw in streams:
         destroy_stream(raw)
 

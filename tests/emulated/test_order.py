@@ -168,6 +168,9 @@ def test_a_steady_wait_for_a_stream_that_nobody_wraps_is_a_record_and_a_wait(war
     emulator.reset_calls()
     target.wait(native)
     assert emulator.all_calls() == {"cuEventRecord": 1, "cuStreamWaitEvent": 1, **questions}
+    emulator.reset_calls()
+    sk.wrap(native)
+    assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}
     gate.hold(sk.wrap(native).handle)
     target.wait(native)
     assert held(target.handle)
