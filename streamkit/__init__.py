@@ -46,15 +46,20 @@ if TYPE_CHECKING:
     from streamkit._doctor.doctor import doctor
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graph import CudaGraph
+    from streamkit._graphs.graphed import GraphedFunction, graphed
+    from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LATER = {  # loaded at first use: not every program needs them
     "CudaGraph": "streamkit._graphs.graph",
+    "GraphedFunction": "streamkit._graphs.graphed",
     "audit": "streamkit._audit.audit",
     "capture": "streamkit._graphs.capture",
     "doctor": "streamkit._doctor.doctor",
+    "follow": "streamkit._streams.follow",
+    "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
 }
 
@@ -69,6 +74,7 @@ __all__ = [
     "Event",
     "ForkedProcessError",
     "Graph",
+    "GraphedFunction",
     "HostEvent",
     "HostStream",
     "NoDeviceError",
@@ -86,7 +92,9 @@ __all__ = [
     "current_streams",
     "default_stream",
     "doctor",
+    "follow",
     "from_handle",
+    "graphed",
     "handoff",
     "new_event",
     "new_stream",
@@ -106,4 +114,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted([*__all__, "__version__"])

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._base.adapter import (
     API,
     Adapter,
+    ArrayLayout,
     Arrays,
     BeginsCapture,
     Binding,
     BindsCurrent,
     CapturedGraph,
     CapturePart,
+    CopiesArrays,
     CountsHolders,
     CurrentHere,
     CurrentStream,
@@ -48,12 +50,13 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
-    "API", "Adapter", "ArrayLike", "Arrays", "BeginsCapture", "Binding", "BindsCurrent",
-    "CapturePart", "CapturedGraph", "CountsHolders", "CurrentHere", "CurrentStream",
-    "DefersFrees", "Diagnoses", "Event", "EventLike", "Events", "ExplainsCapture", "Finding",
-    "ForeignStream", "Graph", "JoinsCapture", "KnowsLoans", "LocatesEvents", "PoolsMemory",
-    "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike",
-    "SupportsCudaStream", "TellsContext", "TracksDevice", "Traits", "unbound",
+    "API", "Adapter", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture", "Binding",
+    "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
+    "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
+    "ExplainsCapture", "Finding", "ForeignStream", "Graph", "JoinsCapture", "KnowsLoans",
+    "LocatesEvents", "PoolsMemory", "PreparesCapture", "Queue", "RecordsEvents",
+    "RecordsStreams", "Stream", "StreamLike", "SupportsCudaStream", "TellsContext",
+    "TracksDevice", "Traits", "unbound",
 ]  # fmt: skip
 
 
@@ -139,7 +142,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """Block until all work submitted so far has run, at most ``timeout`` seconds.
 
         The GIL is released, and Ctrl-C ends the wait. A wait longer than a millisecond leaves the
-        processor to others; on a GPU it ends late by up to a hundredth of its length. With ``spin``
+        processor to others, and on a GPU it ends some 0.1 to 0.3 ms late. With ``spin``
         it ends as soon as it can and takes a whole core until then, as torch's ``synchronize``.
         TimeoutError names the stream; its work goes on.
         """
@@ -240,7 +243,8 @@ class Graph(Protocol, metaclass=StaticProtocol):
     """
 
     _members: ClassVar[tuple[str, ...]] = (
-        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot", "close",
+        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot",
+        "to_svg", "close",
     )  # fmt: skip
 
     @property
@@ -284,6 +288,13 @@ class Graph(Protocol, metaclass=StaticProtocol):
     @abstractmethod
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz."""
+
+    @abstractmethod
+    def to_svg(self) -> str:
+        """Return a picture of the graph, each library's kernels in its colour; needs no Graphviz.
+
+        A notebook shows it too.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -173,7 +173,7 @@ def _contexts() -> dict[int, int]:
 
 def _refuse_in_capture(streams: list[Any]) -> None:
     # one first met while it captures is not among the known
-    current = [stream._queue for stream in streams]  # noqa: SLF001 - ``handle`` would refuse another thread's
+    current = [stream._identified() for stream in streams]  # noqa: SLF001 - ``handle`` would refuse another thread's
     for queue in [*current, *filter(identity.is_alive, identity.living())]:
         if ordering.capture_of(queue) is not None:
             name = _name(queue)

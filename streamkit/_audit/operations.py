@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from streamkit._queues.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -15,11 +16,6 @@ Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", 
 WORK = ("kernel", "copy", "fill", "function", "scope")
 """What a queue does; the other kinds order it, or hold the host up."""
 _LINE = 100
-
-
-def in_one_line(name: str) -> str:
-    """Return a name, whoever gave it, with what is no printable character written out."""
-    return name if name.isprintable() else repr(name)[1:-1]
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,31 @@
-"""A report as a page to zoom into: one file, without the network. ``timeline.js`` draws it."""
+"""A report as a page to zoom into, filter and search: one file, without the network.
+
+``timeline.js`` draws what ``page_data`` gives, in the style of ``timeline.css``.
+"""
 
 from __future__ import annotations
 
 import html
 import json
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import STYLES, library_of, rows_of, short, times, title
-from streamkit._base import messages
+from streamkit._audit.timeline import (
+    counted,
+    duration,
+    library_of,
+    plain,
+    rows_of,
+    times,
+    title,
+    tracks_of,
+    verdict,
+)
+from streamkit._queues.kernel_names import short
+from streamkit._queues.styles import STYLES
 
 if TYPE_CHECKING:
-    from os import PathLike
+    from collections.abc import Iterator
 
     from streamkit._audit.operations import Operations
 
@@ -21,22 +34,30 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>{title}</title>
-<style>
-body {{ font: 14px/1.4 system-ui, sans-serif; margin: 0; color: #222; background: #fff; }}
-h1 {{ font-size: 16px; margin: 12px 12px 0; font-weight: 600; }}
-p {{ margin: 2px 12px 6px; color: #555; }}
-#tip {{ position: fixed; background: #222; color: #fff; padding: 6px 8px; border-radius: 4px;
-  max-width: min(90vw, 640px); white-space: pre-wrap; overflow-wrap: anywhere;
-  font-size: 12px; pointer-events: none; }}
-</style>
+<style>{style}</style>
 </head>
 <body>
-<h1>{title}</h1>
+<h1>{verdict}</h1>
 <p>{summary}</p>
-<div id="chart"></div>
+<fieldset id="legend" aria-label="Libraries"></fieldset>
+<div id="zoom">
+<button id="in">Zoom in</button> <button id="out">Zoom out</button>
+<button id="all">Show all</button>
+<span>Drag over a part to see it larger.</span>
+</div>
+<div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
+<div id="filters">
+<label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
+<label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
+<span id="found" role="status"></span>
+</div>
+<div id="list"><table><thead><tr>
+<th>start</th><th>takes</th><th>what</th><th>library</th><th>queue</th>
+</tr></thead><tbody></tbody></table></div>
+<button id="more" hidden>Show more</button>
 <div id="tip" hidden></div>
-<script>{plotly}</script>
 <script>const DATA = {data};</script>
 <script>{draw}</script>
 </body>
@@ -44,27 +65,28 @@ p {{ margin: 2px 12px 6px; color: #555; }}
 """
 
 
-def write(report: Operations, path: str | PathLike[str]) -> None:
-    """Write the page; BackendNotInstalledError without plotly."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise messages.not_installed("plotly", 'pip install "plotly>=6"', error) from error
-    waited = times(len(report.synchronisations))
-    draw = resources.files("streamkit._audit").joinpath("timeline.js").read_text(encoding="utf-8")
+def html_of(report: Operations) -> str:
+    """Return the page."""
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
     data = json.dumps(page_data(report), separators=(",", ":")).replace("<", "\\u003c")
-    page = _PAGE.format(
+    return _PAGE.format(
         title=html.escape(title(report)),
-        summary=html.escape(
-            f"The host waited {waited}. Drag or scroll to zoom, double-click for all; "
-            "names and the arrows of waits come where there is room; point at a bar for the rest."
-        ),
-        plotly=get_plotlyjs(),
+        verdict=html.escape(verdict(report)),
+        summary=html.escape(" ".join(_summary(report))),
+        style=_read("timeline.css"),
         data=data,
-        draw=draw,
+        draw=_read("timeline.js"),
     )
-    Path(path).write_text(page, encoding="utf-8")
+
+
+def as_cell(report: Operations) -> str:
+    """Return the page in a frame of its own, for a notebook, below its first sentence."""
+    rows = sum(max(tracks_of(row.operations), default=0) + 1 for row in rows_of(report))
+    return (
+        f"<p>{html.escape(verdict(report))}</p>"
+        f'<iframe srcdoc="{html.escape(html_of(report))}" sandbox="allow-scripts" '
+        f'style="width: 100%; height: {min(440 + 34 * rows, 900)}px; border: 0"></iframe>'
+    )
 
 
 def page_data(report: Operations) -> dict[str, Any]:
@@ -76,18 +98,22 @@ def page_data(report: Operations) -> dict[str, Any]:
     names: dict[str, int] = {}
     work = [
         [
-            number[row.queue],
+            place,
+            track,
             libraries.index(library_of(one)),
+            names.setdefault(plain(one), len(names)),
             names.setdefault(short(one.name), len(names)),
             one.start_ns / 1e6,
             (one.end_ns - one.start_ns) / 1e6,
         ]
-        for row in rows
-        for one in row.operations
+        for place, row in enumerate(rows)
+        for one, track in zip(row.operations, tracks_of(row.operations), strict=True)
     ]
     return {
         "rows": [row.label for row in rows],
-        "libraries": [[STYLES[name].label, STYLES[name].colour] for name in libraries],
+        "libraries": [
+            [style.label, style.colour, style.ink] for style in map(STYLES.__getitem__, libraries)
+        ],
         "names": list(names),
         "work": work,
         "waits": [
@@ -96,3 +122,17 @@ def page_data(report: Operations) -> dict[str, Any]:
             if wait.after is not None
         ],
     }
+
+
+def _summary(report: Operations) -> Iterator[str]:
+    yield f"{title(report)} in {duration(report)}."
+    yield f"Queues waited for each other {times(len(report.waits))},"
+    yield f"the host waited {times(len(report.synchronisations))}."
+    if report.legacy_work:
+        yield f"{counted(len(report.legacy_work), 'operation')} ran on the legacy default stream."
+    if report.unfinished:
+        yield f"{counted(report.unfinished, 'function')} had not run when the audit ended."
+
+
+def _read(name: str) -> str:
+    return resources.files("streamkit._audit").joinpath(name).read_text(encoding="utf-8")

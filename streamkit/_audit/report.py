@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit import chrome_trace, page, terminal
@@ -76,12 +77,15 @@ class AuditReport(Operations):
         """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open."""
         chrome_trace.write(self, path)
 
-    def to_html(self, path: str | PathLike[str]) -> None:
-        """Write a page to zoom into, which needs no network.
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write a page to zoom into, filter and search; return its path. It needs no network."""
+        written = Path(path)
+        written.write_text(page.html_of(self), encoding="utf-8")
+        return written
 
-        BackendNotInstalledError without plotly.
-        """
-        page.write(self, path)
+    def _repr_html_(self) -> str | None:
+        """Show the page in a notebook; where scripts are not trusted, its first sentence."""
+        return None if self._operations is None else page.as_cell(self)
 
     # -- as data ------------------------------------------------------------------------------
 

@@ -6,16 +6,18 @@ import itertools
 from typing import TYPE_CHECKING
 
 from streamkit._audit.timeline import (
-    STYLES,
     counted,
+    duration,
     library_of,
+    plain,
     rows_of,
-    short,
     span_ns,
     times,
     title,
+    verdict,
 )
 from streamkit._base import messages
+from streamkit._queues.styles import STYLES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 
     from streamkit._audit.operations import Operation, Operations
     from streamkit._audit.timeline import Row
+    from streamkit._queues.styles import Style
 
 _HOST = "="
-_NAMES = 6  # kernels named for each row
+_NAMES = 6  # operations named for each row
 
 
 def show(report: Operations, console: Console | None = None) -> None:
@@ -37,28 +40,27 @@ def show(report: Operations, console: Console | None = None) -> None:
         raise messages.not_installed("rich", 'pip install "rich"', error) from error
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
-    seconds = (end - start) / 1e9
-    duration = f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
-    console.print(f"{title(report)} in {duration}", soft_wrap=True)
+    console.print(Text(_writable(verdict(report), console), style="bold"), soft_wrap=True)
+    console.print(f"{title(report)} in {duration(report)}", soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
-    for row in rows_of(report):
-        console.print(Text(f"\n{_writable(row.label, console)}"), soft_wrap=True)
+    console.print()
+    for row in rows_of(report):  # two lines each: eight queues fit a terminal of 24
+        line = Text(_writable(row.label, console), style="bold")
+        line.append(_writable(f": {', '.join(_names(row))}", console), style="not bold")
+        console.print(line, no_wrap=True, overflow="ellipsis")
         console.print(_drawn(row.operations, start, end, console.width, nothing))
-        for line in _names(row):
-            text = Text(f"  {_writable(line, console)}")
-            console.print(text, no_wrap=True, overflow="ellipsis")
     seen = {library_of(one) for one in report.work}
     legend = Text()
     for library, style in STYLES.items():
         if library in seen:
-            legend.append(style.letter, style=f"bold white on {style.colour}")
+            legend.append(style.letter, style=_on(style))
             legend.append(f" {style.label}  ")
     console.print()
     if seen:
         console.print(legend)
     on_legacy = counted(len(report.legacy_work), "operation")
     console.print(
-        f"The host waited {times(len(report.synchronisations))}; queues waited "
+        f"The host waited {times(len(report.synchronisations))}, queues "
         f"{times(len(report.waits))}; {on_legacy} on the legacy stream",
         soft_wrap=True,
     )
@@ -90,16 +92,20 @@ def _drawn(operations: list[Operation], start: int, end: int, width: int, nothin
             line.append(nothing, style="dim")
         elif found.is_work:
             style = STYLES[library_of(found)]
-            line.append(style.letter, style=f"bold white on {style.colour}")
+            line.append(style.letter, style=_on(style))
         else:
             line.append(_HOST, style="bold")
     return line
 
 
+def _on(style: Style) -> str:
+    return f"bold {style.ink} on {style.colour}"
+
+
 def _names(row: Row) -> list[str]:
     """Return what ran in a row, equal neighbours together."""
     texts = [
-        short(one.name) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
+        plain(one) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
         for one in row.operations
     ]
     counts = [(text, len(list(same))) for text, same in itertools.groupby(texts)]

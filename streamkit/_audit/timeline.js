@@ -1,166 +1,305 @@
 // Draws what page.py put into DATA: {rows, libraries, names, work, waits}.
-//   rows: [label]; libraries: [[label, colour]]; names: [text], each once
-//   work: [[row, library, name, start, duration]] by row, then start; times in milliseconds
+//   rows: [label]; libraries: [[label, colour, colour of text on it]]; names: [text], each once
+//   work: [[row, track, library, name, full name, start, duration]] by row, then start; times in ms
 //   waits: [[row, time, other row, its time]]
-// A bar is a thick line: one WebGL trace for each library draws any number of them. Names are drawn
-// for the bars that are wide enough, and arrows where there are not too many, anew after each zoom.
+// What runs at the same time on one row is on tracks below each other, so that no bar covers another.
 "use strict";
 
-const BAR = 18, ROW = 58, NAMED = 200, ARROWS = 300;
-const chart = document.getElementById("chart"), tip = document.getElementById("tip");
-const byRow = DATA.rows.map((_, row) => DATA.work.filter((bar) => bar[0] === row));
-
-function bars(library, [label, colour]) {
-  const x = [], y = [];
-  for (const [row, whose, , start, duration] of DATA.work) {
-    if (whose !== library) continue;
-    x.push(start, start + duration, null);
-    y.push(row, row, null);
-  }
-  return {
-    type: "scattergl", mode: "lines+markers", name: label, x, y, hoverinfo: "skip",
-    line: {color: colour, width: BAR},
-    // a tick at each end, or a bar of less than a pixel would not be seen
-    marker: {symbol: "line-ns", size: BAR / 2, line: {color: colour, width: 1}},
-  };
-}
-
-function arrows(left, right) {
-  const seen = DATA.waits.filter(([, start, , end]) => end >= left && start <= right);
-  const lines = {x: [], y: []}, heads = {x: [], y: [], symbols: []};
-  for (const [from, start, to, end] of seen.length > ARROWS ? [] : seen) {
-    const down = to > from, tip = to + (down ? -1 : 1) * (BAR / 2 + 5) / ROW;
-    lines.x.push(start, end, null);
-    lines.y.push(from, tip, null);
-    heads.x.push(end);
-    heads.y.push(tip);
-    heads.symbols.push(down ? "triangle-down" : "triangle-up");
-  }
-  return [lines, heads];
-}
-
-const label = {
-  showarrow: false, xanchor: "left", xref: "paper", yref: "y", x: 0, borderpad: 1,
-  font: {size: 12, color: "#444"}, bgcolor: "rgba(255,255,255,0.8)",
-};
-const rowLabels = DATA.rows.map((text, row) => (
-  {...label, text: escaped(text), y: row - 0.36}));
-
-function layout() {
-  return {
-    height: 130 + ROW * DATA.rows.length, dragmode: "zoom", hovermode: false,
-    margin: {l: 12, r: 12, t: 34, b: 96}, paper_bgcolor: "#fff", plot_bgcolor: "#fafafa",
-    legend: {orientation: "h", x: 0, y: -34 / (ROW * DATA.rows.length), yanchor: "top"},
-    xaxis: {ticksuffix: " ms", zeroline: false, rangemode: "tozero"},
-    yaxis: {range: [DATA.rows.length - 0.4, -0.7], fixedrange: true, visible: false},
-  };
-}
-
-function pixels() {
-  const axis = chart._fullLayout.xaxis;
-  return {axis, perMs: axis._length / (axis.range[1] - axis.range[0])};
-}
-
-// For each row: when the last of the bars so far ends. A long one may reach beyond many after it.
-const reach = new Map(byRow.map((row) => {
-  let last = -Infinity;
-  return [row, row.map(([, , , start, duration]) => (last = Math.max(last, start + duration)))];
+const BAR = 20, TRACK = 24, PAD = 12, AXIS = 26, LEAST = 38, LISTED = 100, ARROWS = 300;
+const byId = (id) => document.getElementById(id);
+const canvas = document.querySelector("canvas"), paint = canvas.getContext("2d"), tip = byId("tip");
+const work = DATA.work.map(([row, track, library, name, full, start, duration]) => ({
+  row, track, library, name: DATA.names[name], full: DATA.names[full], start, duration,
+  end: start + duration,
 }));
+const byRow = DATA.rows.map(() => []);
+for (const one of work) byRow[one.row].push(one);
+// For each row: when the last of the bars so far ends. A long one may reach beyond many after it.
+const reach = byRow.map((row) => {
+  let last = -Infinity;
+  return row.map((one) => (last = Math.max(last, one.end)));
+});
+const whole = span();
+let view = whole, chosen = null, drag = null, matching = new Set(work), listed = LISTED;
+
+function span() {
+  let first = Infinity, last = -Infinity;
+  for (const one of work) {
+    first = Math.min(first, one.start);
+    last = Math.max(last, one.end);
+  }
+  const room = (last - first || 1) * 0.02;
+  return work.length ? [first - room, last + room] : [0, 1];
+}
+
+// -- where everything is ------------------------------------------------------------------------
+
+const tops = [];
+let bottom = AXIS;
+for (const row of byRow) {
+  tops.push(bottom + PAD);
+  const tracks = row.reduce((most, one) => Math.max(most, one.track + 1), 1);
+  bottom += Math.max(tracks * TRACK + 2 * PAD, LEAST);
+}
+const height = bottom + 4;
+
+function x(time) {
+  return (time - view[0]) / (view[1] - view[0]) * canvas.clientWidth;
+}
+
+function timeAt(pixel) {
+  return view[0] + pixel / canvas.clientWidth * (view[1] - view[0]);
+}
 
 // The first bar of a row that reaches to a time.
 function firstAt(row, time) {
-  const ends = reach.get(row);
-  let low = 0, high = row.length;
+  let low = 0, high = reach[row].length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (ends[middle] < time) low = middle + 1;
+    if (reach[row][middle] < time) low = middle + 1;
     else high = middle;
   }
   return low;
 }
 
-function escaped(text) {  // Plotly reads annotations as HTML
-  return text.replace(/[&<>]/g, (one) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[one]);
-}
-
-function names({axis, perMs}) {
-  const [left, right] = axis.range, found = [];
-  for (const bars of byRow) {
-    for (let i = firstAt(bars, left); i < bars.length && bars[i][3] < right; i++) {
-      const [row, , name, start, duration] = bars[i];
-      const begin = Math.max(start, left), end = Math.min(start + duration, right);
-      const letters = Math.floor((end - begin) * perMs / 7) - 1;
-      if (letters < 3 || found.length >= NAMED) continue;
-      const full = DATA.names[name];
-      const text = full.length > letters ? full.slice(0, letters - 1) + "…" : full;
-      found.push({
-        text: escaped(text), x: (begin + end) / 2, y: row, showarrow: false,
-        font: {color: "#fff", size: 11, family: "monospace"},
-      });
-    }
+function* seen(row, [left, right] = view) {
+  const bars = byRow[row];
+  for (let i = firstAt(row, left); i < bars.length && bars[i].start <= right; i++) {
+    if (bars[i].end >= left) yield bars[i];
   }
-  return found;
 }
 
-function redraw() {
-  const view = pixels(), [lines, heads] = arrows(...view.axis.range);
-  const first = DATA.libraries.length;
-  const data = {
-    x: [lines.x, heads.x], y: [lines.y, heads.y], "marker.symbol": [null, heads.symbols],
-  };
-  // not relayout, which would call for another redraw
-  return Plotly.update(chart, data, {annotations: [...rowLabels, ...names(view)]},
-                       [first, first + 1]);
-}
-
-function barAt(clientX, clientY) {
-  const box = chart.getBoundingClientRect(), {axis, perMs} = pixels();
-  const time = axis.p2d(clientX - box.left - axis._offset);
-  const vertical = chart._fullLayout.yaxis;
-  const height = vertical.p2d(clientY - box.top - vertical._offset);
-  const row = byRow[Math.round(height)];
-  if (!row || Math.abs(height - Math.round(height)) > BAR / ROW) return null;
-  let best = null, distance = 4;  // a bar narrower than the pointer is found beside it
-  for (let i = firstAt(row, time - 4 / perMs); i < row.length; i++) {
-    const [, , , start, duration] = row[i];
-    if ((start - time) * perMs > 4) break;
-    const off = Math.max(start - time, time - start - duration, 0) * perMs;
-    if (off <= distance) [best, distance] = [row[i], off];  // the later one lies on the other
+function barAt(pixel, y) {
+  const row = tops.findLastIndex((top) => y >= top);
+  if (row < 0) return null;
+  const track = Math.floor((y - tops[row]) / TRACK), near = timeAt(pixel + 4) - timeAt(pixel);
+  let best = null, distance = near;  // a bar narrower than the pointer is found beside it
+  for (const one of seen(row, [timeAt(pixel) - near, timeAt(pixel) + near])) {
+    const off = Math.max(one.start - timeAt(pixel), timeAt(pixel) - one.end, 0);
+    if (one.track === track && off <= distance) [best, distance] = [one, off];
   }
   return best;
 }
 
-function told(ms) {
-  return ms < 1 ? `${(ms * 1000).toFixed(3)} µs` : `${ms.toFixed(3)} ms`;
+// -- the chart ----------------------------------------------------------------------------------
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name);
 }
 
+function draw() {
+  const width = canvas.clientWidth, scale = window.devicePixelRatio || 1;
+  canvas.style.height = `${height}px`;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  paint.setTransform(scale, 0, 0, scale, 0, 0);
+  for (let row = 0; row < tops.length; row += 2) {
+    paint.fillStyle = colour("--band");
+    paint.fillRect(0, tops[row] - PAD, width, (tops[row + 1] ?? bottom + PAD) - tops[row]);
+  }
+  axis(width);
+  arrows();  // below the bars, which have names
+  for (let row = 0; row < tops.length; row++) for (const one of seen(row)) bar(one, width);
+  if (drag) {
+    paint.fillStyle = "rgba(100, 140, 200, 0.3)";
+    paint.fillRect(Math.min(drag.from, drag.to), 0, Math.abs(drag.to - drag.from), height);
+  }
+}
+
+function axis(width) {
+  const least = (view[1] - view[0]) * 80 / width, power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= least);
+  const micro = view[1] - view[0] < 1;
+  paint.font = "12px system-ui, sans-serif";
+  paint.textAlign = "center";
+  for (let n = Math.ceil(view[0] / step); n * step <= view[1]; n++) {
+    const at = x(n * step), text = (n * step * (micro ? 1000 : 1)).toPrecision(6) * 1;
+    paint.fillStyle = colour("--line");
+    paint.fillRect(at, AXIS - 6, 1, height - AXIS + 6);
+    paint.fillStyle = colour("--soft");
+    if (at > 24 && at < width - 24) paint.fillText(`${text} ${micro ? "µs" : "ms"}`, at, AXIS - 10);
+  }
+}
+
+function bar(one, width) {
+  const left = Math.max(x(one.start), -1), right = Math.min(x(one.end), width + 1);
+  const [, fill, ink] = DATA.libraries[one.library], top = tops[one.row] + one.track * TRACK;
+  paint.globalAlpha = matching.has(one) ? 1 : 0.15;
+  paint.fillStyle = fill;
+  // a bar of less than a pixel would not be seen; the gap tells two neighbours apart
+  const wide = Math.max(right - left - (right - left > 4 ? 1 : 0), 1.5);
+  paint.fillRect(left, top, wide, BAR);
+  if (one === chosen) {
+    paint.strokeStyle = colour("--ink");
+    paint.lineWidth = 2;
+    paint.strokeRect(left - 1, top - 1, wide + 2, BAR + 2);
+  }
+  const letters = Math.floor((wide - 8) / 6.7);
+  if (letters >= 3) {
+    const text = one.name.length > letters ? `${one.name.slice(0, letters - 1)}…` : one.name;
+    paint.fillStyle = ink;
+    paint.font = "11px ui-monospace, monospace";
+    paint.textAlign = "left";
+    paint.fillText(text, left + 4, top + 14);
+  }
+  paint.globalAlpha = 1;
+}
+
+function waitsSeen() {
+  const found = DATA.waits.filter(([, start, , end]) => end >= view[0] && start <= view[1]);
+  return found.length > ARROWS ? [] : found;  // more could not be read
+}
+
+function arrows() {
+  paint.strokeStyle = paint.fillStyle = colour("--ink");
+  paint.lineWidth = 1.2;
+  for (const [from, start, to, end] of waitsSeen()) {
+    const down = to > from, sign = down ? 1 : -1;
+    const tracks = (tops[to + 1] ?? bottom + PAD) - tops[to] - 2 * PAD;
+    const tipY = down ? tops[to] - 2 : tops[to] + tracks + 1;
+    paint.beginPath();
+    paint.moveTo(x(start), tops[from] + (down ? BAR : 0));
+    paint.lineTo(x(end), tipY - 6 * sign);
+    paint.stroke();
+    paint.beginPath();
+    paint.moveTo(x(end), tipY);
+    paint.lineTo(x(end) - 4, tipY - 8 * sign);
+    paint.lineTo(x(end) + 4, tipY - 8 * sign);
+    paint.fill();
+  }
+}
+
+function look(left, right) {
+  const least = 1e-5;  // ms: ten nanoseconds
+  view = right - left < least ? [left - least, right + least] : [left, right];
+  draw();
+}
+
+function zoom(factor, at = (view[0] + view[1]) / 2) {
+  const left = at - (at - view[0]) * factor, right = at + (view[1] - at) * factor;
+  look(Math.max(left, whole[0]), Math.min(right, whole[1]));
+}
+
+// -- the list -----------------------------------------------------------------------------------
+
+function told(ms) {
+  if (ms >= 1000) return `${(ms / 1000).toFixed(3)} s`;
+  return ms < 1 ? `${(ms * 1000).toFixed(1)} µs` : `${ms.toFixed(3)} ms`;
+}
+
+function added(parent, tag, text = "", set = {}) {
+  const made = Object.assign(document.createElement(tag), set);
+  made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+function swatch(parent, fill) {
+  const made = document.createElement("i");
+  made.style.background = fill;
+  parent.prepend(made);
+}
+
+const inOrder = [...work].sort((one, other) => one.start - other.start);
+
+function filter() {
+  const words = byId("search").value.toLowerCase(), queue = Number(byId("queue").value);
+  const shown = [...byId("legend").querySelectorAll("input")].map((box) => box.checked);
+  const fits = (one) => shown[one.library] && (queue < 0 || one.row === queue)
+    && [one.name, one.full, DATA.libraries[one.library][0], DATA.rows[one.row]]
+      .some((text) => text.toLowerCase().includes(words));
+  matching = new Set(inOrder.filter(fits));
+  list();
+  draw();
+}
+
+function list() {
+  const body = document.querySelector("tbody"), found = [...matching];
+  body.replaceChildren();
+  for (const one of found.slice(0, listed)) {
+    const row = added(body, "tr"), [label, fill] = DATA.libraries[one.library];
+    row.className = one === chosen ? "chosen" : "";
+    added(row, "td", told(one.start));
+    added(row, "td", told(one.duration));
+    const what = added(row, "td");
+    added(what, "button", one.name, {onclick: () => choose(one)});
+    if (one.full !== one.name) added(what, "small", one.full);
+    swatch(added(row, "td", label), fill);
+    added(row, "td", DATA.rows[one.row]);
+  }
+  byId("found").textContent = `${found.length} of ${work.length}`;
+  byId("more").hidden = found.length <= listed;
+}
+
+function choose(one) {
+  chosen = one;
+  const room = one.duration * 4 || 0.001;
+  look(Math.max(one.start - room, whole[0]), Math.min(one.end + room, whole[1]));
+  list();
+  canvas.scrollIntoView({block: "nearest"});
+}
+
+// -- what the user does -------------------------------------------------------------------------
+
 function point(event) {
-  const bar = barAt(event.clientX, event.clientY);
-  tip.hidden = !bar;
-  if (!bar) return;
-  const [row, library, name, start, duration] = bar;
-  tip.textContent = [
-    DATA.names[name], DATA.libraries[library][0], DATA.rows[row],
-    `${told(duration)}, from ${told(start)}`,
-  ].join("\n");
+  const one = drag ? null : barAt(event.offsetX, event.offsetY);
+  tip.hidden = !one;
+  if (!one) return;
+  const lines = [one.name, DATA.libraries[one.library][0], DATA.rows[one.row],
+                 `${told(one.duration)}, from ${told(one.start)}`];
+  if (one.full !== one.name) lines.push(one.full);
+  tip.textContent = lines.join("\n");
   const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
   tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, room))}px`;
   tip.style.top = `${event.clientY + 16}px`;
 }
 
-const dark = "#222", extra = {type: "scattergl", x: [], y: [], hoverinfo: "skip"};
-const traces = [
-  ...DATA.libraries.map((library, i) => bars(i, library)),
-  {...extra, mode: "lines", name: "wait", legendgroup: "wait", line: {color: dark, width: 1},
-   showlegend: DATA.waits.length > 0},
-  {...extra, mode: "markers", legendgroup: "wait", showlegend: false,
-   marker: {color: dark, size: 9, symbol: "triangle-down"}},
-];
-const options = {responsive: true, scrollZoom: true, displaylogo: false,
-                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
-Plotly.newPlot(chart, traces, layout(), options).then(redraw).then(() => {
-  chart.on("plotly_relayout", redraw);
-  chart.addEventListener("mousemove", point);
-  chart.addEventListener("mouseleave", () => { tip.hidden = true; });
-  document.body.dataset.drawn = DATA.work.length;
+canvas.addEventListener("pointerdown", (event) => {
+  drag = {from: event.offsetX, to: event.offsetX};
+  if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
 });
+canvas.addEventListener("pointermove", (event) => {
+  if (drag) {
+    drag.to = event.offsetX;
+    draw();
+  }
+  point(event);
+});
+canvas.addEventListener("pointerup", () => {
+  const ends = [timeAt(drag.from), timeAt(drag.to)].sort((one, other) => one - other);
+  const wide = Math.abs(drag.to - drag.from);
+  drag = null;
+  if (wide > 5) look(...ends);
+  else draw();
+});
+canvas.addEventListener("pointercancel", () => { drag = null; draw(); });
+canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+canvas.addEventListener("dblclick", () => look(...whole));
+canvas.addEventListener("wheel", (event) => {
+  if (!event.ctrlKey && !event.metaKey) return;  // else the page scrolls
+  event.preventDefault();
+  zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(event.offsetX));
+}, {passive: false});
+byId("in").onclick = () => zoom(0.5);
+byId("out").onclick = () => zoom(2);
+byId("all").onclick = () => look(...whole);
+byId("more").onclick = () => { listed *= 4; list(); };
+byId("search").oninput = byId("queue").onchange = () => { listed = LISTED; filter(); };
+window.addEventListener("resize", draw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+DATA.libraries.forEach(([label, fill], library) => {
+  const count = work.filter((one) => one.library === library).length;
+  const line = added(byId("legend"), "label", `${label} (${count})`);
+  swatch(line, fill);
+  const box = Object.assign(document.createElement("input"), {type: "checkbox", checked: true});
+  box.onchange = filter;
+  line.prepend(box);
+});
+if (DATA.waits.length) added(byId("legend"), "span", "arrow: a queue waits for another");
+DATA.rows.forEach((label, row) => {
+  added(byId("labels"), "div", label, {title: label}).style.top = `${tops[row] - 4}px`;
+  added(byId("queue"), "option", label, {value: row});
+});
+filter();
+document.body.dataset.drawn = work.length;

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._audit.operations import in_one_line
-from streamkit._queues import registry
+from streamkit._queues import kernel_names
+from streamkit._queues.styles import STYLES, UNKNOWN
 
 if TYPE_CHECKING:
     from streamkit._audit.operations import AuditedQueue, Operation, Operations
 
 
-class Style(NamedTuple):
-    """How a library's work is shown."""
-
-    label: str
-    colour: str
-    letter: str
-
-
-UNKNOWN = "unknown"
-# Okabe and Ito's colours, which differ for every kind of colour vision.
-STYLES = {
-    row.name: Style(row.label, row.colour, row.letter)
-    for row in registry.LIBRARIES
-    if row.colour is not None and row.letter is not None
-}
-STYLES["numpy"] = Style("NumPy", "#56B4E9", "p")
-STYLES[UNKNOWN] = Style("other, or unknown", "#888888", "#")
 HOST = "the host waits"
 
 
@@ -57,9 +39,20 @@ def library_of(operation: Operation) -> str:
     return operation.library if operation.library in STYLES else UNKNOWN  # a plugin, say
 
 
-def short(name: str) -> str:
-    """Return a kernel's name without the namespaces and tags of C++."""
-    return re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
+def plain(one: Operation) -> str:
+    """Return what it does: "fill", where the name of a library's kernel tells it."""
+    return kernel_names.operation(one.name, one.library)
+
+
+def tracks_of(operations: list[Operation]) -> list[int]:
+    """Return for each operation, sorted by start, a track on which no other is at its time."""
+    free_ns: list[int] = []  # when the last operation on each track ends
+    tracks = []
+    for one in operations:
+        track = next((n for n, end in enumerate(free_ns) if end <= one.start_ns), len(free_ns))
+        free_ns[track:] = [one.end_ns, *free_ns[track + 1 :]]
+        tracks.append(track)
+    return tracks
 
 
 def counted(count: int, what: str) -> str:
@@ -76,6 +69,58 @@ def title(report: Operations) -> str:
     """Return how much ran, and where."""
     work, queues = counted(len(report.work), "operation"), counted(len(report.queues), "queue")
     return f"{work} on {queues}"
+
+
+def duration(report: Operations) -> str:
+    """Return how long everything took, in words."""
+    start, end = span_ns(report)
+    seconds = (end - start) / 1e9
+    return f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+
+
+def verdict(report: Operations) -> str:
+    """Return in a sentence on how many queues work ran, and what ran at once on two of them."""
+    queues = report.queues
+    if len(queues) < 2:  # noqa: PLR2004 - one queue is what is wanted
+        return f"All work ran on {queues[0]}." if queues else "Nothing ran."
+    early = _at_once(report)
+    if early is None:
+        return f"{len(queues)} queues; no two of them worked at the same time."
+    one, other = early
+    return f"{len(queues)} queues; {_whose(one)} began before {_whose(other)} ended."
+
+
+def _at_once(report: Operations) -> tuple[Operation, Operation] | None:
+    """Return the first work of a queue, and the last of an earlier queue if that ended later.
+
+    Of two libraries, if there are such.
+    """
+    first: dict[AuditedQueue | None, Operation] = {}
+    last: dict[tuple[AuditedQueue | None, str | None], Operation] = {}
+    for one in report.work:
+        first.setdefault(one.queue, one)
+        before = last.get((one.queue, one.library))
+        if before is None or before.end_ns <= one.end_ns:
+            last[one.queue, one.library] = one
+    order = list(first)
+    pairs = [
+        (first[queue], other)
+        for place, queue in enumerate(order)
+        for other in last.values()
+        if other.queue in order[:place] and first[queue].start_ns < other.end_ns
+    ]
+    # the first of equals: the queue that began first
+    return max(pairs, key=lambda pair: _of_two_libraries(*pair), default=None)
+
+
+def _of_two_libraries(one: Operation, other: Operation) -> bool:
+    return None not in (one.library, other.library) and one.library != other.library
+
+
+def _whose(one: Operation) -> str:
+    if one.library in STYLES:
+        return f"{STYLES[one.library].label}'s {plain(one)}"
+    return f"{plain(one)} on {one.queue}"
 
 
 def span_ns(report: Operations) -> tuple[int, int]:

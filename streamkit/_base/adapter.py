@@ -9,7 +9,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from contextlib import AbstractContextManager
 
     from streamkit._base.queue import Queue
@@ -174,11 +174,19 @@ class Binding(NamedTuple):
     It is called however far ``enter`` came, or not at all, and again if it is interrupted.
     """
     is_current: Callable[[], bool]
-    """Whether the stream, this very object, is current now; asked inside such a scope only."""
+    """Whether the stream, this very object, is current now; asked inside such a scope only.
+
+    Unless it is ``told_outside``.
+    """
     set_current: Callable[[], None]
     """Make the stream current again inside such a scope, remembering nothing."""
     keeps_device: bool = True
     """Whether the device that is current stays so: these four change the library's state alone."""
+    told_outside: bool = False
+    """Whether ``is_current`` is right anywhere, and no other thread can move the library.
+
+    Then ``streamkit.follow`` need not enter what is current already.
+    """
 
 
 @runtime_checkable
@@ -311,6 +319,43 @@ class KnowsLoans(Protocol):
     @abstractmethod
     def lent_by(self, array: Any) -> Any:
         """Return the owner that this array, or the one it is a view of, was lent with, or None."""
+
+
+class ArrayLayout(NamedTuple):
+    """Where an array's memory is, and how it lies there."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes."""
+    dtype: Hashable
+    """The type of an element, and whatever else says how its bytes are read."""
+    itemsize: int
+    """The bytes of an element."""
+
+
+@runtime_checkable
+class CopiesArrays(Protocol):
+    """Capability beside ``Arrays``: a graph can know an array again, and have a copy of it."""
+
+    @abstractmethod
+    def array_layout(self, array: Any) -> ArrayLayout:
+        """Return the layout of one of the library's arrays.
+
+        ValueError if it needs a gradient, which a graph would not record. TypeError if it is not
+        one piece of memory.
+        """
+
+    @abstractmethod
+    def array_like(self, array: Any, device: int) -> Any:
+        """Return a new array of the same shape and type on that CUDA device, not filled."""
+
+    @abstractmethod
+    def copy_array(self, to: Any, source: Any, stream: Any) -> None:
+        """Copy ``source`` into ``to`` on the library's own ``stream``, its current one if any.
+
+        One of them can be on the host.
+        """
 
 
 # -- capture ----------------------------------------------------------------------------------

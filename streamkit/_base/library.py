@@ -52,6 +52,8 @@ class Library(NamedTuple):
     """Whether it frees its memory on the legacy default stream, wherever it is used."""
     kernels: str | None = None
     """A pattern that finds its kernels, and no others, by their demangled names."""
+    operation: str | None = None
+    """A pattern whose last match in a kernel's name has what the kernel does as its group."""
     colour: str | None = None
     """The colour of its work in pictures."""
     letter: str | None = None

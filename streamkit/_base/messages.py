@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from streamkit._base import futures
 from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,
@@ -46,21 +47,27 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
     """Word the refusal of an object that no adapter knows."""
     if isinstance(obj, int) and not isinstance(obj, bool):
         return UnsupportedStreamError(
-            f"cannot wrap {obj!r}: a bare integer says neither device nor owner. If it is a "
-            "cudaStream_t, use streamkit.from_handle(handle, owner=...)."
+            f"cannot wrap {obj!r}: a bare integer names no device and no owner. "
+            "If it is a cudaStream_t, use streamkit.from_handle(handle, owner=...)."
         )
     if obj is None:
         return UnsupportedStreamError(
-            "cannot wrap None. For a default queue use streamkit.default_stream(); for what a "
-            "library uses now, streamkit.current_stream(library)."
+            "cannot wrap None. For a default stream, use streamkit.default_stream(). For the "
+            "current stream of a library, use streamkit.current_stream(library)."
+        )
+    if futures.is_future(obj):
+        return UnsupportedStreamError(
+            f"cannot wrap {describe(obj)}: a future has no place on a CUDA stream, which never "
+            "waits for the host. Give the stream its work when the future is done, as in "
+            "future.add_done_callback(launch), or wait for it on a host stream."
         )
     if isinstance(obj, type):
         return UnsupportedStreamError(
             f"cannot wrap the class {obj.__module__}.{obj.__qualname__}: pass an instance of it."
         )
     return UnsupportedStreamError(
-        f"cannot wrap {describe(obj)}: it is no stream of a library StreamKit knows and has no "
-        "__cuda_stream__() method."
+        f"cannot wrap {describe(obj)}: it is not a stream of a library that StreamKit knows, "
+        "and it has no __cuda_stream__() method."
     )
 
 
@@ -117,8 +124,8 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
 def kept_in_capture(stream: object) -> CaptureError:
     """Word something to be kept for work that a capture only notes down."""
     return CaptureError(
-        f"{describe(stream)} captures: what its work uses must live as long as the graph, for that "
-        "work runs with each launch. Keep the objects beside the graph."
+        f"{describe(stream)} captures. Its work runs again at each launch, so what the work uses "
+        "must live as long as the graph. Keep the objects beside the graph."
     )
 
 
@@ -130,8 +137,8 @@ def device_mismatch(first: object, second: object, instead: str) -> DeviceMismat
 def not_copied(obj: object) -> TypeError:
     """Word a copy or a pickle of something that only this process has, once."""
     return TypeError(
-        f"{describe(obj)} cannot be copied or pickled: it is of this process alone. Make a stream "
-        "in each process; within one, share this object."
+        f"{describe(obj)} cannot be copied or pickled, because it belongs to this process. Make a "
+        "stream in each process. Within one process, share this object."
     )
 
 
@@ -147,8 +154,8 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
 def not_an_array(obj: object) -> TypeError:
     """Word something to be handed over that is no array of a library that can lend it."""
     return TypeError(
-        f"{describe(obj)} is no array that can be handed over. For the order use s.wait(stream); "
-        "keep anything alive for the work submitted so far with s.keep(obj)."
+        f"{describe(obj)} is no array that can be handed over. To order two streams, use "
+        "s.wait(stream). To keep an object alive until submitted work has run, use s.keep(obj)."
     )
 
 
@@ -160,11 +167,19 @@ def cannot_lend(array: object, why: str) -> TypeError:
     )
 
 
+def needs_gradient(array: object) -> ValueError:
+    """Word an array whose gradient a graph would not record."""
+    return ValueError(
+        f"{describe(array)} requires a gradient, which a launch of a graph does not record. Pass "
+        "array.detach(), or call the function itself."
+    )
+
+
 def cannot_watch() -> RuntimeError:
     """Word an ``await`` or ``then`` without the thread that would wait for the queue."""
     return RuntimeError(
-        "no thread can be started that waits for the queue: the interpreter is ending, or there "
-        "are too many. Call sync() instead."
+        "cannot start the thread that waits for the queue: the interpreter is ending, or there "
+        "are too many threads. Call sync() instead."
     )
 
 

@@ -139,6 +139,11 @@ class QueueRecord(Queue):
     """The record of this queue that was there first, of another owner or none; it lives as long."""
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
     """By library, a reference to its object on this queue, called to get it."""
+    driver_stream: Any
+    """The bindings' object of its handle, about which the driver is asked faster than about an int.
+
+    Made at the first use; None for a default stream.
+    """
     core: Any
     """The object through which it records and waits, made at the first use."""
     wait_events: Any
@@ -156,7 +161,8 @@ class QueueRecord(Queue):
         self.handle, self.owner = handle, owner
         self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
         self.context, self.permanent = 0, False
-        self.id = self.thread = self.core = self.wait_events = self.latest = self.record = None
+        self.id = self.thread = self.latest = self.record = None
+        self.driver_stream = self.core = self.wait_events = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         """Iterate over this record and the older ones of the same queue."""

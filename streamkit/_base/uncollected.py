@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import weakref
@@ -14,19 +15,23 @@ if TYPE_CHECKING:
 class Submitted:
     """What was submitted, and where: its text tells both. It keeps no frame alive."""
 
-    __slots__ = ("_code", "_line", "_name")
+    __slots__ = ("_at", "_code", "_name")
 
     def __init__(self, fn: Any, frame: FrameType | None) -> None:
         """``frame`` is the caller's, if Python code called."""
-        fn = getattr(fn, "func", fn)  # of a functools.partial
-        self._name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+        name = getattr(fn, "__qualname__", None)
+        if name is None:
+            fn = getattr(fn, "func", fn)  # of a functools.partial
+            name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+        self._name = name
         self._code = None if frame is None else frame.f_code
-        self._line = 0 if frame is None else frame.f_lineno
+        self._at = 0 if frame is None else frame.f_lasti  # the line is slow to find
 
     def __str__(self) -> str:
         where = "outside of Python"
         if self._code is not None:
-            where = f'in "{self._code.co_filename}", line {self._line}'
+            places = itertools.islice(self._code.co_positions(), self._at // 2, None)
+            where = f'in "{self._code.co_filename}", line {next(places)[0]}'
         return f"{self._name}, submitted {where}"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import ref
 
 from streamkit._base.locks import new_lock
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
+class WeakTable(dict[int, "ref[V]"], Generic[V]):
     """Weak references by number; those whose object has gone are swept out now and then.
 
     WeakValueDictionary gives each reference a callback instead, at three times the cost. Safe from
@@ -28,7 +28,7 @@ class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
 
     def put(self, key: int, value: V) -> None:
         """Note the object, which something else keeps alive, instead of what was noted."""
-        self[key] = weakref.ref(value)
+        self[key] = ref(value)
         if len(self) > self._sweep_at:
             self._sweep()
 
@@ -37,7 +37,7 @@ class WeakTable(dict[int, "weakref.ref[V]"], Generic[V]):
 
         Threads that call it at the same time get the same object.
         """
-        mine = weakref.ref(value)
+        mine = ref(value)
         seen = self.setdefault(key, mine)  # atomic
         while seen is not mine:
             other = seen()

@@ -18,7 +18,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _NOT_READY = 600
@@ -85,19 +85,37 @@ def current_context() -> int:
     return int(context)
 
 
+def has_context(context: int) -> bool:
+    """Whether it is this thread's current one; asking does not give the GIL to another thread."""
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    found = ctypes.c_void_p()
+    code = loader.with_gil("cuCtxGetCurrent")(ctypes.byref(found))
+    return not code and found.value == context
+
+
 def set_context(context: int) -> None:
     """Make a context current in this thread; 0 for none."""
     ask("cuCtxSetCurrent", context)
 
 
-@contextlib.contextmanager
-def in_context(context: int) -> Generator[None]:
+class in_context:  # noqa: N801 - used as a function
     """Make a context current for the block, then restore the previous one."""
-    ask("cuCtxPushCurrent", context)
-    try:
-        yield
-    finally:
-        ask("cuCtxPopCurrent")
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: int) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        code = loader.cu.cuCtxPushCurrent(self._context)[0]
+        if code:
+            raise error("cuCtxPushCurrent", code)
+
+    def __exit__(self, *_: object) -> None:
+        code = loader.cu.cuCtxPopCurrent()[0]
+        if code:
+            raise error("cuCtxPopCurrent", code)
 
 
 def ensure_context(context: int) -> AbstractContextManager[None]:
@@ -270,7 +288,12 @@ def capture_id(stream: int) -> int | None:
         return 0
     if code:
         raise error("cuStreamIsCapturing", code)
-    return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
+    return active_capture_id(stream) if status else None
+
+
+def active_capture_id(stream: Any) -> int:
+    """Return the id of the capture that goes on on this stream."""
+    return int(ask("cuStreamGetCaptureInfo", stream)[1])
 
 
 class beside_captures:  # noqa: N801 - used as a function
@@ -281,6 +304,11 @@ class beside_captures:  # noqa: N801 - used as a function
 
     def __exit__(self, *_: object) -> None:
         _exchange_mode(self._before)
+
+
+def relax() -> None:
+    """Allow a thread of StreamKit's for ever what ``beside_captures`` allows for a block."""
+    _exchange_mode(_relaxed())
 
 
 def _exchange_mode(mode: Any) -> Any:

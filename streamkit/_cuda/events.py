@@ -18,6 +18,7 @@ from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 
 _TIMING, _NO_TIMING = 0, 2
+_NOT_READY = 600
 _EXTERNAL = 1
 
 _lock = new_lock()
@@ -41,8 +42,10 @@ def record(event: int, stream: int, *, external: bool = False) -> None:
     """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
     if external:
         ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
-    else:
-        ask("cuEventRecord", event, stream)
+        return
+    (code,) = loader.cu.cuEventRecord(event, stream)  # not by ``ask``: for each ``then``
+    if code:
+        raise driver.error("cuEventRecord", code)
 
 
 def wait(stream: int, event: int, *, external: bool = False) -> None:
@@ -58,7 +61,10 @@ def is_done(event: int) -> bool:
 
 def query(event: int) -> bool:
     """Return the answer of ``is_done``; the thread must be inside ``beside_captures``."""
-    return driver.is_done("cuEventQuery", event)
+    (code,) = loader.cu.cuEventQuery(event)  # not by ``driver.is_done``: for each look of a wait
+    if code and code != _NOT_READY:
+        raise driver.error("cuEventQuery", code)
+    return not code
 
 
 def elapsed_ms(start: int, end: int) -> float:
@@ -111,16 +117,6 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     if event is None:
         return create(context, timing=timing), None
     return int(event.handle), event
-
-
-def record_core(event: Any, stream: Any) -> None:
-    """Record the event on the stream."""
-    if loader.is_forked:
-        raise messages.forked()
-    try:
-        stream.record(event)
-    except Exception as error:
-        raise core_error("cuEventRecord", error) from error
 
 
 def record_and_wait(event: Any, source: Any, target: Any) -> None:

@@ -15,7 +15,7 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 
 _ACTIVE = 1
 _AUTO_FREE_ON_LAUNCH = 1
-_MEMORY_FREE = 11  # the type of a node
+_KERNEL, _MEMORY_FREE = 0, 11  # types of nodes
 
 
 class Captured(NamedTuple):
@@ -72,16 +72,21 @@ def add_empty_node(graph: int) -> None:
 def ends(graph: int) -> frozenset[int]:
     """Return the nodes that nothing follows, but for those that only free memory."""
     nodes, _ = ask("cuGraphGetNodes", graph, count(graph))
-    # the first does not know the edges' data of CUDA 12.3
-    newest = hasattr(loader.cu, "cuGraphGetEdges_v2")
-    edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
-    before = ask(edges, graph, int(ask(edges, graph)[-1]))[0]
-    followed = {int(node) for node in before}
+    followed = {int(node) for node in _edges(graph)[0]}
     return frozenset(
         int(node)
         for node in nodes
         if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
     )
+
+
+def _edges(graph: int) -> tuple[Any, Any]:
+    """Return the node before each edge, and the node after it."""
+    # the first does not know the edges' data of CUDA 12.3
+    newest = hasattr(loader.cu, "cuGraphGetEdges_v2")
+    edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
+    before, after, *_ = ask(edges, graph, int(ask(edges, graph)[-1]))
+    return before, after
 
 
 def instantiate(graph: int) -> int:
@@ -100,6 +105,40 @@ def launch(executable: int, stream: int) -> None:
 def upload(executable: int, stream: int) -> None:
     """Bring the graph to the device, so that its first launch need not."""
     ask("cuGraphUpload", executable, stream)
+
+
+class Node(NamedTuple):
+    """A node of a graph."""
+
+    kind: str
+    """As "kernel", "memcpy", "mem alloc"."""
+    symbol: str
+    """A kernel's symbol, where the driver tells it; else empty."""
+
+
+def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
+    """Return the nodes, and the edges between them by their places."""
+    handles, _ = ask("cuGraphGetNodes", graph, count(graph))
+    place = {int(handle): number for number, handle in enumerate(handles)}
+    before, after = _edges(graph)
+    return [_node(handle) for handle in handles], [
+        (place[int(one)], place[int(other)]) for one, other in zip(before, after, strict=True)
+    ]
+
+
+def _node(handle: Any) -> Node:
+    kind = ask("cuGraphNodeGetType", handle)
+    name = loader.cu.CUgraphNodeType(int(kind)).name.removeprefix("CU_GRAPH_NODE_TYPE_")
+    symbol = _symbol(handle) if int(kind) == _KERNEL else ""
+    return Node(name.lower().replace("_", " "), symbol)
+
+
+def _symbol(handle: Any) -> str:
+    """Return the symbol of a node's kernel, "" below CUDA 12.3."""
+    called = ask("cuGraphKernelNodeGetParams", handle)
+    function, kernel = int(called.func), int(called.kern)
+    call, what = ("cuFuncGetName", function) if function else ("cuKernelGetName", kernel)
+    return bytes(ask(call, what)).decode() if hasattr(loader.cu, call) else ""
 
 
 def dot(graph: int) -> str:

@@ -131,6 +131,17 @@ def _open_library() -> Any:
         return None
 
 
+@functools.cache
+def with_gil(call: str) -> Any:
+    """Return a function of the driver that lets no other thread run meanwhile.
+
+    For one that only looks, where another thread would take the GIL for long.
+    """
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    return getattr(ctypes.PyDLL(_LIBRARY), call)
+
+
 def driver_version() -> int:
     """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
 

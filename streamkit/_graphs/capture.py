@@ -89,7 +89,7 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
-    context = stream.context  # now, because the block can close the stream
+    queue = stream._live()  # now, because the block can close the stream
     kept: list[object] = []
     graph = CudaGraph(stream, kept)
     held: list[Any] = []
@@ -111,16 +111,17 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
                     graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
                 except BaseException as error:
                     graph._fail()  # noqa: SLF001 - no method for users
+                    if held:  # the block's work on other streams may still use the pools' memory
+                        disposal.waiting.append(disposal.UsedPools(queue, tuple(held)))
+                        held.clear()
                     try:
                         explained = parts.explain(error)
                     finally:
                         parts.abandon(error)
-                        with contextlib.suppress(errors.StreamKitError), driver.beside_captures():
-                            held.clear()
                     if explained is None:
                         raise
                     raise explained from error
-        disposal.free_deferred(adapters, context)
+        disposal.free_deferred(adapters, queue.context)
     finally:
         disposal.sweep()
 

@@ -109,8 +109,8 @@ def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
     busy = [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
     pending = f" Work is pending on {', '.join(map(describe, busy))}." if busy else ""
     return errors.CaptureError(
-        f"{what} did no GPU work, or on a stream outside the capture.{pending} Let the work take "
-        "its library's current stream, or pass it g.stream; a stream joins by t.wait(g.stream)."
+        f"{what} did no GPU work, or did it on a stream outside the capture.{pending} Use the "
+        "library's current stream, or pass g.stream. Another stream joins by t.wait(g.stream)."
     )
 
 

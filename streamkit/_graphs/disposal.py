@@ -3,7 +3,8 @@
 What a graph holds must outlast its last run. And much of what destroys memory is illegal in the
 thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
 graphs wait here for the next capture, launch or end of a graph, or the next look at what was kept.
-Memory of a library's pool waits longer: for what the queues had been given when the graph ended.
+Memory of a library's pool waits longer: for what the queues had been given when the graph ended, or
+when its capture failed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,23 @@ if TYPE_CHECKING:
     from streamkit.protocols import Adapter, CapturedGraph
 
 
-class OwnedGraph:
+class UsedPools:
+    """The libraries' pools of a capture: kept for what the queues have been given when they end."""
+
+    def __init__(self, queue: QueueRecord, pools: tuple[object, ...]) -> None:
+        self.context, self._device = queue.context, queue.device
+        self._pools = pools
+
+    def end(self) -> bool:
+        """Let go of the pools when that work has run."""
+        for queue in _readers(self._device) if self._pools else ():
+            # its work may use an array of the pool that nobody holds any more
+            keepalive.keep(queue, queue, self._pools)
+        self._pools = ()
+        return True
+
+
+class OwnedGraph(UsedPools):
     """An executable graph, and what has to live as long."""
 
     last_launch: Any = None
@@ -43,11 +60,10 @@ class OwnedGraph:
         queue: QueueRecord,
         pools: tuple[object, ...],
     ) -> None:
+        super().__init__(queue, pools)
         self.executable = executable
         self.library = library  # whose streams ``launch`` takes; None for handles
-        self.context, self._device = queue.context, queue.device
         self.held: list[Any] = []
-        self._pools = pools
 
     def end(self) -> bool:
         """Destroy the graph, then let go of what it used; False if that cannot be done now."""
@@ -57,15 +73,11 @@ class OwnedGraph:
             self.executable.close()
             self._is_destroyed = True
         self.held = []
-        for queue in _readers(self._device) if self._pools else ():
-            # its work may read an array of the pool that nobody holds any more
-            keepalive.keep(queue, queue, self._pools)
-        self._pools = ()
-        return True
+        return super().end()
 
 
 def _readers(device: int) -> Iterator[QueueRecord]:
-    """Yield the device's queues that may have been given work with a graph's memory."""
+    """Yield the device's queues that may have been given work with a pool's memory."""
     for queue in identity.living():
         is_here = queue.thread is None and queue.device == device
         if is_here and queue.handle > LEGACY and identity.is_alive(queue):
@@ -78,7 +90,7 @@ def _readers(device: int) -> Iterator[QueueRecord]:
             yield identity.identify(found, adapter, native)
 
 
-waiting: deque[OwnedGraph] = deque()
+waiting: deque[UsedPools] = deque()
 """Those to end. A deque, because its append needs no lock."""
 
 
@@ -115,7 +127,7 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         del graph  # what it held goes here, not with the next one
 
 
-keepalive.add_sweep(sweep)
+keepalive.add_sweep(waiting, sweep)
 
 
 def free_deferred(adapters: Sequence[Adapter], context: int) -> None:

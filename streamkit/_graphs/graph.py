@@ -12,7 +12,7 @@ from streamkit._base import messages
 from streamkit._base.messages import describe
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, graphs
-from streamkit._graphs import checks, disposal
+from streamkit._graphs import checks, disposal, picture
 from streamkit._host.stream import HostStream
 from streamkit._queues import identity, ordering
 from streamkit._scopes import loaded_libraries, open_scopes
@@ -96,6 +96,16 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Return the graph in the language of Graphviz."""
         with self._lock:  # or another thread's close would take it away
             return graphs.dot(self._ready().executable.graph)
+
+    def to_svg(self) -> str:
+        """Return a picture of the graph, each library's kernels in its colour."""
+        with self._lock:  # or another thread's close would take it away
+            nodes, edges = graphs.structure(self._ready().executable.graph)
+        return picture.svg(nodes, edges)
+
+    def _repr_svg_(self) -> str | None:
+        """Show the picture in a notebook, of a graph that can be launched."""
+        return None if self._owned is None else self.to_svg()
 
     def _ready(self) -> OwnedGraph:
         owned = self._owned

@@ -41,7 +41,7 @@ class After:
         call = callbacks.Call(function, what)
         try:
             callbacks.reserve(call)
-            mark.tell(lambda: self._calls.add(call, mark.failure))
+            mark.tell(lambda: self._calls.tell([(call, mark.failure)]))
             put(mark)
         except BaseException:
             call.drop()

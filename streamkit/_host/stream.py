@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import arguments, messages, other_names, trace
+from streamkit._base import arguments, futures, messages, other_names, trace
 from streamkit._base.locks import new_lock
 from streamkit._base.static_protocol import Concrete
 from streamkit._base.uncollected import Failure, Submitted
@@ -26,6 +26,7 @@ from streamkit._scopes import open_scopes
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
@@ -225,7 +226,10 @@ class HostStream(Stream, metaclass=Concrete):
         if event is None:
             target = HostEvent(timing=timing)
         elif timing:
-            raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
+            raise ValueError(
+                f"timing cannot be changed for {messages.describe(event)}: leave out timing, "
+                "or the event."
+            )
         elif isinstance(event, HostEvent):
             target = event
         else:
@@ -237,14 +241,24 @@ class HostStream(Stream, metaclass=Concrete):
         trace.note(self, "record", "record", mark)
         return target
 
-    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
-        """Let later work run after another host stream or event. See ``Stream``.
+    def wait(
+        self,
+        other: StreamLike | EventLike | Future[Any] | asyncio.Future[Any],
+        *,
+        external: bool = False,
+    ) -> None:
+        """Let later work run after another host stream or event, or a future. See ``Stream``.
 
-        Inside ``with s:`` it blocks: the body is the queue's running item.
+        The error of a future, of ``concurrent.futures`` or asyncio, is an error of this queue, as
+        that of a submitted function. Inside ``with s:`` it blocks: the body is the queue's running
+        item. There, ScopeError for a future that needs the event loop of this thread.
         """
         self._check_open()
         self._refuse_external(external=external)
         if other is self:
+            return
+        if futures.is_future(other):
+            self._wait_for_future(other)
             return
         event = other.record() if isinstance(other, HostStream) else other
         if not isinstance(event, HostEvent):
@@ -253,6 +267,16 @@ class HostStream(Stream, metaclass=Concrete):
         if mark is not None:
             trace.note(self, "wait", "wait", mark)
             self._put(Wait(mark))
+
+    def _wait_for_future(self, future: object) -> None:
+        if open_scopes.holds(self) and futures.blocks_its_loop(future):
+            raise errors.ScopeError(
+                f"{self!r} would wait for {messages.describe(future)} in the thread of its event "
+                "loop, for ever. Await it before the scope."
+            )
+        what = Submitted(future, sys._getframe(2))  # noqa: SLF001 - a traceback keeps more
+        step = trace.note(self, "function", future)
+        self._put(_Call(what, self, step, futures.Outcome(future).wait))
 
     @property
     def done(self) -> bool:
@@ -306,10 +330,10 @@ class HostStream(Stream, metaclass=Concrete):
         self._check_open()
         if not callable(fn):
             raise arguments.not_callable(fn, self, "then")
-        from streamkit._host import futures  # noqa: PLC0415 - slow to import, and seldom needed
+        from streamkit._host.futures import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
-            after = self._after = self._after or futures.After(self._work.name)
+            after = self._after = self._after or After(self._work.name)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         future: Future[T] = after.add(self._put, Mark(self._work), call, what)

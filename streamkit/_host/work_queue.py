@@ -294,7 +294,9 @@ class Mark:
             yield  # other tasks run once: what they submit now takes part
             self.wait()
         elif not self.is_reached:
-            yield from waits.told(lambda tell: self.tell(functools.partial(tell, None)))
+            yield from waits.told(
+                lambda loop, waiter: self.tell(functools.partial(loop.tell, [(waiter, None)]))
+            )
 
 
 class Wait:

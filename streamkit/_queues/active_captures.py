@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import ThreadToken
 
+
+class OngoingError(CaptureError):
+    """Another capture goes on, beside which this one cannot begin."""
+
+
 _lock = new_lock()
 # for each capture, by a key of its own: its thread, the libraries that no other capture can have
 # meanwhile, and what its graph keeps
@@ -49,7 +54,7 @@ def noted(libraries: Sequence[str], kept: list[object]) -> Generator[None]:
     try:
         with _lock:
             if libraries and any(others for _, others, _ in _ongoing.values()):
-                raise CaptureError(
+                raise OngoingError(
                     f"another capture is going on in this process, and {' and '.join(libraries)} "
                     "can take part in one at a time. End that one first, or capture one after "
                     "another under a lock."

@@ -78,6 +78,19 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
     return queue
 
 
+def can_wait(found: Queue, adapter: Adapter) -> bool:
+    """Whether the queue may as well be identified at its first use: nothing is kept, nobody told.
+
+    Its object names the device, and holds nothing.
+    """
+    if found.owner is not None or found.device is None or found.handle <= PER_THREAD:
+        return False
+    if found.permanent or _watchers:
+        return False
+    traits = traits_of(adapter)
+    return traits.streams_are_values and traits.streams_are_fixed
+
+
 def _carry(learned: QueueRecord, owner: Any) -> None:
     """Let the owner hold what was learned of its queue, for ``queue_of``."""
     if learned.id is not None and learned.owner is None:  # else the two would hold each other
@@ -131,12 +144,21 @@ def queue_of(native: Any) -> QueueRecord:
 
     UnsupportedStreamError if it is no library's stream.
     """
-    known: QueueRecord | None = getattr(native, "_streamkit_learned", None)
-    if known is not None:
-        return known
+    attributes = getattr(native, "__dict__", None)
+    if attributes:
+        known: QueueRecord | None = attributes.get("_streamkit_learned")
+        if known is None:
+            known = attributes.get("_streamkit_queue")  # a view that was made here
+        if known is not None:
+            return known
     found, adapter = registry.extract(native)
-    is_new = type(found) is Queue and found.record is None and not found.dies_with_owner
-    if is_new and found.handle > PER_THREAD:
+    if found.record is not None:
+        if attributes is not None:
+            attributes["_streamkit_learned"] = found.record
+        return found.record
+    if found.handle <= PER_THREAD and not isinstance(found, QueueRecord):
+        return _default_record(found)
+    if type(found) is Queue and not found.dies_with_owner:
         number = driver.id_outside_capture(found.handle)
         known = None if number is None else _learned.get(number)
         if known is not None:
@@ -232,9 +254,11 @@ def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool
     elif queue.permanent and made:
         queue.note_view(adapter.name, lambda: native)
     else:
-        # cuda.bindings' handles take no weak reference; they are cheap to make
-        with contextlib.suppress(TypeError):
-            queue.note_view(adapter.name, weakref.ref(native))
+        try:
+            view = weakref.ref(native)
+        except TypeError:  # cuda.bindings' handles take none; they are cheap to make
+            return
+        queue.note_view(adapter.name, view)
 
 
 def register(queue: QueueRecord) -> None:

@@ -18,6 +18,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections import defaultdict, deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit import errors
@@ -27,7 +28,7 @@ from streamkit._queues import identity, ordering
 from streamkit._queues.lifetime import OwnedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence, Sized
 
     from streamkit._base.queue import QueueRecord
 
@@ -55,10 +56,11 @@ class KeepAlive:
 class KeepAliveList:
     """What is kept for one queue, newest first."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("ask_at", "entries")
 
     def __init__(self) -> None:
         self.entries: deque[KeepAlive] = deque()
+        self.ask_at = 0.0  # when the next call of ``keep`` asks again, by ``monotonic``
 
     def add(self, entry: KeepAlive) -> None:
         """Keep the objects, also beyond the end of the queue."""
@@ -119,12 +121,12 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         _drain_all()
 
 
-_sweeps: list[Callable[[], None]] = []
+_sweeps: list[tuple[Sized, Callable[[], None]]] = []
 
 
-def add_sweep(sweep: Callable[[], None]) -> None:
-    """Have each ``drain`` call ``sweep`` too, which is quick if it has nothing to drop."""
-    _sweeps.append(sweep)
+def add_sweep(waiting: Sized, sweep: Callable[[], None]) -> None:
+    """Have each ``drain`` call ``sweep`` too if anything is waiting."""
+    _sweeps.append((waiting, sweep))
 
 
 # What one call of StreamKit does at most: so many calls' objects go, so many queues are asked.
@@ -133,21 +135,18 @@ _MOST_CALLS, _MOST_ASKED = 10_000, 64
 _KeyT = TypeVar("_KeyT")
 
 
-def drain() -> None:
+def _drain_all() -> None:
+    drain(math.inf, None)
+
+
+def drain(calls: float = _MOST_CALLS, asked: int | None = _MOST_ASKED) -> None:
     """Drop what has passed, on any queue; if that is much, the next calls go on with it.
 
     Never blocks, and raises nothing.
     """
-    _drain(_MOST_CALLS, _MOST_ASKED)
-
-
-def _drain_all() -> None:
-    _drain(math.inf, None)
-
-
-def _drain(calls: float, asked: int | None) -> None:
-    for sweep in _sweeps:
-        sweep()
+    for waiting, sweep in _sweeps:
+        if waiting:
+            sweep()
     if _held:
         _end_unheld(_next(_held, asked))
     if _waiting:
@@ -227,6 +226,11 @@ class _UntilEvent(KeepAlive):
             _spare[context].append(self._event)
 
 
+# In seconds. To ask costs as much as the rest of a ``keep``, so of calls in quick succession not
+# each one asks.
+_ASKED_EVERY = 50e-6
+
+
 def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     """Keep the objects alive until all that the queue was given so far has run.
 
@@ -234,12 +238,14 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     """
     if queue.thread is not None:
         ordering.check_thread(queue, what)
-    _check_capture(queue, what)
+    if ordering.capture_of(queue) is not None:
+        raise messages.kept_in_capture(what)
     kept: KeepAliveList | None = queue.keepalive
     if kept is None:
         kept = queue.keepalive = KeepAliveList()
-    elif kept.entries:
+    elif kept.entries and (not objects or monotonic() >= kept.ask_at):
         let_go((kept,))
+        kept.ask_at = monotonic() + _ASKED_EVERY
     if not objects:
         return
     joined = _open(kept.entries)  # before the record, which so comes after their calls too
@@ -248,7 +254,8 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     except IndexError:
         event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
-    _check_capture(queue, what)  # another thread may have begun one with the event
+    if ordering.capture_of(queue) is not None:  # another thread has begun it meanwhile
+        raise messages.kept_in_capture(what)
     calls = joined[0].objects if joined else []
     calls.append(objects)
     kept.add(_UntilEvent(calls, event))
@@ -273,11 +280,6 @@ def _open(entries: deque[Any]) -> Sequence[Any]:
         return ()
     is_one_list = second is not oldest and second.objects is newest.objects
     return (newest, second) if is_one_list else (newest,)
-
-
-def _check_capture(queue: QueueRecord, what: object) -> None:
-    if ordering.capture_of(queue) is not None:
-        raise messages.kept_in_capture(what)
 
 
 # -- lent to a CUDA queue ---------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _never_destroyed: list[Any] = []
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
-_MOST_SPARE = 64
+_MOST_SPARE = 256
 # by context; the handles alone, for the collector ends an event although the end of another object
 # in the same garbage keeps it
 _spare_events: defaultdict[int, deque[int]] = defaultdict(deque)
@@ -113,10 +113,11 @@ class OwnedEvent:
 class PointEvent(OwnedEvent):
     """An event for waits, without cuda.core, whose import would be part of the first one."""
 
+    core = None
+    serves = 0
     _spare: deque[int] | None = None
 
     def __init__(self, context: int) -> None:
-        self.core, self.serves = None, 0
         try:
             self.handle = _spare_events[context].pop()
         except IndexError:

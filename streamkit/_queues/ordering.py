@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.queue import PER_THREAD, this_thread
-from streamkit._cuda import driver, events
+from streamkit._base.queue import LEGACY, PER_THREAD, this_thread
+from streamkit._cuda import driver, events, loader
 from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent
 
@@ -23,7 +23,7 @@ _ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 def on(queue: QueueRecord) -> AbstractContextManager[None]:
     """Make current, for a block, the context in which the queue's handle means that queue."""
-    return driver.in_context(queue.context) if queue.is_default else _ANY_CONTEXT
+    return driver.ensure_context(queue.context) if queue.is_default else _ANY_CONTEXT
 
 
 def check_thread(queue: QueueRecord, what: object) -> None:
@@ -43,10 +43,16 @@ def capture_of(queue: QueueRecord) -> int | None:
 
     0 for a legacy stream about which a capture makes every question illegal.
     """
-    if queue.handle > PER_THREAD:
-        return driver.capture_id(queue.handle)
-    with driver.in_context(queue.context):
-        return driver.capture_id(queue.handle)
+    stream = queue.driver_stream
+    if stream is None:
+        if queue.handle <= PER_THREAD:
+            with driver.ensure_context(queue.context):
+                return driver.capture_id(queue.handle)
+        stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
+    code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
+    if code:
+        raise driver.error("cuStreamIsCapturing", code)
+    return driver.active_capture_id(stream) if status else None
 
 
 def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
@@ -57,10 +63,18 @@ def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
 
 def mark(event: OwnedEvent, queue: QueueRecord) -> None:
     """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
-    if event.serves != queue.context or queue.is_default:
+    if event.serves != queue.context or queue.handle <= PER_THREAD:
         record(event.handle, queue)
         return
-    events.record_core(event.core, _core_of(queue))
+    if loader.is_forked:
+        raise messages.forked()
+    core = queue.core
+    if core is None:
+        core = _core_of(queue)
+    try:
+        core.record(event.core)
+    except Exception as error:
+        raise events.core_error("cuEventRecord", error) from error
 
 
 def _core_of(queue: QueueRecord) -> Any:
@@ -68,7 +82,8 @@ def _core_of(queue: QueueRecord) -> Any:
     if queue.core is None:
         first = queue.first_record()
         if first.core is None:
-            first.core = events.core_stream(queue.handle)
+            with on(queue):
+                first.core = events.core_stream(queue.handle)
         queue.core = first.core
     return queue.core
 
@@ -94,17 +109,22 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
     thread at a time: a record by another thread between these two calls could be part of a capture,
     and the wait would take this queue into it.
     """
-    if queue.handle == other.handle and identity.same(queue, other):
+    one, two = queue.handle, other.handle
+    if one == two and identity.same(queue, other):
         return
     spare, source, target = other.wait_events, other.core, queue.core
-    if spare and source is not None and target is not None and not external:
+    if spare and source is not None and target is not None and one != two and not external:
         try:
             event = spare.pop()  # ``_take`` without a call
         except IndexError:
             event = OwnedEvent(other.context)
         mark = event.core
-        if mark is not None:  # the steady state; no default queue has a core
-            events.record_and_wait(mark, source, target)
+        if mark is not None:  # the steady state
+            if LEGACY in (one, two):
+                with on(queue if one == LEGACY else other):
+                    events.record_and_wait(mark, source, target)
+            else:
+                events.record_and_wait(mark, source, target)
             spare.append(event)
             return
         spare.append(event)
@@ -113,11 +133,13 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
         first.wait_events = []
     spare = other.wait_events = first.wait_events
     event = _take(spare, other)
-    if event.core is None or external or other.is_default or queue.is_default:
+    # two of one handle are the legacy streams of two contexts
+    if event.core is None or external or one == two or PER_THREAD in (one, two):
         record(event.handle, other)
         wait_event(queue, event.handle, external=external, held=event)
     else:
-        events.record_and_wait(event.core, _core_of(other), _core_of(queue))
+        with on(queue if one == LEGACY else other):
+            events.record_and_wait(event.core, _core_of(other), _core_of(queue))
     if not external:  # else the graph's launches wait for its last record, which no other may make
         spare.append(event)
 

@@ -74,10 +74,10 @@ def adapter(library: str) -> Adapter:
 
     BackendNotInstalledError if it cannot be imported, UnsupportedStreamError for no such name.
     """
-    check_name(library)
-    row = BY_NAME.get(library)
+    row = BY_NAME.get(library) if isinstance(library, str) else None
     if row is not None:
         return _load_row(row.name)
+    check_name(library)
     return next(_load_entry(entry) for entry in _entry_points() if entry.name == library)
 
 
@@ -284,7 +284,7 @@ def current_of(served: Adapter) -> CurrentStream:
 
 def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
-    row = BY_NAME.get(library)
+    row = BY_NAME.get(library) if isinstance(library, str) else None
     if row is not None and not row.has_current:
         raise _no_current_stream(row.name)
     if row is None or row.module in sys.modules:

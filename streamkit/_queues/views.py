@@ -47,7 +47,9 @@ def view(queue: QueueRecord, native: object, library: str) -> tuple[Any, bool]:
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
     """Note that others may have the handle now, and an allocator that ``remembers`` it."""
-    for record in queue.all_records():
+    record: QueueRecord | None = queue
+    while record is not None:  # ``all_records`` without its calls
         record.handle_exposed = True
         if remembers and isinstance(record, OwnedQueue):
             record.remembered = True
+        record = record.older_record

@@ -122,6 +122,9 @@ def other_queues(
     for library in libraries:
         native = library.current(queue.device)
         other = identity.queue_of(native)
-        if not any(identity.same(other, known) for known, _ in found):
+        for known, _ in found:
+            if other is known or (other.handle == known.handle and identity.same(other, known)):
+                break
+        else:
             found.append((other, native))
     return found[1:]

@@ -99,7 +99,7 @@ def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
             f"the scope of {messages.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
-    inner = [messages.describe(scope.stream) for scope in scopes[index + 1 :]]
+    inner = [messages.describe(scope.stream or scope.key) for scope in scopes[index + 1 :]]
     lost: list[str] = []
     while len(scopes) > index + 1:
         lost += _end_innermost(scopes)

@@ -16,12 +16,14 @@ from streamkit._cuda import driver, loader
 from streamkit._queues import ordering
 from streamkit._scopes import loaded_libraries
 from streamkit._scopes.open_scopes import leave, stack
+from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._scopes.loaded_libraries import LoadedLibrary
 
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
@@ -29,34 +31,77 @@ _WRITTEN_OUT = 3
 _NO_DEVICES: dict[str, int] = {}
 
 
+def _yes() -> bool:
+    return True
+
+
+def _no() -> bool:
+    return False
+
+
+# fills up the libraries of a scope of fewer than three: its calls do nothing
+_NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
+
+
+class Choice:
+    """What the scopes of the chosen libraries have in common, whatever their stream."""
+
+    def __init__(self, loaded: tuple[LoadedLibrary, ...], libraries: Libraries) -> None:
+        self.loaded = loaded
+        self.moved = [one for one in loaded if libraries is None or one.name in libraries]
+        self.names = frozenset(one.name for one in self.moved)
+        self.trackers = {one.name: one.device for one in loaded if one.device is not None}
+        self.moves_trackers = self.trackers.keys() <= self.names
+        # the cheapest question for the current context: Warp's, the last one, keeps the GIL; to
+        # compare the driver's answers costs two thirds of ``driver.current_context``
+        told = [library.context for library in loaded if library.context is not None]
+        self.is_told = bool(told)
+        self.ask_context: Callable[[], object] = told[-1] if told else loader.cu.cuCtxGetCurrent
+
+
+_choices: dict[Libraries, Choice] = {}
+
+
+def choose(libraries: Libraries) -> Choice:
+    """Return what the scopes of these libraries have in common now, one object for as long."""
+    loaded = loaded_libraries.libraries()
+    found = _choices.get(libraries)
+    if found is None or found.loaded is not loaded:
+        found = _choices[libraries] = Choice(loaded, libraries)
+    return found
+
+
 class Plan:
-    """What a scope of one stream calls in the chosen libraries."""
+    """What a scope of one stream calls in the chosen libraries, of which there are three or more.
+
+    Fewer are filled up, for a loop over any number would cost as much as another call.
+    """
 
     def __init__(self, view: Callable[[str], Any], context: int, libraries: Libraries) -> None:
         """``view`` gives a library's own object on the stream, whose context is ``context``."""
-        self.context = context
-        self.loaded = loaded_libraries.libraries()
-        self.moved = [one for one in self.loaded if libraries is None or one.name in libraries]
+        choice = choose(libraries)
+        self.context, self.names = context, choice.names
+        self.loaded, self.moved, self.trackers = choice.loaded, choice.moved, choice.trackers
+        self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         bindings = [library.bind(view(library.name)) for library in self.moved]
-        self.saves = [binding.save for binding in bindings]
-        self.enters = [binding.enter for binding in bindings]
-        self.leaves = [binding.leave for binding in bindings]
-        self.count = len(bindings)
         self.keeps_device = all(binding.keeps_device for binding in bindings)
-        self.trackers = {one.name: one.device for one in self.loaded if one.device is not None}
-        self.moves_trackers = self.trackers.keys() <= {one.name for one in self.moved}
-        # the cheapest question for the current context, and its answer while it is this one; to
-        # compare the driver's answers costs two thirds of ``driver.current_context``
+        bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
+        self.bindings, self.count = bindings, len(bindings)
+        one, two, three, *others = bindings
+        self.saves = one.save, two.save, three.save, *[other.save for other in others]
+        self.enters = one.enter, two.enter, three.enter, *[other.enter for other in others]
+        self.leaves = one.leave, two.leave, three.leave, *[other.leave for other in others]
         cu = loader.cu
-        told = [library.context for library in self.loaded if library.context is not None]
-        self.ask_context: Callable[[], object] = told[0] if told else cu.cuCtxGetCurrent
-        success = cu.CUresult.CUDA_SUCCESS
-        self.answer: object = context if told else (success, cu.CUcontext(context))
-        self.is_current = _all(
-            [binding.is_current for binding in bindings], self.ask_context, self.answer
+        # what the question is answered while the context is this one
+        self.answer: object = (
+            context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
         )
-        """Whether every library, and the context, is where a scope puts it."""
-        self._setters = [binding.set_current for binding in bindings]
+        questions = [binding.is_current for binding in bindings]
+        self.is_current = _all(questions, self.ask_context, self.answer)
+        """Whether every library, and the context, is where a scope puts it. Asked inside one."""
+        alone = choice.moves_trackers and all(one.told_outside for one in bindings)
+        self.is_current_anyway = self.is_current if alone else _no
+        """The same, and asked anywhere; False if a scope has to be entered to stay there."""
 
     def set_current(self) -> list[str]:
         """Put every library, and the context, back there; name what could not be."""
@@ -65,21 +110,21 @@ class Plan:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for library, set_current in zip(self.moved, self._setters, strict=True):
+        for library, binding in zip(self.moved, self.bindings, strict=False):
             try:
-                set_current()
+                binding.set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
                 lost.append(f"{library.name} ({type(error).__name__}: {error})")
         return lost
 
 
 def _all(
-    questions: Sequence[Callable[[], bool]], ask_context: Callable[[], object], answer: object
+    questions: list[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
     """Return what asks all of them, and for the context."""
-    one, two, three, *others = (*questions, _yes, _yes, _yes)
-    if len(questions) > _WRITTEN_OUT:
-        three = _all(others[:-_WRITTEN_OUT], three, answer=True)
+    one, two, three, *others = questions
+    if others:
+        three = _all([three, *others, _yes], _yes, answer=True)
 
     def all_are_current() -> bool:
         try:
@@ -88,10 +133,6 @@ def _all(
             return False
 
     return all_are_current
-
-
-def _yes() -> bool:
-    return True
 
 
 class Scoped:
@@ -125,13 +166,19 @@ class Scoped:
             self._plans = {**self._plans, libraries: plan}
         return plan
 
-    def __enter__(self) -> Self:
+    def __enter__(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
+        self,
+        key: object = None,
+        libraries: Libraries = None,
+        ordered: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
+    ) -> Self:
         """Make this the current stream of every loaded library, as ``streamkit.use``.
 
-        If a library refuses the stream, everything is put back and its error raised.
+        If a library refuses the stream, everything is put back and its error raised. ``use`` gives
+        what it was asked for, and itself as the key under which the scope is left.
         """
         scopes = stack.scopes
-        if scopes:
+        if scopes and key is None:
             outer = scopes[-1]
             if (
                 outer.key is self
@@ -141,17 +188,6 @@ class Scoped:
             ):
                 outer.again += 1
                 return self
-        self._enter(scopes, self, None)
-        return self
-
-    def _enter(  # noqa: C901 - the calls of an inner loop, written out
-        self,
-        scopes: list[Any],
-        key: object,
-        libraries: Libraries,
-        ordered: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
-    ) -> None:
-        """Open a scope on this thread's stack, to be left under ``key``."""
         if loader.is_forked:
             raise messages.forked()
         plan = self._plans.get(libraries)  # none while the stream is closed
@@ -161,14 +197,13 @@ class Scoped:
             plan = self._new_plan(libraries)
         if scopes and scopes[-1].plan is plan and plan.is_current():
             # no call, after which an interrupt could come with the scope open
-            scopes += (NestedScope(self, key, plan),)
-            return
+            scopes += (NestedScope(self, key or self, plan),)
+            return self
         scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
         scope.stream = self
-        scope.key = key
+        scope.key = key or self
         scope.plan = plan
-        scope.again = 0
-        scope.open = 0
+        scope.again = scope.open = 0
         try:
             is_here = plan.moves_trackers and plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - a library's own: then the driver is asked
@@ -200,6 +235,7 @@ class Scoped:
         except BaseException as error:
             _undo(scope, error)
             raise
+        return self
 
     __exit__ = leave  # the scope that was entered under this key
 
@@ -295,7 +331,8 @@ class CudaScope:
         if interrupt is None and not isinstance(error, Exception):
             return error
         self.open -= 1
-        lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
+        if self.open < len(self.plan.moved):
+            lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
         return interrupt
 
 
@@ -323,31 +360,28 @@ class OrderedScope(CudaScope):
         inside = own or next(filter(None, captures), None)
         if own == 0:
             raise _illegal(queue)
-        for (other, _), capture in zip(others, captures, strict=True):
-            if capture == 0 and not inside:
-                raise _illegal(other)
-        for before, capture in zip(others, captures, strict=True):
-            if capture == inside:
+        if 0 in captures and not inside:
+            raise _illegal(others[captures.index(0)][0])
+        for index, before in enumerate(others):
+            if captures[index] == inside:
                 ordering.wait_queue(queue, before[0])
                 self._before.append(before)
 
     def leave(self) -> list[str]:
         """Let those streams wait for the queue, and put everything back."""
         lost: list[str] = []
-        for other, _ in self._before:
+        own: int | None = None
+        for number, (other, _) in enumerate(self._before):
             try:
-                if self._may_wait(other):
+                own = own if number else ordering.capture_of(self._queue)
+                capture = ordering.capture_of(other)
+                if capture == own:  # else it would take one into the capture of the other
                     ordering.wait_queue(other, self._queue)
+                elif own is None and capture == 0:
+                    lost.append(f"the order after {self.stream!r} ({_illegal(other)})")
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
         return lost + super().leave()
-
-    def _may_wait(self, other: QueueRecord) -> bool:
-        """Whether the other can wait for the queue now, and its capture would join it again."""
-        captures = ordering.capture_of(other), ordering.capture_of(self._queue)
-        if captures == (0, None):
-            raise _illegal(other)
-        return captures[0] == captures[1]
 
 
 def _illegal(queue: QueueRecord) -> Exception:

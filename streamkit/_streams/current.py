@@ -57,7 +57,7 @@ def current_stream(
         return default_stream(device)
     if len(set(streams.values())) > 1:
         raise ScopeError(
-            f"there is no one current stream: {_listed(streams)}. Name the library, as in "
+            f"the libraries have different current streams: {_listed(streams)}. Name one, as in "
             "streamkit.current_stream('...'), or enter streamkit.use(stream)."
         )
     return next(iter(streams.values()))
@@ -102,11 +102,20 @@ def _listed(streams: dict[str, CudaStream[Any]]) -> str:
     return "; ".join(f"{library} on {describe(stream)}" for library, stream in streams.items())
 
 
+_choices: dict[tuple[str, ...], frozenset[str]] = {}  # by the names as they came
+
+
 def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
-    if libraries is None:
-        return None
-    names = [libraries] if isinstance(libraries, str) else list(libraries)
-    return frozenset(registry.with_current_named(name) for name in names)
+    return None if libraries is None else named(libraries)
+
+
+def named(libraries: Iterable[str]) -> frozenset[str]:
+    """Return the one name of each of these libraries, which must have a current stream."""
+    names = (libraries,) if isinstance(libraries, str) else tuple(libraries)
+    found = _choices.get(names)
+    if found is None:
+        found = _choices[names] = frozenset(map(registry.with_current_named, names))
+    return found
 
 
 # -- the scope --------------------------------------------------------------------------------
@@ -142,8 +151,7 @@ class use:  # noqa: N801 - used as a function
         if isinstance(self.stream, HostStream):
             self.stream._enter(self)  # noqa: SLF001 - ``with stream`` under another key
         else:
-            enter = self.stream._enter  # noqa: SLF001 - ``with stream`` with what was asked here
-            enter(open_scopes.stack.scopes, self, self._libraries, self._ordered)
+            self.stream.__enter__(self, self._libraries, self._ordered)
         return self.stream
 
     if TYPE_CHECKING:  # which tells no type of an assignment

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from streamkit import errors
 from streamkit._base import arguments, messages, other_names, trace
-from streamkit._base.queue import LEGACY
+from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import devices, driver, events
 from streamkit._host.event import HostEvent
@@ -188,7 +188,8 @@ class CudaEvent(Event, metaclass=Concrete):
         None and None if there are none. Nothing asks whether the queue captures: that takes longer.
         """
         owned, core = self._owned, queue.core
-        if core is None or owned is None or owned.serves != queue.context:
+        is_default = queue.handle <= PER_THREAD  # its handle needs its context
+        if core is None or owned is None or owned.serves != queue.context or is_default:
             return _NEVER
         self._queue_id = queue.id
         self._last = last = core, owned.core, queue.seen_by_events or seen_by_events(queue)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from streamkit._base import messages
+from streamkit._base.queue import LEGACY
 from streamkit._host.stream import HostStream
-from streamkit._queues import identity, keepalive, registry
+from streamkit._queues import identity, keepalive, ordering, registry
 from streamkit._scopes.open_scopes import innermost
 from streamkit._streams.current import current_stream
-from streamkit._streams.stream import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.protocols import Arrays, CountsHolders, CurrentStream, KnowsLoans, RecordsStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from streamkit._streams.stream import CudaStream
+    from streamkit._base.queue import QueueRecord
     from streamkit.protocols import ArrayLike, StreamLike
 
 ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 
-_ON_HOST = 1, 3
+ON_HOST = 1, 3
 """DLPack's device types of host memory, the second of pinned memory."""
 
 
@@ -40,51 +41,75 @@ _types: dict[type, _ArrayLibrary] = {}
 
 
 def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
-    """Return the array, to be used on that stream from now on, in order and in safe memory.
+    """Pass an array on to another stream: in order, and with its memory kept.
 
     ``stream`` waits, on the device, for ``after``: the current stream of the array's library unless
     another is named; for an array of the host, the stream of the scope around the call. Use what is
     returned, and drop the array: it is the array itself, or another of its class on the same
-    memory. That memory is not reused before the work has run that ``stream`` was given while
-    anybody held the returned array, or a view of it. If the two streams are one queue, nothing is
-    done.
+    memory. The memory is not reused while the returned array, or a view of it, lives. After that it
+    is not reused before all work has run that ``stream`` had by then. If the two streams are one
+    queue, nothing is done.
 
     Raises TypeError for what is no array and, without ``after``, for one whose library has no
     current stream, or which is of the host, outside of all host scopes; DeviceMismatchError unless
     the array is of the stream's device; CaptureError while either stream captures; and what
     ``wrap`` raises. Never blocks, except inside ``with s:`` of a host stream. Safe from any thread.
     """
-    target = wrap(stream)
+    target: Any = wrap(stream)
     library, device = _place_of(array)
-    if device != target.device_id:
+    queue = target._queue if isinstance(target, CudaStream) else None  # noqa: SLF001 - the hot path
+    if device != (target.device_id if queue is None else queue.device):
         place = "the host" if device is None else f"cuda:{device}"
         instead = f"the array is on {place}. Copy it, or keep it for a copy with s.keep(array)."
         raise messages.device_mismatch(array, target, instead)
-    if after is not None:
-        source: Any = wrap(after)
-    elif library is not None and device is not None and library.has_current:
-        source = current_stream(library.name, device=device)
-    elif device is None and isinstance(innermost(), HostStream):
-        source = innermost()
-    else:
-        raise TypeError(
-            f"{messages.describe(array)} does not tell on which stream it was used, for its "
-            "library has no current stream there. Name it: "
-            "streamkit.handoff(array, stream, after=...)."
-        )
-    if source == target:
+    source: Any = _current(array, library, device) if after is None else wrap(after)
+    if not (isinstance(source, CudaStream) and isinstance(target, CudaStream)):
+        return _handoff_on_host(array, source, target)
+    before = source._queue  # noqa: SLF001 - the hot path
+    if before is None or queue is None:
+        before, queue = source._live(), target._live()
+    if before.handle == queue.handle and identity.same(before, queue):
         return array
     keepalive.drain()
-    for side in (source, target):
-        if side.is_capturing:
-            raise messages.kept_in_capture(side)
-    if isinstance(target, HostStream):
-        target.wait(source)
-        target.keep(array)
-        return array
-    lent: ArrayT = _lend(array, cast("_ArrayLibrary", library), target)
-    target.wait(source)
+    if before.thread is not None:
+        ordering.check_thread(before, source)
+    # the legacy stream cannot be captured
+    if before.handle != LEGACY and ordering.capture_of(before) is not None:
+        raise messages.kept_in_capture(source)
+    if queue.thread is not None:
+        ordering.check_thread(queue, target)
+    if queue.handle != LEGACY and ordering.capture_of(queue) is not None:
+        raise messages.kept_in_capture(target)
+    lent: ArrayT = _lend(array, cast("_ArrayLibrary", library), target, queue)
+    ordering.wait_queue(queue, before)
     return lent
+
+
+def _handoff_on_host(array: ArrayT, source: Any, target: Any) -> ArrayT:
+    """Hand the array over where one of the streams is of the host."""
+    if source != target:
+        keepalive.drain()
+        for side in (source, target):
+            if side.is_capturing:
+                raise messages.kept_in_capture(side)
+        target.wait(source)  # refuses a stream of the other kind
+        target.keep(array)
+    return array
+
+
+def _current(
+    array: object, library: _ArrayLibrary | None, device: int | None
+) -> CudaStream[Any] | HostStream:
+    """Return the current stream of the array's library, or of the host's scope around the call."""
+    if library is not None and device is not None and library.has_current:
+        return current_stream(library.name, device=device)
+    scope = innermost()
+    if device is None and isinstance(scope, HostStream):
+        return scope
+    raise TypeError(
+        f"{messages.describe(array)} does not say on which stream it was used: its library has no "
+        "current stream there. Name the stream: streamkit.handoff(array, stream, after=...)."
+    )
 
 
 def _place_of(array: object) -> tuple[_ArrayLibrary | None, int | None]:
@@ -102,7 +127,7 @@ def _place_of(array: object) -> tuple[_ArrayLibrary | None, int | None]:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
     except Exception as error:  # it has none, it is a class, or it knows no such device
         raise messages.not_an_array(array) from error
-    if place not in _ON_HOST:
+    if place not in ON_HOST:
         raise messages.not_an_array(array)
     return None, None
 
@@ -122,9 +147,8 @@ def _libraries(kind: type) -> Iterator[_ArrayLibrary]:
             )
 
 
-def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any]) -> Any:
+def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
-    queue = target._live()
     if queue.owner is None or not identity.owners_of(queue):
         record_stream = library.record_stream
         if record_stream is not None and record_stream(array, target.to(library.name)):

@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
+from streamkit import errors
 from streamkit._base import arguments, messages, other_names, trace
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
@@ -47,14 +48,15 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     per-thread default stream belongs to its own thread.
     """
 
-    __slots__ = "__weakref__", "_closed", "_kept", "_name", "_native", "_spelled"
+    __slots__ = "__weakref__", "_closed", "_found", "_kept", "_name", "_native", "_spelled"
 
     _name: str | None  # unset if it wraps an object
+    _found: tuple[Queue, Adapter]  # set if its queue is identified at the first use
     _kept: QueueRecord | None  # unset until whoever took the handle relies on it
     _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: its id, device and hash
 
-    def __init__(self, queue: QueueRecord, native: NativeT, name: str | None = None) -> None:
-        self._queue: QueueRecord | None = queue  # None once closed
+    def __init__(self, queue: QueueRecord | None, native: NativeT, name: str | None = None) -> None:
+        self._queue: QueueRecord | None = queue  # None until it is identified, and once closed
         self._native = native
         self._views = self._plans = _NONE
         self._spelled: int | None = None  # the handle as it came, if the queue's is another
@@ -65,9 +67,20 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
         queue = self._queue
         if queue is None:
-            raise messages.closed(self)
+            queue = self._identified()
+            if queue is None:
+                raise messages.closed(self)
         if queue.thread is not None:
             ordering.check_thread(queue, self)
+        return queue
+
+    def _identified(self) -> QueueRecord | None:
+        """Return its queue, which any thread may look at; None if it is closed."""
+        queue = self._queue
+        if queue is None and not self.closed:
+            queue = self._queue = identity.identify(*self._found, self._native)
+            if queue.id is not None:
+                _wrapped.put(id(self._native), self)
         return queue
 
     @property
@@ -112,13 +125,13 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     @property
     def device_id(self) -> int:
         """The CUDA ordinal."""
-        queue = self._queue
+        queue = self._identified()
         return self._closed[1] if queue is None else queue.device
 
     @property
     def id(self) -> int | tuple[int, int, int]:
         """The driver's id (cuStreamGetId): one for each queue, never reused. See ``Stream``."""
-        queue = self._queue
+        queue = self._identified()
         return self._closed[0] if queue is None else identity.public_id(queue)
 
     @property
@@ -130,12 +143,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def owned(self) -> bool:
         """Whether StreamKit created the stream, and destroys it."""
         queue = self._queue
-        return queue is None or (self._native is None and queue.is_owned)  # only these close
+        return self._native is None and (queue is None or queue.is_owned)  # only these close
 
     @property
     def closed(self) -> bool:
         """Whether ``close`` has made this object unusable."""
-        return self._queue is None
+        return self._queue is None and not hasattr(self, "_found")
 
     @property
     def is_default(self) -> bool:
@@ -185,16 +198,21 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             return True
         if not isinstance(other, CudaStream):
             return NotImplemented
-        one, two = self._queue, other._queue
+        one, two = self._identified(), other._identified()
         return one is not None and two is not None and identity.same(one, two)
 
     def __hash__(self) -> int:
         """Return a hash that all streams of one queue share."""
-        queue = self._queue
+        queue = self._identified()
         return self._closed[2] if queue is None else hash((queue.device, queue.handle))
 
     def __repr__(self) -> str:
-        queue = self._queue
+        try:
+            queue = self._identified()
+        except errors.StreamKitError:  # whatever is done with the stream raises it
+            found, _ = self._found
+            place = f"cuda:{found.device} handle={found.handle:#x}"
+            return f"<streamkit.CudaStream {place} unidentified, {_origin(self._native)}>"
         name = f" {self.name!r}" if self.name else ""
         if queue is None:
             return f"<streamkit.CudaStream{name} {self.device} id={self.id} closed>"
@@ -236,8 +254,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def _done_and_mark(self, operation: str) -> tuple[Callable[[], bool], Callable[[], Point]]:
         """Return what asks whether the queue is idle, and what marks its present end."""
         queue = self._live()
-        check = functools.partial(ordering.check_capture, queue, self, operation)
-        mark = functools.partial(points.mark, queue, check)
+        mark = functools.partial(points.mark, queue, self, operation)
         return functools.partial(self._is_done, operation), mark
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -254,11 +271,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         if not callable(fn):
             raise arguments.not_callable(fn, self, "then")
         queue = self._live()
-        check = functools.partial(ordering.check_capture, queue, self, "then")
-        with ordering.on(queue):
-            check()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
-        return waits.then(queue, check, functools.partial(fn, *args, **kwargs), what)
+        call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
+        return waits.then(queue, call, what, self)
 
     def record(
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
@@ -283,7 +298,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             owned = OwnedEvent(queue.context, timing=timing)
             target = CudaEvent(queue.device, owned, timing=timing)
         elif timing:
-            raise ValueError(f"{messages.describe(event)} is given, and timing is fixed when made")
+            raise ValueError(
+                f"timing cannot be changed for {messages.describe(event)}: leave out timing, "
+                "or the event."
+            )
         else:
             found = find_event(event, self)
             if found is None:
@@ -343,7 +361,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         kept, one call lets go of a part. CaptureError in a capture, whose graph needs them as long
         as it lives.
         """
-        keepalive.keep(self._live(), self, objects)
+        queue = self._queue
+        if queue is None:
+            queue = self._live()
+        keepalive.keep(queue, self, objects)  # which checks the thread
 
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
@@ -382,13 +403,14 @@ def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlapping
 def wrap(obj: Stream, *, device: object = None) -> CudaStream[Any] | HostStream: ...
 @overload
 def wrap(obj: ForeignT, *, device: object = None) -> CudaStream[ForeignT]: ...
-def wrap(obj: Any, *, device: object = None) -> Any:
+def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot path
     """Return any library's stream behind the ``Stream`` interface; it is borrowed, never destroyed.
 
     ``obj`` is a stream of torch, CuPy, Warp, cuda.core, cuda.bindings, numba-cuda, of a library
     with an adapter, or any object with ``__cuda_stream__()``; it is kept alive. A StreamKit
     stream comes back as itself. No library is imported. Default streams belong to the device
-    their object names, else to ``device``, else to the current one.
+    their object names, else to ``device``, else to the current one. The driver is asked which queue
+    it is; about an external stream of torch's at its first use, which raises what is wrong with it.
 
     Raises UnsupportedStreamError (a TypeError) for anything else, integers and None included,
     StreamClosedError for a closed stream, DeviceMismatchError if the driver disagrees with
@@ -417,6 +439,10 @@ def wrap(obj: Any, *, device: object = None) -> Any:
             if found.handle != queue.handle:
                 stream._spelled = found.handle  # noqa: SLF001 - the hot path
             return stream  # kept the second time: then there will be a third
+    elif device is None and identity.can_wait(found, adapter):
+        stream = CudaStream(None, obj)
+        stream._found = found, adapter  # noqa: SLF001 - the hot path
+        return stream
     else:
         stream, is_fixed = _wrap_found(found, adapter, obj, device)
         if not is_fixed:

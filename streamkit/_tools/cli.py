@@ -58,28 +58,70 @@ def main() -> NoReturn:
     sys.exit(status)
 
 
+_SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
+
+
+class _Completion(argparse.Action):
+    """Print a shell's script and exit; it needs shtab."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, values: Any, *_: object
+    ) -> NoReturn:
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            raise _CommandError(
+                "streamkit --completion needs shtab, not installed here. Install with: "
+                "pip install shtab"
+            ) from None
+        sys.stdout.write(shtab.complete(parser, values) + "\n")
+        parser.exit()
+
+
+def _add_help(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="streamkit",
         description="One ordered CUDA queue for PyTorch, CuPy, Warp and CUDA Python.",
         allow_abbrev=False,
+        add_help=False,
     )
+    _add_help(parser)
     parser.add_argument(
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=_SHELLS,
+        metavar="SHELL",
+        help="Print what completes commands in this shell.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, output) in COMMANDS.items():
         text = str(run.__doc__)
         command = commands.add_parser(
-            name, help=text.partition("\n")[0], description=text, allow_abbrev=False
+            name,
+            help=text.partition("\n")[0],
+            description=text,
+            allow_abbrev=False,
+            add_help=False,
         )
+        _add_help(command)
         command.set_defaults(run=run)
-        command.add_argument("--json", dest="as_json", action="store_true", help="Print JSON.")
+        command.add_argument(
+            "--json", dest="as_json", action="store_true", help="Print the result as JSON."
+        )
         if output is not None:
             command.add_argument("--output", type=Path, metavar="FILE", help=output)
         else:
             command.add_argument(
-                "--load", action="store_true", help="Import each installed library, and ask it too."
+                "--load",
+                action="store_true",
+                help="Import the installed libraries, and ask them too.",
             )
     return parser
 
@@ -88,12 +130,19 @@ def _parser() -> _Parser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    """Run an image pipeline over torch, CuPy and Warp on one stream, checked by NumPy.
+    """Run a small image pipeline over torch, CuPy and Warp.
 
-    Without a GPU it runs on a host queue. Exits with 1 if the result is wrong.
+    It runs on one stream, and NumPy checks the result. Without a GPU it runs on a host queue. Exits
+    with 1 if the result is wrong.
     """
     from streamkit._tools import demo
 
+    output: Path | None = options.output
+    if output is not None and output.suffix.lower() not in demo.FORMATS:
+        raise _CommandError(
+            f"streamkit demo cannot write {output.name!r}: it writes "
+            f"{' and '.join(demo.FORMATS)}. Name the file picture.png, for example."
+        )
     _need("demo", "numpy", options)
     return _report(
         options,
@@ -105,7 +154,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    """Time StreamKit's operations against the libraries' own calls, in this process.
+    """Time StreamKit's calls beside those of the libraries.
 
     Needs a GPU, torch, CuPy and Warp, and two minutes. Exits with 1 if it cannot run or the file
     not be written, whatever the numbers are.
@@ -117,8 +166,9 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _matrix(options: argparse.Namespace) -> int:
-    """Try every ordered pair of the libraries here: one queue, kept alive, in order.
+    """Try every pair of libraries here on one queue.
 
+    Each pair in both orders: is it one queue, is it kept alive, does one wait for the other?
     Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
     """
     from streamkit._tools import matrix
@@ -130,9 +180,9 @@ def _matrix(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Look for what is wrong with CUDA and the libraries here, and say what to do.
+    """Find what is wrong with CUDA and the libraries here.
 
-    Exits with 1 if something is.
+    It says what to do about each finding. Exits with 1 if there is one.
     """
     from streamkit._doctor import doctor, report
 
@@ -143,9 +193,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
-    "demo": (_demo, "Write the image made, as PGM."),
-    "bench": (_bench, "Write the data, as JSON."),
-    "matrix": (_matrix, "Write the data, as JSON."),
+    "demo": (_demo, "Write the image to this .png or .pgm file."),
+    "bench": (_bench, "Write the data to this file, as JSON."),
+    "matrix": (_matrix, "Write the data to this file, as JSON."),
     "doctor": (_doctor, None),
 }
 """Each command, and what its ``--output`` writes."""
@@ -211,7 +261,7 @@ def _report(
     if options.as_json:
         _print_json({"error": failed, **data} if failed else data)
     elif output is not None and not failed:
-        sys.stdout.write(f"Written: {output}\n")
+        sys.stdout.write(f"Written: {output.absolute()}\n")
     return 0 if getattr(report, "ok", True) and not failed else 1
 
 

@@ -153,7 +153,7 @@ def _below_the_rows(report: BenchReport) -> Iterator[str]:
     for row in report.rows:
         yield f"{row.name}: against {row.against}" + (f"; {row.note}" if row.note else "")
     for late in report.lateness:
-        yield f"{late.name}: against {late.against}"
+        yield f"{late.name}: against {late.against}" + (f"; {late.note}" if late.note else "")
     for name, why in report.left_out.items():
         yield f"{name}: left out. {why}"
 

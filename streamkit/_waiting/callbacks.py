@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,7 +22,7 @@ from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _MOST = 4  # threads
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run still
@@ -33,7 +32,7 @@ _log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
 _pending: set[Call] = set()
 _threads: list[threading.Thread] = []
-_to_run: queue.SimpleQueue[SerialCalls | None] = queue.SimpleQueue()  # those that have a call
+_to_run: queue.SimpleQueue[SerialCalls | None] = queue.SimpleQueue()  # those that have calls
 _all: WeakSet[SerialCalls] = WeakSet()
 _is_over = False
 
@@ -77,20 +76,21 @@ class Outcome(Future[Any]):
 class Call:
     """One function to call, and the future of its outcome; ``what`` tells what was submitted."""
 
-    _thread: int = 0  # that runs it
+    __slots__ = "_call", "_keeps", "_thread", "future", "is_ready", "what"
 
     def __init__(
         self,
         call: Callable[[], Any],
         what: object,
-        surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
+        keeps: object = None,
         future: Outcome | None = None,
     ) -> None:
         self.what = what
         self.is_ready = False  # whether the work before it has run
         self.future: Outcome = future or Outcome()
         self._call = call
-        self._surroundings = surroundings
+        self._keeps = keeps
+        self._thread = 0  # that runs it
 
     def drop(self) -> None:
         """Forget the call, which is then never made."""
@@ -101,7 +101,11 @@ class Call:
         if self._thread != threading.get_ident():
             self.future.refuse()
 
-    def run(self, failed: Failure | BaseException | None = None) -> None:
+    def run(
+        self,
+        failed: Failure | BaseException | None = None,
+        prepare: Callable[[], object] = bool,
+    ) -> None:
         """Call the function, unless its future was cancelled, or the work before it failed."""
         future = self.future
         self._thread = threading.get_ident()
@@ -111,8 +115,8 @@ class Call:
             result = None
             if failed is None:
                 try:
-                    with self._surroundings():
-                        result = self._call()
+                    prepare()
+                    result = self._call()
                 except BaseException as error:  # noqa: BLE001 - the future raises it
                     failed = error
             if isinstance(failed, BaseException):
@@ -140,21 +144,35 @@ class SerialCalls:
         self._ready: deque[tuple[Call, Failure | BaseException | None]] = deque()
         self._is_busy = False
 
-    def add(self, call: Call, failed: Failure | BaseException | None = None) -> None:
-        """Let a worker run the call after those that were added before."""
-        with _lock:
+    def tell(self, reached: Sequence[tuple[Call, Failure | BaseException | None]]) -> None:
+        """Let a worker run these calls after those that were told before."""
+        for call, _ in reached:
             call.is_ready = True
-            self._ready.append((call, failed))
+        with _lock:
+            self._ready.extend(reached)
             if self._is_busy:
                 return
             self._is_busy = True
             _to_run.put(self)
 
-    def run_next(self) -> None:
-        """Run one call; the others wait behind those of other streams."""
-        call, failed = self._ready.popleft()
-        call.run(failed)
-        del call, failed  # an error's frames hold this one
+    def stir(self) -> None:
+        """Do nothing: the workers are awake soon enough."""
+
+    def prepare(self) -> None:
+        """Have the thread, a worker's, ready for the next function."""
+
+    def leave(self) -> None:
+        """Take from the thread what may come to an end."""
+
+    def run(self) -> None:
+        """Run calls until there is none, or other streams wait for a thread."""
+        while True:
+            call, failed = self._ready.popleft()
+            call.run(failed, self.prepare)
+            del call, failed  # an error's frames hold this one
+            if not self._ready or not _to_run.empty():  # in a child that it has forked: none
+                break
+        self.leave()
         with _lock:
             self._is_busy = bool(self._ready)
             if self._is_busy:
@@ -182,7 +200,7 @@ def reserve(call: Call) -> None:
 
 def _work() -> None:
     while (calls := _to_run.get()) is not None:
-        calls.run_next()
+        calls.run()
         del calls  # not to hold the stream's while there is nothing to do
 
 

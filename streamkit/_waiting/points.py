@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
 
-from streamkit._cuda import events
+from streamkit._base import messages
+from streamkit._cuda import driver, events
 from streamkit._queues import ordering
 from streamkit._queues.lifetime import PointEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from streamkit._base.queue import QueueRecord
 
-    Tell = Callable[[Exception | None], object]
+    Reached = list[tuple[Any, Exception | None]]
+
+
+class Listener(Protocol):
+    """Who is told of points: of all that one look has found, in their order, at once."""
+
+    @abstractmethod
+    def tell(self, reached: Reached) -> object:
+        """Note what waited for each point, with the error of its queue, if there is one.
+
+        It is called in the dispatcher's thread, must not block, and runs no code of the user.
+        """
+
+    @abstractmethod
+    def stir(self) -> object:
+        """Note that it will soon be told, maybe; as ``tell``."""
 
 
 class Point:
@@ -23,44 +37,34 @@ class Point:
     Points of one ``queue`` are reached in the order in which they are made; None if unknown.
     """
 
-    __slots__ = ("_tell", "event", "keeps", "queue", "since")
+    __slots__ = ("event", "keeps", "listener", "queue", "waiter")
 
     def __init__(self, event: int, keeps: object, queue: QueueRecord | None) -> None:
         self.event, self.keeps, self.queue = event, keeps, queue
-        self._tell: Tell | None = None
-        self.since = 0.0
-
-    def is_reached(self) -> bool:
-        """Whether it is reached; an error on its queue raises."""
-        return events.is_done(self.event)
-
-    # -- for one who is told ------------------------------------------------------------------
-
-    def begin(self, tell: Tell) -> None:
-        """Note whom ``finish`` tells, and since when."""
-        self._tell, self.since = tell, time.monotonic()
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether nobody is to be told."""
-        return self._tell is None
+        self.listener: Listener | None = None  # None if nobody is to be told
+        self.waiter: Any = None
 
     def drop(self) -> None:
         """Forget whom to tell."""
-        self._tell = None
-
-    def finish(self, error: Exception | None) -> None:
-        """Tell that it is reached, or the error; once."""
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell(error)
+        self.listener = self.waiter = None
 
 
-def mark(queue: QueueRecord, check: Callable[[], object]) -> Point:
-    """Mark the queue's present end. ``check`` raises while the queue captures."""
+def mark(queue: QueueRecord, what: object, operation: str) -> Point:
+    """Mark the queue's present end; CaptureError if it captures."""
     event = PointEvent(queue.context)
-    with ordering.on(queue):
-        events.record(event.handle, queue.handle)
-        check()  # a capture may have begun since the last time, and has the event then
+    if queue.is_default:
+        with ordering.on(queue):
+            _record(event, queue, what, operation)
+    else:
+        _record(event, queue, what, operation)
     event.use_again(queue.context)
     return Point(event.handle, event, queue.first_record())
+
+
+def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str) -> None:
+    handle = queue.handle
+    if driver.capture_id(handle) is None:
+        events.record(event.handle, handle)
+        if driver.capture_id(handle) is None:  # else one has begun, and may have the event
+            return
+    raise messages.illegal_in_capture(operation, what, "end the capture first.")

@@ -14,9 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._cuda import driver
-from streamkit._queues import identity, keepalive
-from streamkit._waiting import points
+from streamkit._cuda import driver, events
+from streamkit._queues import keepalive
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._waiting.points import Point, Tell
+    from streamkit._waiting.points import Point, Reached
 
     Drop = Callable[[], object]
 
 LOOK = 1.2e-3  # seconds of asking all the time: a wait of a millisecond is as prompt as a spin
-_AGES = 128  # a nap is this part of the wait, which so ends late by less than a hundredth
-_SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
+_AGES = 192  # a nap is this part of the wait
+_SHORTEST, _LONGEST = 150e-6, 10e-3  # seconds of a nap: each costs a look, some 10 us of a core
 
 
 # -- a thread that waits ----------------------------------------------------------------------
@@ -48,8 +47,12 @@ def block(
 
     Work that is given later, maybe without end, is not waited for.
     """
-    look = math.inf if spin else LOOK
-    if not done() and not ask(mark().is_reached, timeout, look) and timeout is not None:
+    if done():
+        return
+    point, look = mark(), math.inf if spin else LOOK
+    with driver.beside_captures():  # once: a look after a nap is to be short
+        reached = ask(functools.partial(events.query, point.event), timeout, look)
+    if not reached and timeout is not None:
         messages.raise_timeout(what, timeout)
 
 
@@ -80,7 +83,7 @@ def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[An
 
         asyncio.get_running_loop()  # RuntimeError if there is none
         point, end = mark(), time.monotonic() + LOOK
-        while not point.is_reached():
+        while not events.is_done(point.event):
             if time.monotonic() >= end:
                 yield from told(functools.partial(_watch, point))
                 break
@@ -88,22 +91,50 @@ def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[An
     keepalive.drain()
 
 
-def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
-    """Suspend the task until what ``watch`` was given is called, from any thread.
+class Loop:
+    """The event loop of a task that waits, as who is told of points; equal for all its tasks."""
 
-    Raises the error it is called with. ``watch`` returns what cancels it. If it returns None, it
+    __slots__ = "_is_stirred", "loop"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._is_stirred = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loop) and self.loop is other.loop
+
+    def __hash__(self) -> int:
+        return id(self.loop)
+
+    def tell(self, reached: Reached) -> None:
+        """Let the tasks go on; their waiters are futures of the loop. From any thread."""
+        self._call(_set, reached)
+
+    def stir(self) -> None:
+        """Wake the loop's thread for a moment: from a long sleep it would wake late."""
+        if not self._is_stirred:  # else it is busy
+            self._is_stirred = True
+            self._call(self._stirred)
+
+    def _stirred(self) -> None:
+        self._is_stirred = False
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks have ended
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+
+def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]:
+    """Suspend the task until what ``watch`` was given, a loop and a waiter, is told.
+
+    Raises the error that it is told. ``watch`` returns what cancels it. If it returns None, it
     cannot watch: RuntimeError.
     """
     import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Exception | None] = loop.create_future()
-
-    def tell(error: Exception | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks have ended
-            loop.call_soon_threadsafe(_set, future, error)
-
-    drop = watch(tell)
+    drop = watch(Loop(loop), future)
     if drop is None:
         raise messages.cannot_watch()
     try:
@@ -114,48 +145,29 @@ def told(watch: Callable[[Tell], Drop | None]) -> Generator[Any, Any, None]:
         raise error
 
 
-def _set(future: asyncio.Future[Exception | None], error: Exception | None) -> None:
-    if not future.done():  # it is, if its task was cancelled meanwhile
-        future.set_result(error)  # not set_exception, which logs an error that is never asked for
+def _set(reached: Reached) -> None:
+    for future, error in reached:
+        if not future.done():  # it is, if its task was cancelled meanwhile
+            future.set_result(error)  # not set_exception, which logs one that is never asked for
 
 
-def _watch(point: Point, tell: Tell) -> Drop | None:
-    """Have ``tell`` called when the point is reached; return what cancels that, None if nobody can.
+def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
+    """Have the loop told when the point is reached; return what cancels that, None if nobody can.
 
-    The dispatcher calls it.
+    The dispatcher tells it.
     """
     from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
-    return point.drop if dispatcher.watch(point, tell) else None
+    return point.drop if dispatcher.watch(point, loop, waiter) else None
 
 
 def then(
-    queue: QueueRecord,
-    check: Callable[[], object],
-    function: Callable[[], Any],
-    what: object,
+    queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
 ) -> Future[Any]:
     """Have it called, after the queue's work so far, with the queue's context current."""
-    from streamkit._waiting import callbacks  # noqa: PLC0415 - few programs use ``then``
+    calls = queue.calls
+    if calls is None:
+        from streamkit._waiting import functions  # noqa: PLC0415 - few programs use ``then``
 
-    first = queue.first_record()
-    with identity.lock:
-        calls = first.calls = first.calls or callbacks.SerialCalls()
-    # the call keeps the queue: another stream on it must find the same calls
-    call = callbacks.Call(function, what, functools.partial(_on_queue, queue))
-    try:
-        callbacks.reserve(call)
-        drop = _watch(points.mark(queue, check), functools.partial(calls.add, call))
-    except BaseException:
-        call.drop()
-        raise
-    if drop is None:
-        call.drop()
-        raise messages.cannot_watch()
-    return call.future
-
-
-@contextlib.contextmanager
-def _on_queue(queue: QueueRecord) -> Generator[None]:
-    with driver.in_context(queue.context), driver.beside_captures():
-        yield
+        calls = functions.of(queue)
+    return calls.add(queue, function, what, stream)  # type: ignore[no-any-return]

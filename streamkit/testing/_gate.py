@@ -119,6 +119,7 @@ class Gate:
     """Holds queues of the current context until it is opened or the ``with`` block ends."""
 
     def __init__(self) -> None:
+        self._context = current_context()
         # Before any queue is held: to allocate pinned memory may wait for the device.
         self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
         self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
@@ -136,7 +137,9 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self.open()
         self._watchdog.cancel()
-        ask("cuCtxSynchronize")  # the queues may be gone
+        # The queues may be gone, and the block may have left their context: the memory for which
+        # they wait goes when they have seen it.
+        driver.sync_context(self._context)
         ask("cuStreamDestroy", self._free)
         ask("cuMemFreeHost", self._memory)
 

@@ -166,4 +166,4 @@ def held(gate):
     emulator.break_down(0)
     gate.open()
     found = dispatcher._dispatcher
-    assert found is None or eventually(lambda: not found._tracks and found.new.empty())
+    assert found is None or eventually(lambda: not found.tracks and not found.new)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from types import SimpleNamespace
 
 import pytest
 
 import streamkit as sk
-from streamkit._tools.bench import arranging, growth, stream_rows  # the command needs torch
+from streamkit._tools.bench import (  # the command needs torch
+    arranging,
+    growth,
+    measurements,
+    stream_rows,
+)
 from streamkit.testing import _gate  # what needs a current context
 
 
@@ -71,3 +77,18 @@ def test_all_tasks_wait_before_the_stream_moves(libraries, monkeypatch):
     assert opened == [20, 40]
     assert waits == [False] * 40
     assert arms.each == 20
+
+
+def test_a_collection_of_garbage_adds_no_call_to_those_of_a_wait(libraries, gate):
+    """It asks the driver about what any stream has kept."""
+    keeps, a, b = (sk.new_stream(nonblocking=True) for _ in range(3))
+    gate.hold(keeps.handle)
+    keeps.keep(libraries)
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        count = measurements.count_calls(a, b)
+    finally:
+        gc.set_threshold(*before)
+        gate.open()
+    assert count.met, count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import subprocess
@@ -14,6 +15,8 @@ from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
 from support.conformance_cases import check_library as check
 from support.conformance_mutants import MUTANTS, UNCHANGED, run_kit
+from support.gpu import raw
+from support.gpu.raw import driver
 from support.libraries import need
 
 
@@ -94,6 +97,18 @@ def test_a_control_arm_that_hangs_proves_nothing(monkeypatch):
     ]
     with pytest.raises(AssertionError, match="the control arm hangs"):
         check()
+
+
+def test_a_gate_ends_after_what_it_held_though_another_device_is_current():
+    """As an adapter may leave it. Its memory would be unmapped while a queue asks for it."""
+    stream, gate = raw.make_stream(), _gate.Gate()
+    gate.hold(stream)
+    pause = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value
+    raw.check(driver.cuLaunchHostFunc(stream, driver.CUhostFn(pause), 200_000))  # microseconds
+    with raw.on_device(1):
+        gate.__exit__()
+        assert not raw.busy(stream)
+    raw.destroy_stream(stream)
 
 
 def test_what_does_not_apply_says_why():

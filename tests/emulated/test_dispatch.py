@@ -18,7 +18,7 @@ from streamkit._cuda import events  # its calls are made to fail
 from streamkit._queues import lifetime  # its events wait to be used again
 from streamkit._waiting import callbacks, dispatcher, points, waits  # their lists and limits
 from support.emulated.state_snapshot import drop_spare_events
-from support.emulated.waits import is_idle, wait_for, warm_up
+from support.emulated.waits import Told, is_idle, wait_for, warm_up
 from support.gpu.raw import check, destroy_stream, driver, make_stream
 from support.queues import LONG, eventually, within
 
@@ -135,16 +135,17 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
 
 
 @pytest.mark.parametrize("call", ["cuEventQuery", "cuThreadExchangeStreamCaptureMode"])
-def test_a_call_of_the_dispatcher_that_fails(held, gate, call):
+def test_a_call_of_the_dispatcher_that_fails(held, gate, monkeypatch, call):
     """It is told to who waits; and the next wait is whole."""
     warm_up()
-    stream, told = held(), []
+    monkeypatch.setattr(dispatcher, "_dispatcher", None)  # the mode is exchanged by a new one
+    stream, told = held(), Told()
     event, code = stream.record(), CODES.CUDA_ERROR_LAUNCH_FAILED
     emulator.fail(call, code)
     point = points.Point(event.handle, event, None)
-    assert within(lambda: dispatcher.watch(point, told.append))
-    assert eventually(lambda: told)
-    assert [error.name for error in told] == [code.name]
+    assert within(lambda: dispatcher.watch(point, told, None))
+    assert eventually(lambda: told.errors)
+    assert [error.name for error in told.errors] == [code.name]
     gate.open()
     assert stream.then(int).result(LONG) == 0
 
@@ -225,7 +226,7 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
         with pytest.raises(TimeoutError):
             stream.sync(timeout=0.01)
         for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int)):
-            with pytest.raises(RuntimeError, match="no thread"):
+            with pytest.raises(RuntimeError, match="cannot start the thread"):
                 use()
     opener = threading.Timer(0.02, gate.open)
     opener.start()
@@ -251,9 +252,9 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
 
     event = stream.record()
     point = points.Point(event.handle, (event, Dies()), None)
-    dispatcher.watch(point, lambda error: None)
+    dispatcher.watch(point, Told(), None)
     del point
-    assert eventually(lambda: dispatcher._dispatcher._tracks)
+    assert eventually(lambda: dispatcher._dispatcher.tracks)
     emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
     assert eventually(lambda: len(seen) == 3, seconds=LONG / 2), seen
     assert seen == ["streamkit-dispatcher", True, "in time"]
@@ -293,14 +294,15 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 1000.0
         self.query_takes = 0.0
+        self.queries = 0
         self.reached = set()
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: self.now)
         monkeypatch.setattr(dispatcher, "time", clock)
-        monkeypatch.setattr(points, "time", clock)
         monkeypatch.setattr(events, "query", self.query)
 
     def query(self, event):
         self.now += self.query_takes
+        self.queries += 1
         return event in self.reached
 
 
@@ -310,11 +312,11 @@ class Watcher:
     def __init__(self):
         self._dispatcher = dispatcher._Dispatcher()
 
-    def watch(self, event, queue=None):
-        point, told = points.Point(event, None, queue), []
-        point.begin(told.append)
-        self._dispatcher.new.put(point)
-        self._dispatcher._nap()
+    def watch(self, event, queue=None, told=None):
+        point, told = points.Point(event, None, queue), told or Told()
+        point.listener = told
+        self._dispatcher.add(point)
+        self._dispatcher._list()
         return told
 
     def look(self):
@@ -328,15 +330,15 @@ class Watcher:
 def test_naps_grow_with_the_youngest_wait_and_stay_below_ten_milliseconds(monkeypatch):
     clock, watcher = Clock(monkeypatch), Watcher()
     watcher.watch(1)
-    assert watcher.next - clock.now == pytest.approx(100e-6)
-    for age, nap in ((0.005, 100e-6), (0.128, 0.001), (0.64, 0.005), (2, 0.01), (3600, 0.01)):
+    assert watcher.next - clock.now == pytest.approx(50e-6)
+    for age, nap in ((0.005, 50e-6), (0.032, 100e-6), (0.64, 0.002), (4, 0.01), (3600, 0.01)):
         clock.now = 1000 + age
         watcher.look()
         assert watcher.next - clock.now == pytest.approx(nap), age
     watcher.watch(2)
-    assert watcher.next - clock.now == pytest.approx(100e-6)  # a new one is asked for soon
+    assert watcher.next - clock.now == pytest.approx(50e-6)  # a new one is asked for soon
     watcher.look()
-    assert watcher.next - clock.now == pytest.approx(100e-6)
+    assert watcher.next - clock.now == pytest.approx(50e-6)
 
 
 def test_a_queue_that_has_moved_is_asked_soon_again(monkeypatch):
@@ -347,24 +349,80 @@ def test_a_queue_that_has_moved_is_asked_soon_again(monkeypatch):
     assert watcher.next - clock.now == pytest.approx(0.01)
     clock.reached.add(1)
     watcher.look()
-    assert (first, second) == ([None], [])
-    assert watcher.next - clock.now == pytest.approx(100e-6)
+    assert (first.errors, second.errors) == ([None], [])
+    assert watcher.next - clock.now == pytest.approx(50e-6)
     clock.reached.add(2)
     watcher.look()
-    assert second == [None]
+    assert second.errors == [None]
     assert watcher.next == float("inf")
 
 
-def test_looks_take_a_twentieth_of_a_core_however_many_queues_there_are(monkeypatch):
+def test_a_nap_of_next_to_nothing_ends():
+    """With ``SimpleQueue.get(timeout=...)`` it went on for ever, if a ring had come just late."""
+    sleeper = dispatcher._Dispatcher()
+
+    def nap():
+        for rings in [False, True, False] * 2000:
+            if rings:
+                sleeper._ring()
+            sleeper._next = dispatcher.time.monotonic() + 2e-6
+            sleeper._nap()
+
+    within(nap)
+
+
+@pytest.mark.parametrize("reached", [0, 1, 2, 499, 999, 1000])
+def test_how_far_a_queue_has_come_is_found_with_few_questions(monkeypatch, reached):
+    clock, watcher, queue, told = Clock(monkeypatch), Watcher(), object(), Told()
+    for number in range(1000):
+        watcher.watch(number, queue, told)
+    clock.reached.update(range(reached))
+    watcher.look()
+    assert len(told.errors) == reached
+    assert clock.queries <= (2 if reached in {0, 1000} else 15)
+    clock.reached.update(range(1000))
+    watcher.look()
+    assert len(told.errors) == 1000
+
+
+def test_points_that_come_by_the_dozen_are_told_together(monkeypatch):
+    """The thread that gives them has the interpreter for itself meanwhile."""
+    clock, watcher, queue = Clock(monkeypatch), Watcher(), object()
+    for number in range(20):
+        watcher.watch(number, queue)
+    watcher.look()
+    assert watcher.next - clock.now == pytest.approx(1e-3)
+    watcher.watch(20, queue)
+    watcher.look()
+    assert watcher.next - clock.now == pytest.approx(50e-6)
+
+
+def test_who_waits_is_woken_now_and_then_until_it_is_told(monkeypatch):
+    clock, watcher, queue = Clock(monkeypatch), Watcher(), object()
+    told, behind = watcher.watch(1, queue), watcher.watch(2, queue)
+    for _ in range(10):
+        clock.now += 0.1e-3
+        watcher.look()
+    assert (told.stirs, behind.stirs) == (4, 0)
+    clock.reached.add(1)
+    clock.now += 0.1e-3
+    watcher.look()
+    clock.now += 1e-3
+    watcher.look()
+    assert (told.stirs, told.errors) == (4, [None])
+    assert behind.stirs > 0
+
+
+def test_looks_take_a_tenth_of_a_core_however_many_queues_there_are(monkeypatch):
     clock, watcher = Clock(monkeypatch), Watcher()
     clock.query_takes = 0.001
     for number in range(100):
         watcher.watch(number)
     for _ in range(2):
         watcher.look()
-    assert watcher.next - clock.now == pytest.approx(2)
+    assert watcher.next - clock.now == pytest.approx(0.8)
     watcher.watch(1000)
-    assert watcher.next - clock.now == pytest.approx(2)
+    assert watcher.next - clock.now == pytest.approx(0.8)
 
 
 def test_one_look_that_is_slow_makes_nobody_wait(monkeypatch):
@@ -382,7 +440,7 @@ def test_waits_for_many_queues_that_are_given_up_leave_little(held, gate):
     stream, before = held(), emulator.live("events")
     for _ in range(3 * dispatcher._MANY):
         point = points.Point((event := stream.record()).handle, event, object())
-        assert dispatcher.watch(point, print)
+        assert dispatcher.watch(point, Told(), None)
         point.drop()
     del point, event
     assert eventually(is_idle)

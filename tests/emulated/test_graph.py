@@ -101,13 +101,16 @@ def test_the_graph_is_a_graph():
     assert isinstance(g, sk.CudaGraph)
     assert "ready" in repr(g)
     assert g.to_dot().startswith("digraph")
-    with pytest.raises(TypeError, match="this process alone"):
+    assert g.to_svg().startswith("<svg")
+    assert g.to_svg() == g._repr_svg_()
+    with pytest.raises(TypeError, match="belongs to this process"):
         __import__("copy").copy(g)
     g.close()
     g.close()
     assert g.closed
+    assert g._repr_svg_() is None
     assert "closed" in repr(g)
-    for use in (g.launch, g.upload, g.to_dot, lambda: g.nodes, lambda: g.keep(1)):
+    for use in (g.launch, g.upload, g.to_dot, g.to_svg, lambda: g.nodes, lambda: g.keep(1)):
         with pytest.raises(sk.StreamClosedError):
             use()
 
@@ -718,7 +721,9 @@ def test_a_graph_that_could_not_be_destroyed_is_with_a_later_call(cells, call):
     assert (emulator.live("graphs"), emulator.live("executables")) == before
 
 
-@pytest.mark.parametrize(("call", "look"), [("count", "nodes"), ("dot", "to_dot")])
+@pytest.mark.parametrize(
+    ("call", "look"), [("count", "nodes"), ("dot", "to_dot"), ("structure", "to_svg")]
+)
 def test_a_graph_is_not_closed_while_another_thread_looks_at_it(cells, monkeypatch, call, look):
     cell = cells(1)
     with sk.capture() as g:

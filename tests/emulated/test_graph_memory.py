@@ -45,6 +45,21 @@ def test_memory_is_given_back_while_every_other_stream_is_held(gate):
     assert used() == 0
 
 
+@pytest.mark.usefixtures("no_source")
+def test_what_is_freed_while_a_graph_has_the_memory_goes_at_its_end():
+    """CuPy frees what it can where memory runs out, and the graph has the addresses."""
+    memory = memory_pools.GraphMemory()
+    for _ in range(2):  # the graph, and the one after it
+        memory.begin()
+        memory.free(0, memory_pools.allocate(0, 4096))
+        later = memory_pools.allocate(0, 512)
+        assert used() == 4096 + 512
+        memory.end()
+        assert used() == 512
+        memory.free(0, later)
+        assert used() == 0
+
+
 def test_control_the_drivers_own_free_waits_for_them(gate):
     pointer = check(driver.cuMemAlloc(1 << 20))
     gate.hold(make_stream())
@@ -236,6 +251,36 @@ gate.open()
 other.sync()
 sk.new_stream()
 assert library.pools[-1]() is None
+gate.free()
+""",
+        onelib=TAKES_PART,
+    )
+
+
+@pytest.mark.parametrize("fails", ["in the block", "at its end"])
+def test_a_pool_of_a_failed_capture_waits_for_what_ran_elsewhere_meanwhile(
+    program,  # noqa: F811 - the fixture
+    fails,
+):
+    """A library allocates from it in the whole thread: also for work on streams outside."""
+    program(
+        START
+        + f"""
+other, gate = sk.new_stream(nonblocking=True), Gate()
+gate.hold(other.handle)
+try:
+    with sk.capture(stream):
+        if {fails == "in the block"}:
+            raise KeyError
+except (KeyError, sk.CaptureError) as error:  # at its end: nothing was captured
+    failure = error
+assert gate.closed
+sk.new_stream()
+assert library.pools[-1]() is not None
+gate.open()
+other.sync()
+sk.new_stream()
+assert library.pools[-1]() is None, "the failure keeps it"
 gate.free()
 """,
         onelib=TAKES_PART,

@@ -19,6 +19,7 @@ from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, mak
 from support.interrupts import interrupted
 from support.keepalive import stays_until
 from support.libraries import need, version_of
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -110,6 +111,42 @@ def test_on_the_same_queue_it_is_the_same_array_and_nothing_is_asked(make):
     sk.handoff(array, stream, after=stream)
     emulator.reset_calls()
     assert sk.handoff(array, stream, after=other) is array
+    assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(emulator.all_calls())
+
+
+def calls_of_a_steady_handoff(source):
+    target, array = sk.new_stream(nonblocking=True), warp_array(Memory())
+    lent = [sk.handoff(array, target, after=source)]
+    emulator.reset_calls()
+    lent.append(sk.handoff(array, target, after=source))  # without the end of the first
+    return emulator.all_calls()
+
+
+def test_a_steady_handoff_is_a_wait_and_a_question_about_a_capture_of_each_stream():
+    assert calls_of_a_steady_handoff(sk.new_stream(nonblocking=True)) == {
+        "cuStreamIsCapturing": 2, "cuEventRecord": 1, "cuStreamWaitEvent": 1
+    }  # fmt: skip
+
+
+def test_the_legacy_stream_is_not_asked_about_a_capture():
+    assert calls_of_a_steady_handoff(sk.default_stream())["cuStreamIsCapturing"] == 1
+
+
+@each
+def test_a_per_thread_stream_is_one_of_its_own_thread(make):
+    stream, other, told = sk.per_thread_stream(), sk.new_stream(nonblocking=True), []
+    array = make(Memory())
+
+    def hand_over():
+        assert sk.handoff(array, stream, after=stream) is array
+        for target, source in ((stream, other), (other, stream)):
+            with pytest.raises(sk.ScopeError):
+                sk.handoff(array, target, after=source)
+            told.append(target)
+
+    emulator.reset_calls()
+    within(hand_over)
+    assert told == [stream, other]
     assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(emulator.all_calls())
 
 

@@ -7,12 +7,14 @@ import functools
 import gc
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
 import streamkit as sk
 from streamkit._queues import identity, registry  # what they keep must not grow, or stay
 from support.emulated.processes import run
+from support.emulated.toys import program
 from support.gpu.raw import (
     Gate,
     another_context,
@@ -26,6 +28,8 @@ from support.gpu.raw import (
     stream_id,
 )
 from support.libraries import need
+
+__all__ = ["program"]  # the fixture
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -425,3 +429,91 @@ def test_an_event_is_its_own_object_in_its_own_library_and_another_in_others():
     assert sk.wrap_event(other).to("numba") is other
     assert int(other.handle) == int(raw) == event.handle
     check(driver.cuEventDestroy(raw))
+
+
+# -- a stream that is a value, of a library that names its device --------------------------------
+
+VALUES = """
+
+from streamkit.protocols import Traits
+
+traits = Traits(streams_are_fixed=True, streams_are_values=True)
+
+def extract(obj):
+    if not isinstance(obj, toylib.Stream):
+        raise UnsupportedStreamError(f"{obj!r} is no toylib stream")
+    return Queue(obj.number, DEVICE)
+"""
+
+QUESTIONS = f"""
+import toya
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+import emulator
+from support.gpu.raw import make_stream, stream_id
+
+owned = sk.new_stream(nonblocking=True)
+driver.cuCtxSetCurrent(owned.context)
+handle = make_stream()
+sk.wrap(toya.Stream(make_stream())).sync()  # the adapter is known
+
+def asked():
+    return [name for name in emulator.all_calls() if "Stream" in name]
+
+emulator.reset_calls()
+wrapped = sk.wrap(toya.Stream(handle))
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "assert wrapped.id == stream_id(handle)",
+        "assert wrapped == sk.from_handle(handle)",
+        "assert len({wrapped, sk.from_handle(handle)}) == 1",
+        "assert f'id={stream_id(handle)} nonblocking' in repr(wrapped)",
+        "assert wrapped.device_id == 0",
+        "assert wrapped.handle == handle",
+        "owned.wait(wrapped)",
+        "owned.wait(wrapped.native)",
+        "wrapped.wait(owned)",
+        "with wrapped: assert sk.current_stream() is wrapped",
+        "wrapped.keep(1)",
+        "wrapped.sync()\nassert sk.wrap(wrapped.native) is wrapped",
+    ],
+)
+def test_a_value_is_identified_when_it_is_first_used(program, use):
+    program(
+        f"""
+{QUESTIONS}
+assert wrapped.native.number == handle
+assert not wrapped.closed
+assert not wrapped.owned
+assert asked() == []
+{use}
+assert asked()
+assert sk.wrap(wrapped.native) == wrapped
+""",
+        toya=VALUES.replace("DEVICE", "0"),
+    )
+
+
+def test_control_a_stream_that_may_die_is_identified_at_once(program):
+    program(
+        f"{QUESTIONS}\nassert 'cuStreamGetId' in asked()",
+        toya=VALUES.replace("DEVICE", "0, obj"),
+    )
+
+
+def test_a_value_that_names_another_device_is_refused_when_it_is_first_used(program):
+    program(
+        f"""
+{QUESTIONS}
+for _ in range(2):
+    error = error_of(sk.DeviceMismatchError, wrapped.sync)
+    assert "cuda:1" in str(error) and "cuda:0" in str(error), error
+error_of(sk.DeviceMismatchError, sk.wrap, wrapped.native, device=1)
+text = "<streamkit.CudaStream cuda:1 handle=%#x unidentified, from toya>"
+assert repr(wrapped) == text % handle
+""",
+        toya=VALUES.replace("DEVICE", "1 if obj.number == __import__('__main__').handle else 0"),
+    )

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -607,6 +608,51 @@ def test_events_are_used_again():
     assert calls["cuEventRecord"] == 10
     assert "cuEventCreate" not in calls
     assert "cuEventSynchronize" not in calls
+
+
+@pytest.fixture
+def asked_once(monkeypatch):
+    """A stream that has kept something before, and asks no more by itself."""
+    monkeypatch.setattr(keepalive, "_ASKED_EVERY", 3600)
+    stream = sk.new_stream(nonblocking=True)
+    for _ in range(3):
+        stream.keep(1)
+    stream.sync()  # from here on there are events to use again
+    stream.keep(1)
+    emulator.reset_calls()
+    yield stream
+    stream.sync()
+
+
+def test_a_steady_keep_is_a_record_and_two_questions_about_a_capture(asked_once):
+    asked_once.keep(object())
+    assert emulator.all_calls() == {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
+
+
+def test_a_keep_without_objects_always_asks(asked_once):
+    kept, seen = thing()
+    asked_once.keep(kept)
+    del kept
+    sync(asked_once.handle)
+    asked_once.keep(object())
+    assert seen() is not None
+    asked_once.keep()
+    assert seen() is None
+
+
+def test_a_loop_of_keeps_lets_go_after_a_while(monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr(keepalive, "monotonic", lambda: now)
+    stream = sk.new_stream(nonblocking=True)
+    kept, seen = thing()
+    for one in (1, 2, kept, 3):  # the second asks
+        stream.keep(one)
+        sync(stream.handle)
+    del one, kept
+    assert seen() is not None
+    now += 0.001
+    stream.keep(4)
+    assert seen() is None
 
 
 def test_what_nothing_is_kept_for_costs_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -11,6 +12,7 @@ import emulator
 import streamkit as sk
 from support.emulated.processes import run
 from support.gpu.raw import (
+    Gate,
     busy,
     check,
     current_context,
@@ -119,6 +121,44 @@ def test_the_default_stream_of_another_device_waits_alone(gate):
         assert held(one.handle)
     with on_device(0):
         assert idle(zero.handle)
+    gate.open()
+    one.sync()
+
+
+def test_later_waits_for_the_default_stream_of_another_device(gate):
+    """They go by objects that know no context."""
+    one, stream = sk.default_stream(1), sk.new_stream(1, nonblocking=True)
+    with on_device(0):
+        for _ in range(3):
+            stream.wait(one)
+            one.wait(stream)
+        gate.hold(stream.handle)
+        one.wait(stream)
+    with on_device(1):
+        assert held(one.handle)
+        gate.open()
+        one.sync()
+        other = Gate()
+        other.hold(one.handle)
+    with on_device(0):
+        stream.wait(one)
+    assert held(stream.handle)
+    with on_device(1):
+        other.open()
+        stream.sync()
+        other.free()
+
+
+def test_later_records_on_the_default_stream_of_another_device(gate):
+    one, stream = sk.default_stream(1), sk.new_stream(1, nonblocking=True)
+    event = one.record()
+    one.wait(stream)
+    with on_device(1):
+        gate.hold(one.handle)
+    with on_device(0):
+        for _ in range(3):
+            one.record(event)
+            assert not event.done
     gate.open()
     one.sync()
 
@@ -439,3 +479,11 @@ def test_a_child_forked_before_the_driver_started_can_start_it():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     assert run(program, EMULATED_FAIL="cuInit:1:999") == ["failed", "42"]
+
+
+def test_a_stream_of_cuda_refuses_a_future_and_tells_what_to_do():
+    stream = sk.new_stream()
+    with pytest.raises(
+        sk.UnsupportedStreamError, match=r"never waits for the host\. Give the stream"
+    ):
+        stream.wait(Future())

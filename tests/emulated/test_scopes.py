@@ -281,9 +281,12 @@ def test_only_the_named_libraries_are_moved(program):
         """
 import toya, toyb
 stream = sk.new_stream()
-with sk.use(stream, libraries=["toyb"]):
-    assert current_handles(toya, toyb) == [0, stream.handle]
-assert current_handles(toya, toyb) == [0, 0]
+for _ in range(2):  # also when one choice follows another
+    with sk.use(stream, libraries=["toyb"]):
+        assert current_handles(toya, toyb) == [0, stream.handle]
+    with sk.use(stream, libraries="toya"):
+        assert current_handles(toya, toyb) == [stream.handle, 0]
+    assert current_handles(toya, toyb) == [0, 0]
 """,
         toya="",
         toyb="",

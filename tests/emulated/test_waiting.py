@@ -16,7 +16,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._queues import lifetime  # its events wait to be used again
+from streamkit._queues import identity, lifetime  # what is learned, and events to be used again
 from streamkit._waiting import dispatcher, points, waits  # their limits
 from support.contention import contended, logged
 from support.emulated.state_snapshot import drop_spare_events
@@ -199,10 +199,10 @@ def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate, monkeypatc
     monkeypatch.setattr(waits, "LOOK", 0)
     stream = held()
     first = stream.then(int)  # which holds those behind it
-    most = emulator.live("events") + 2 * dispatcher._MANY
+    most = emulator.live("events") + 2 * dispatcher._MANY + lifetime._MOST_SPARE
 
     async def main():
-        for _ in range(6):
+        for _ in range(12):
             for _ in range(60):
                 task = asyncio.create_task(wait_for(stream))
                 await asyncio.sleep(0)
@@ -213,6 +213,17 @@ def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate, monkeypatc
     asyncio.run(main())
     assert gate.closed
     assert not first.done()
+
+
+def test_a_loop_that_is_busy_is_woken_once():
+    calls = []
+    loop = waits.Loop(SimpleNamespace(call_soon_threadsafe=lambda *call: calls.append(call)))
+    for _ in range(3):
+        loop.stir()
+    (call,) = calls
+    call[0](*call[1:])
+    loop.stir()
+    assert len(calls) == 2
 
 
 def test_a_loop_that_has_closed_meanwhile_is_left_alone(held, gate):
@@ -305,10 +316,11 @@ def test_the_functions_of_one_queue_keep_their_order_whoever_holds_it(held, gate
     destroy_stream(raw)
 
 
-def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that():
+def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that(monkeypatch):
     raw, release = make_stream(), threading.Event()
     first = sk.from_handle(raw, owner=object()).then(release.wait, LONG)
     assert eventually(first.running)
+    monkeypatch.setattr(identity, "_learned", {})  # as after many other streams
     gc.collect()
     second = sk.from_handle(raw, owner=object()).then(int)
     assert sk.new_stream().then(int).result(LONG) == 0
@@ -406,13 +418,52 @@ def test_a_function_may_call_cuda_with_the_streams_device_current(device):
     assert sk.new_stream(1 - device).then(work).result(LONG)[0] == 1 - device
 
 
+def test_a_function_has_the_streams_device_current_whatever_the_one_before_has_left(held, gate):
+    """Functions that can run one after the other run in one turn of a thread."""
+    stream = held(0)
+    other, seen = sk.new_stream(1).context, []
+
+    def leave_another():
+        seen.append(int(check(driver.cuCtxGetCurrent())))
+        check(driver.cuCtxSetCurrent(other))
+
+    futures = [stream.then(leave_another) for _ in range(4)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [stream.context] * 4
+
+
+def test_a_burst_of_functions_enters_the_context_of_their_stream_once(held, gate):
+    warm_up()
+    stream = held()
+    futures = [stream.then(int) for _ in range(100)]
+    emulator.reset_calls()
+    gate.open()
+    for future in futures:
+        assert future.result(LONG) == 0
+    for call in ("cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"):
+        assert emulator.calls(call) <= 4  # once in a thread
+    assert emulator.calls("cuCtxPushCurrent") == emulator.calls("cuEventRecord") == 0
+
+
 def test_then_of_a_stream_in_another_context():
     arguments = (None, 0, 0) if driver.CUDA_VERSION >= 13000 else (0, 0)
     context = check(driver.cuCtxCreate(*arguments))
     raw = make_stream()
     check(driver.cuCtxPopCurrent())
-    stream = sk.from_handle(raw)
-    assert stream.then(lambda: int(check(driver.cuCtxGetCurrent()))).result(LONG) == int(context)
+    stream, host = sk.from_handle(raw), sk.new_stream("cpu")
+
+    def where():
+        return threading.get_ident(), int(check(driver.cuCtxGetCurrent()))
+
+    def has_left():
+        here, current = host.then(where).result(LONG)
+        return here == thread and current != int(context)
+
+    thread, current = stream.then(where).result(LONG)
+    assert current == int(context)
+    assert eventually(has_left), "its thread has kept the context, which ends below"
     asyncio.run(wait_for(stream))
     destroy_stream(raw)
     del stream
@@ -466,7 +517,9 @@ def test_sync_waits_without_asking_over_and_over(held, gate, of):
     waited.sync()
     asked = emulator.calls("cuStreamQuery") + emulator.calls("cuEventQuery")
     assert not busy(stream.handle)
-    assert asked < 3000, "it asked all the time"
+    assert asked < 20_000, "it asked all the time"
+    # the first question, and all the others together
+    assert emulator.calls("cuThreadExchangeStreamCaptureMode") == 4
 
 
 @WAITED
@@ -526,7 +579,7 @@ def test_waits_one_after_another_use_one_event(held, gate):
 def test_an_event_that_goes_in_a_circle_of_garbage_is_used_again_whole():
     """The collector ends all of a circle, also what the end of another one would keep."""
     drop_spare_events()
-    circle = [points.mark(sk.new_stream()._queue, int)]
+    circle = [points.mark(sk.new_stream()._queue, None, "a test")]
     circle.append(circle)
     del circle
     gc.collect()

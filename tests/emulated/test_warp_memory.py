@@ -216,8 +216,9 @@ def test_a_scope_of_a_stream_that_stays_costs_no_driver_call():
 def test_leaving_a_foreign_stream_marks_its_end_by_events_that_are_used_again(array, gate):
     handle = make_stream()
     stream = sk.from_handle(handle)
-    with stream:  # builds the view
-        pass
+    for _ in range(2):  # builds the view, and the second of two events
+        with stream:
+            pass
     for _ in range(4):
         emulator.reset_calls()
         with stream:

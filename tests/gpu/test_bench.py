@@ -11,8 +11,12 @@ from support.libraries import need
 
 
 @pytest.fixture(scope="module")
-def report():
+def report(primary_context):
     need("torch", "cupy", "warp")
+    from support.gpu.raw import check, driver
+
+    # set up before the context of each test is: the file before may have left another device
+    check(driver.cuCtxSetCurrent(primary_context))
     from streamkit._tools import bench  # the command prints no objects
 
     return bench.run(repeats=2, iterations=40)

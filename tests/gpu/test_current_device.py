@@ -174,7 +174,14 @@ def look(k):
         sk.assert_one_queue()
 
 
-@call("capture", "CudaGraph.launch", "CudaGraph.upload", "CudaGraph.to_dot", "CudaGraph.close")
+@call(
+    "capture",
+    "CudaGraph.launch",
+    "CudaGraph.upload",
+    "CudaGraph.to_dot",
+    "CudaGraph.to_svg",
+    "CudaGraph.close",
+)
 def replay(k):
     with sk.capture(sk.new_stream(1)) as graph:
         graph.stream.record(k.event, external=True)
@@ -183,13 +190,31 @@ def replay(k):
         graph.launch(k.other)
         graph.launch()
         assert "digraph" in graph.to_dot()
+        assert graph.to_svg().startswith("<svg")
         k.other.sync()
         graph.close()
     with pytest.raises(ZeroDivisionError), sk.capture(sk.new_stream(1)):
         raise ZeroDivisionError
 
 
-SCOPED = {hold, replay}  # submit and capture open scopes
+@call("graphed")
+def call_a_graph(k):
+    with on_device(1):
+        memory = int(check(driver.cuMemAlloc(16)))
+
+    @sk.graphed(stream=k.other)
+    def fill():
+        check(driver.cuMemsetD32Async(memory, 1, 4, sk.current_stream().handle))
+
+    for _ in range(3):
+        fill()
+    assert (fill.captures, fill.hits) == (1, 1)
+    k.other.sync()
+    with on_device(1):
+        check(driver.cuMemFree(memory))
+
+
+SCOPED = {hold, replay, call_a_graph}  # these open scopes
 
 
 @call("doctor", "audit")

@@ -10,6 +10,7 @@ import gc
 import pytest
 
 import streamkit as sk
+from streamkit._queues.styles import STYLES  # the colours that pictures share
 from support.gpu.library_subjects import WITH_CURRENT
 from support.gpu.raw import Gate, check, destroy_stream, driver, held, make_stream, sync
 from support.gpu.workload import Pressure
@@ -349,3 +350,24 @@ def test_a_fork_into_another_librarys_stream(subjects, cells):
     g.launch()
     check(driver.cuCtxSynchronize())
     assert c.read() == 3
+
+
+def test_the_picture_of_a_graph_has_each_librarys_kernels_in_its_colour():
+    torch, cupy = need("torch", "cupy")
+    s = sk.new_stream(nonblocking=True)
+
+    def work():
+        x = torch.sin(torch.ones(64, device=s.device))
+        return cupy.from_dlpack(x) * 2
+
+    s.submit(work)
+    with sk.capture(s) as graph:
+        graph.keep(work())
+    picture = graph.to_svg()
+    for library, name in (("torch", "sin"), ("cupy", "multiply")):
+        style = STYLES[library]
+        assert f'style="fill: {style.colour}"' in picture
+        assert f">{name}</text>" in picture
+        assert f">{style.label}</text>" in picture
+    assert graph._repr_svg_() == picture
+    graph.close()

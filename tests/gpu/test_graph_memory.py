@@ -290,6 +290,67 @@ def test_memory_of_cupy_is_not_given_to_others_while_a_stream_reads_it(workload,
     second.close()
 
 
+FAILED = """
+import contextlib
+import cupy
+import streamkit as sk
+from support.gpu.raw import Gate, check, driver
+
+outside = sk.new_stream(nonblocking=True)
+source, copy = cupy.ones(16 << 20, "f4"), cupy.zeros(16 << 20, "f4")
+
+def work():
+    with sk.use(outside, libraries=["cupy"]):
+        cupy.add(source + 1, 1, out=copy)  # with a temporary
+
+def fail():
+    with contextlib.suppress(KeyError), sk.capture():
+        work()
+        raise KeyError
+
+work()  # what is made at a first use is illegal in a capture, and can wait for what is held
+fail()
+check(driver.cuCtxSynchronize())
+copy.fill(0)
+check(driver.cuCtxSynchronize())
+gate = Gate()
+gate.hold(outside.handle)
+fail()
+assert gate.closed, "it has waited"
+gate.open()
+outside.sync()
+print(float(copy.min()), float(copy.max()))
+gate.free()
+"""
+
+
+def test_memory_of_a_failed_capture_stays_while_a_stream_outside_uses_it():
+    """CuPy allocates from the graph's pool in the whole thread. torch would wait for the device."""
+    done = run_python("-c", FAILED, path=[Path(__file__).parents[1]])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3.0", "3.0"]
+
+
+def test_memory_that_runs_out_inside_a_capture_leaves_the_graph_what_it_uses(workload):
+    """CuPy then frees what it can, and the graph has the addresses of dropped temporaries."""
+    cupy = workload.cupy
+    source, result = cupy.ones(COUNT, "f4"), cupy.zeros(COUNT, "f4")
+    too_much = 2 * check(driver.cuMemGetInfo())[1]
+    cupy.add(source + 1, 1, out=result)
+    gc.collect()  # CuPy collects too, in the capture
+    with sk.capture() as g:
+        cupy.add(source + 1, 1, out=result)  # with a temporary
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+            cupy.empty(too_much, "u1")
+    pressure = Pressure(workload.makers(), g.stream)
+    for value in range(8):
+        source.fill(value)
+        g.launch()
+        pressure.add()
+        assert float(result.min()) == float(result.max()) == value + 2
+    assert pressure.overwritten() == set()
+
+
 # -- the first capture of a process ---------------------------------------------------------------
 
 FIRST = """

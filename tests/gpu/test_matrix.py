@@ -10,8 +10,12 @@ from support.libraries import LIBRARIES, need
 
 
 @pytest.fixture(scope="module")
-def report():
+def report(primary_context):
     need(*LIBRARIES)
+    from support.gpu.raw import check, driver
+
+    # set up before the context of each test is: the file before may have left another device
+    check(driver.cuCtxSetCurrent(primary_context))
     from streamkit._tools import matrix  # the command prints no objects
 
     return matrix.run()

@@ -218,3 +218,22 @@ for outer in (None, other):
     assert nth > 10, nth
 """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_torch_follows_to_the_device_though_its_stream_there_is_current_already():
+    """Its own device is another one: on that its work would go elsewhere."""
+    need("torch", "cupy")
+    done = run_program(f"""{START}
+import cupy
+cupy.cuda.Device(1).use()
+x = torch.ones(3, device="cuda:1")
+assert torch.cuda.current_device() == 0
+scope = sk.follow("cupy", libraries=["torch"])
+for _ in range(2):
+    with scope as followed:
+        assert followed.device_id == 1
+        assert torch.ones(1, device="cuda").device.index == 1
+    assert torch.cuda.current_device() == 0
+assert place() == 0
+""")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -102,6 +102,7 @@ stuck = [sk.new_stream(nonblocking=True) for _ in range(16)]
 quick = [sk.wrap(other) for other in others[:2]]
 x = torch.zeros(64, device="cuda")
 x.add_(1)
+torch.cuda._sleep(1)  # a kernel's first use waits for the device, where the gate holds a queue
 gate, root = Gate(), sk.new_stream(nonblocking=True)
 gate.hold(root.handle)
 for one in stuck:
@@ -234,7 +235,7 @@ def test_awaits_that_time_out_over_and_over_leave_little(held, gate):
                 await asyncio.wait_for(stream, 0.005)  # longer than a look
 
     asyncio.run(main())
-    tracks = dispatcher._dispatcher._tracks
+    tracks = dispatcher._dispatcher.tracks
     assert eventually(lambda: sum(len(t.points) for t in [*tracks.values()]) < 2 * dispatcher._MANY)
     assert gate.closed
     gate.open()

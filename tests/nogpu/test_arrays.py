@@ -10,7 +10,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
-from streamkit.protocols import Arrays
+from streamkit.protocols import Arrays, CopiesArrays
 from support.libraries import need
 
 ADDRESS = 4096
@@ -212,3 +212,47 @@ def test_it_does_not_hold_the_array_it_is_of():
     del owner, array
     assert seen() is None
     assert lent.size == 16
+
+
+# -- how an array lies in memory ----------------------------------------------------------------
+
+
+def test_the_layout_of_a_tensor_tells_all_that_a_graph_depends_on():
+    torch, served = need("torch"), adapter("torch")
+    whole = torch.arange(12.0).reshape(3, 4)
+    layout = served.array_layout(whole)
+    assert (layout.address, layout.shape) == (whole.data_ptr(), (3, 4))
+    assert (layout.strides, layout.itemsize) == ((16, 4), 4)
+    assert served.array_layout(whole.view(3, 4)) == layout
+    for other in (whole.T, whole[1:], whole.view(torch.int32), whole.reshape(4, 3)):
+        assert served.array_layout(other) != layout
+    number = torch.zeros(2, dtype=torch.complex64)
+    assert served.array_layout(number.conj()) != served.array_layout(number)
+
+
+def test_a_tensor_that_a_graph_cannot_have_is_refused():
+    torch, served = need("torch"), adapter("torch")
+    with pytest.raises(ValueError, match=r"requires a gradient, .* Pass array.detach\(\)"):
+        served.array_layout(torch.ones(2, requires_grad=True))
+    with pytest.raises(TypeError, match="sparse_coo, of several tensors"):
+        served.array_layout(torch.eye(2).to_sparse())
+
+
+def test_the_layout_of_a_cupy_array():
+    array, served = cupy_array(), adapter("cupy")
+    assert served.array_layout(array) == (ADDRESS, (4, 4), (16, 4), np.dtype("f4"), 4)
+    assert served.array_layout(array.T).strides == (4, 16)
+
+
+def test_the_layout_of_a_warp_array():
+    warp, served = need("warp"), adapter("warp")
+    array = warp.zeros((2, 3), dtype=warp.vec3, device="cpu")
+    assert served.array_layout(array) == (array.ptr, (2, 3), (36, 12), warp.vec3, 12)
+    assert served.array_layout(warp.zeros(0, dtype=float, device="cpu")).shape == (0,)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        served.array_layout(warp.zeros(2, dtype=float, device="cpu", requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
+def test_the_adapters_copy_arrays(name):
+    assert isinstance(adapter(name), CopiesArrays)

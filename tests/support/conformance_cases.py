@@ -27,6 +27,7 @@ CURRENT = {
 }
 BOUND = {
     "bound_is_current_agrees",
+    "bound_told_outside_is_the_threads",
     "bound_set_current_remembers_nothing",
     "bound_leave_restores_at_any_moment",
     "bound_keeps_device",
@@ -90,8 +91,11 @@ def warp():
         lambda: warp.Stream("cuda:0"),
         lambda stream: stream.cuda_stream or 0,
         lambda stream: stream.record_event(),
-        # an older one is moved by its public functions, which set the device
-        not_applicable=set() if warp.__version__.startswith("1.19.") else {"bound_keeps_device"},
+        not_applicable={
+            "bound_told_outside_is_the_threads",
+            # an older one is moved by its public functions, which set the device
+            *(() if warp.__version__.startswith("1.19.") else ("bound_keeps_device",)),
+        },
     )
 
 

@@ -27,6 +27,7 @@ def bind(stream):
         leave,
         lambda: toylib.current_stream() is stream,
         lambda: toylib.set_current_stream(stream),
+        told_outside=True,
     )
 
 
@@ -208,6 +209,16 @@ MUTANTS = {
     "is never current": (
         BOUND, BOUND.replace("toylib.current_stream() is stream", "False"),
         ["bound_is_current_agrees"],
+    ),
+    "tells outside what it does not know": (
+        BOUND,
+        (
+            "        lambda before: kept.append(stream) or enter(stream),\n"
+            "        lambda token: leave(token) or (kept and kept.pop()),\n"
+            "        lambda: kept[-1:] == [stream],\n"
+            "        lambda: toylib.set_current_stream(stream),\n"
+        ),
+        ["bound_told_outside_is_the_threads"],
     ),
     "save moves": (
         BOUND_SAVE, "        lambda: enter(stream),\n" + BOUND,

@@ -15,7 +15,9 @@ import numpy as np
 import streamkit as sk
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from streamkit.protocols import EventLike
 
@@ -106,6 +108,29 @@ def a_function_of_a_library(stream: sk.StreamLike, ours: sk.Stream) -> None:
     sk.wrap(ours).wait(stream)
 
 
+def a_decorated_function_keeps_its_signature(x: TorchStream) -> None:
+    @sk.follow("torch", libraries=["cupy"])
+    def smooth(array: CudaArray, *, times: int = 1) -> list[CudaArray]:
+        return [array] * times
+
+    array = CudaArray()
+    assert_type(smooth(array, times=2), list[CudaArray])
+    smooth(x)  # type: ignore[arg-type]
+    smooth(array, time=2)  # type: ignore[call-arg]
+    sk.follow(x)  # type: ignore[arg-type]
+    with sk.follow("torch") as stream:
+        assert_type(stream, sk.CudaStream[Any] | sk.HostStream)
+
+
+class WithMethods:
+    @sk.follow("torch")
+    def run(self, count: int) -> int:
+        return count
+
+    def use_it(self) -> None:
+        assert_type(self.run(1), int)
+
+
 def any_event_is_one(s: sk.Stream, stream: sk.StreamLike, event: EventLike) -> None:
     for one in (TorchEvent(), TorchGenericEvent(), CupyEvent(), CoreEvent(), CudaHandle(), event):
         s.wait(one)
@@ -118,6 +143,40 @@ def any_event_is_one(s: sk.Stream, stream: sk.StreamLike, event: EventLike) -> N
 def arrays_keep_their_types(s: sk.Stream, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
     assert_type(sk.handoff(array, s), np.ndarray[Any, np.dtype[np.float32]])
     assert_type(sk.handoff(CudaArray(), s, after=s), CudaArray)
+
+
+@sk.graphed
+def graphed(array: CudaArray, *, rounds: int = 1) -> float:
+    return 1.0
+
+
+@sk.graphed(max_graphs=2, fallback=True)
+def graphed_with_options(array: CudaArray) -> list[CudaArray]:
+    return [array]
+
+
+class Model:
+    @sk.graphed
+    def forward(self, array: CudaArray) -> CudaArray:
+        return array
+
+
+def graphed_functions_keep_their_signatures(array: CudaArray) -> None:
+    assert_type(graphed(array, rounds=2), float)
+    assert_type(graphed_with_options(array), list[CudaArray])
+    assert_type(graphed.hits, int)
+    assert_type(Model().forward(array), CudaArray)
+    graphed("x")  # type: ignore[arg-type]
+    graphed(array, round=2)  # type: ignore[call-arg]
+    sk.graphed(5)  # type: ignore[call-overload]
+
+
+def host_streams_wait_for_futures(
+    s: sk.HostStream, c: sk.CudaStream[None], done: Future[int], task: asyncio.Future[None]
+) -> None:
+    s.wait(done)
+    s.wait(task)
+    c.wait(done)  # type: ignore[arg-type]
 
 
 def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:

@@ -166,6 +166,7 @@ def test_the_rows_are_those_that_were_promised():
         "with sk.use(s, ordered=True), three libraries": (0.6, 0.4),
         "with sk.use(q, libraries=('torch', 'cupy'))": (0.5, 0.35),
         "with sk.use(q, libraries=('torch', 'cupy')) from 8 threads": (1.0, 0.67),
+        "with sk.follow('torch', libraries=['cupy']), on one queue already": (0.65, 0.5),
         "wrap and first scope of a stream": (2.5, 1.5),
         "a Warp array made and dropped, non-blocking s": (3.0, 2.0),
         "b.wait(a)": (0.35, 0.26),
@@ -216,8 +217,9 @@ def test_the_rows_that_grow_are_those_that_were_promised():
         ((101, 0.1), (100, 0.1), {}, False),
         ((15, 0.1), (-5, 1.0), {"within_us": 20}, True),
         ((16, 0.1), (-5, 1.0), {"within_us": 20}, False),
-        ((50, 0.15), (100, 0.1), {"core_within": 0.05}, True),
-        ((50, 0.16), (100, 0.1), {"core_within": 0.05}, False),
+        # the look of 1.2 ms is 0.24 of work of 5 ms
+        ((50, 0.38), (100, 0.1), {"core_within": 0.05}, True),
+        ((50, 0.4), (100, 0.1), {"core_within": 0.05}, False),
     ],
 )
 def test_a_wait_has_to_be_early_and_may_have_to_leave_the_core(ours, theirs, options, met):
@@ -371,7 +373,8 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
         {
             "name": "lateness of a after 5 ms of work", "against": "b", "work_ms": 5,
             "ours_us": 70, "theirs_us": 80, "ours_core": 0.2, "theirs_core": 0.1,
-            "at_most_us": 80, "aim_us": None, "core_at_most": 0.2, "met": True,
+            "at_most_us": 80, "aim_us": None, "core_at_most": pytest.approx(0.44),
+            "note": "", "met": True,
         }
     ]  # fmt: skip
     points = [{"count": 1, "ours_ns": 2, "theirs_ns": 3}]

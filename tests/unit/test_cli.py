@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -43,7 +46,7 @@ REPORT = BenchReport(
     ],
     lateness=[
         Lateness("soon", "spin", 1, 15.0, -5.0, 0.5, 1.0, 15.0, None, None),
-        Lateness("late", "block", 5, 59.0, 100.0, 0.5, 0.1, 100.0, 60.0, 0.1),
+        Lateness("late", "block", 5, 59.0, 100.0, 0.5, 0.1, 100.0, 60.0, 0.1, "and it may look"),
     ],
     curves=[
         Curve("scope", "managers", "known streams", [Point(10, 5.0, 8.0), Point(5000, 6000.0, 9.0)])
@@ -92,6 +95,38 @@ def test_demo_writes_the_image(tmp_path):
     assert done.stdout.endswith(f"Written: {path}\n")
     assert path.read_bytes().startswith(b"P5\n256 256\n255\n")
     assert path.stat().st_size == 15 + 256 * 256
+
+
+def test_demo_writes_a_png_and_says_where_it_is(tmp_path):
+    done = run_python(
+        "-P", "-c", f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND,
+        "demo", "--output", "picture.png",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Written: {tmp_path / 'picture.png'}\n")
+    data, chunks = (tmp_path / "picture.png").read_bytes(), {}
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    place = 8
+    while place < len(data):
+        (length,) = struct.unpack_from(">I", data, place)
+        kind, content = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
+        assert struct.unpack_from(">I", data, place + 8 + length)[0] == zlib.crc32(kind + content)
+        chunks[kind] = content
+        place += 12 + length
+    assert struct.unpack(">IIBBBBB", chunks[b"IHDR"]) == (256, 256, 8, 0, 0, 0, 0)
+    assert streamkit_("demo", "--output", tmp_path / "same.pgm").returncode == 0
+    rows = zlib.decompress(chunks[b"IDAT"])
+    pixels = b"".join(rows[n + 1 : n + 257] for n in range(0, len(rows), 257))
+    assert (tmp_path / "same.pgm").read_bytes().endswith(b"255\n" + pixels)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_demo_refuses_a_format_that_it_does_not_write_before_it_runs(tmp_path, arguments):
+    done = streamkit_("demo", *arguments, "--output", tmp_path / "picture.jpg")
+    assert done.returncode == 2
+    assert "cannot write 'picture.jpg': it writes .png and .pgm. Name the file" in done.stderr
+    assert "OK" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_demo_that_cannot_write_says_so_and_fails(tmp_path):
@@ -169,6 +204,7 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
     assert "0.25 (0.20-0.30)" in output
     assert "fair: against theirs.call\n" in output
     assert "slow: against theirs.call; a note\n" in output
+    assert "late: against block; and it may look\n" in output
     assert "wait: record 1, wait 2, and should be {'record': 1, 'wait': 1}" in output
     assert "import streamkit: 12.0 ms (11.0 to 13.0), aim 25" in output
     assert "a library talks" not in output
@@ -422,7 +458,8 @@ def test_demo_as_json_to_a_file_prints_json_alone(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["ok"] is True
     assert path.read_bytes().startswith(b"P5\n")
-    done = streamkit_("demo", "--json", "--output", tmp_path)
+    (tmp_path / "folder.png").mkdir()
+    done = streamkit_("demo", "--json", "--output", tmp_path / "folder.png")
     assert done.returncode == 1
     data = json.loads(done.stdout)
     assert data["error"].startswith("IsADirectoryError")
@@ -458,6 +495,46 @@ def test_help_names_the_commands_there_are():
     assert " matrix " in done.stdout
     assert " doctor " in done.stdout
     assert "audit" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [None, "demo", "bench", "matrix", "doctor"])
+def test_each_option_and_command_has_help_of_one_line(command):
+    arguments = ("--help",) if command is None else (command, "--help")
+    done = run_python("-P", "-c", COMMAND, *arguments, COLUMNS="80")
+    listed = done.stdout.partition("options:")[2].replace("  COMMAND\n", "")
+    lines = [line for line in listed.splitlines() if line.startswith("  ")]
+    assert len(lines) >= (3 if command else 6)
+    for line in lines:
+        assert re.match(r" {2,4}(-h, )?[\w-]+( FILE| SHELL)? +[A-Z][^<>]*\.$", line), line
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_completes_commands_in_a_shell_is_printed(shell):
+    pytest.importorskip("shtab")
+    done = streamkit_("--completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("demo", "doctor", "output", "load"):
+        assert word in done.stdout
+
+
+def test_bash_completes_a_command(tmp_path):
+    pytest.importorskip("shtab")
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("this system has no bash")
+    (tmp_path / "script").write_text(streamkit_("--completion", "bash").stdout)
+    line = "COMP_WORDS=(streamkit do); COMP_CWORD=1; _shtab_streamkit; echo ${COMPREPLY[@]}"
+    done = subprocess.run(
+        [bash, "--norc", "-c", f"source {tmp_path / 'script'}; {line}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["doctor"], done.stderr
+
+
+def test_without_shtab_the_line_that_installs_it_is_named():
+    done = streamkit_("--completion", "bash", blocked=("shtab",))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("Install with: pip install shtab\n")
 
 
 def test_an_unknown_command_exits_2():

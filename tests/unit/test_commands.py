@@ -115,7 +115,7 @@ def test_the_lanes_of_ci_are_those_that_are_told():
     assert set(re.findall(r"`([^`]+)`", told[1])) == lanes
 
 
-# -- what the README says that the demo prints -------------------------------------------------
+# -- what the reference says that the demo prints -------------------------------------------------
 
 
 def plain(text):
@@ -124,8 +124,8 @@ def plain(text):
 
 
 def printed_by_the_demo():
-    """The README's block, with ``...`` for NumPy's version and for the last digits of an error."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The page's block, with ``...`` for NumPy's version and for the last digits of an error."""
+    text = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8")
     (block,) = [block for block in blocks(text) if block.language == ""]
     return re.sub(r"NumPy \d[\d.]+|off by \S+", lambda found: found[0].rsplit(" ", 1)[0] + " ...",
                   block.code)  # fmt: skip
@@ -135,7 +135,7 @@ def agree(page, printed):
     return doctest.OutputChecker().check_output(plain(page), plain(printed), doctest.ELLIPSIS)
 
 
-def test_the_demo_prints_what_the_readme_says(no_driver):
+def test_the_demo_prints_what_its_page_says(no_driver):
     done, page = command("demo"), printed_by_the_demo()
     assert (done.returncode, done.stderr) == (0, "")
     assert agree(page, done.stdout), done.stdout

@@ -366,7 +366,6 @@ def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
                 ]
                 assert any(set(one) <= set(versions) for one in offered), (line, offered)
     audit = [requirements(one.partition(";")[0]) for one in extras["audit"]]
-    assert {"plotly": (">=6",)} in audit
     assert {"cupti-python": ("<14", ">=13")} in audit
 
 

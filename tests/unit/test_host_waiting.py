@@ -16,7 +16,7 @@ import pytest
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from support.contention import contended, logged
-from support.programs import needs_fork, python
+from support.programs import needs_fork, python, run_program
 from support.queues import (
     LONG,
     Gate,
@@ -278,6 +278,15 @@ def test_at_most_four_threads_run_functions():
     for future in futures:
         future.result(LONG)
     assert len(set(running)) == 4
+
+
+def test_a_stream_with_many_functions_lets_those_of_others_run_between():
+    streams = [sk.new_stream("cpu") for _ in range(4)]  # as many as there are threads
+    futures = [stream.then(time.sleep, 0.01) for _ in range(50) for stream in streams]
+    assert sk.new_stream("cpu").then(int).result(LONG) == 0
+    assert not any(future.done() for future in futures[-4:])
+    for future in futures:
+        future.cancel()
 
 
 def test_ten_thousand_functions_that_allocate_log_and_take_locks():
@@ -885,6 +894,33 @@ print(all(future.result(10) for future in before))
         options=("-W", "ignore"),
     )
     assert out == "6\n0\nTrue\n"
+
+
+@needs_fork
+def test_a_function_that_forks_leaves_those_behind_it_to_the_parent():
+    done = run_program(
+        """
+import os, threading, time
+import streamkit as sk
+
+ready, called = threading.Event(), []
+
+def fork():
+    ready.wait()
+    time.sleep(0.05)  # the others are ready too
+    child = os.fork()
+    if child == 0:
+        threading.Timer(0.3, lambda: os._exit(len(called))).start()
+        return None
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+stream = sk.new_stream("cpu")
+futures = [stream.then(fork), *(stream.then(called.append, n) for n in range(3))]
+ready.set()
+print(futures[0].result(10), [future.result(10) for future in futures[1:]], called)
+"""
+    )
+    assert (done.stdout, done.stderr) == ("0 [None, None, None] [0, 1, 2]\n", "")
 
 
 @needs_fork

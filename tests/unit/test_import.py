@@ -20,6 +20,7 @@ PUBLIC = {
     "Event",
     "ForkedProcessError",
     "Graph",
+    "GraphedFunction",
     "HostEvent",
     "HostStream",
     "NoDeviceError",
@@ -37,7 +38,9 @@ PUBLIC = {
     "current_streams",
     "default_stream",
     "doctor",
+    "follow",
     "from_handle",
+    "graphed",
     "handoff",
     "new_event",
     "new_stream",
@@ -123,7 +126,7 @@ def test_all_lists_exactly_the_public_names():
 def test_what_is_loaded_at_first_use_is_listed_before():
     python("""
 import streamkit
-assert set(streamkit.__all__) <= set(dir(streamkit))
+assert set(dir(streamkit)) == {*streamkit.__all__, "__version__"}
 assert "audit" not in vars(streamkit)
 """)
 

@@ -114,7 +114,7 @@ def test_the_oldest_lanes_have_the_oldest_versions_that_are_promised(major):
         found[1]: found[2]
         for name in names
         for line in extras[name]
-        if (found := re.match(r"([\w-]+)>=([\d.]+)", line)) and found[1] != "plotly"
+        if (found := re.match(r"([\w-]+)>=([\d.]+)", line))
     }
     lines = (ROOT / "tests/oldest" / f"cu{major}.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import pickle
 import re
+from html.parser import HTMLParser
 
 import pytest
 
+import streamkit
+from streamkit._queues.styles import STYLES  # the colours that pictures share
 from support.documents import ROOT
 from support.site import extension
 
 check_site = extension("check_site", "docs")
+extension("evidence")
+plots = extension("plots")
 
-MADE = "before-and-after"  # from a record, as docs/evidence/bench.svg: it has colours of its own
+MADE = "before-and-after"  # from a record, for the README too: it has colours of its own
 
 HOME = '<h1 id="top">a</h1><a href="sub/two.html#there">b</a><a href="#top">c</a>'
 TWO = '<p id="there"><a href="../index.html">d</a><a href="https://example.org/x#y">e</a>'
@@ -72,10 +79,189 @@ def test_every_page_is_in_a_table_of_contents():
 def test_every_picture_is_used_and_is_plain():
     docs = ROOT / "docs"
     text = "".join(path.read_text() for path in docs.rglob("*.md"))
-    used = set(re.findall(r"\{picture\} (\w+)", text))
-    drawn = [path for path in (docs / "pictures").glob("*.svg") if path.stem != MADE]
-    assert used == {path.stem for path in drawn}
-    for path in drawn:
-        svg = path.read_text()
+    used = set(re.findall(r"\{picture\} ([\w-]+)", text))
+    drawn = {path.stem: path.read_text() for path in (docs / "pictures").glob("*.svg")}
+    assert used == set(drawn)
+    made = drawn.pop(MADE)
+    for svg in drawn.values():
         assert "fill=" not in svg, "colours are the page's, from streamkit.css"
         assert "<style" not in svg
+    assert "prefers-color-scheme: dark" in made
+    assert all(style.colour in made for name, style in STYLES.items() if name in MIXED)
+
+
+MIXED = ("torch", "cupy", "warp")
+
+
+def test_a_box_that_names_a_library_has_its_colour():
+    docs, known = ROOT / "docs", {style.label.lower(): name for name, style in STYLES.items()}
+    found = set()
+    for path in (docs / "pictures").glob("*.svg"):
+        for kind, text in re.findall(r'class="mid[^"]* on-(\w+)"[^>]*>([^<]*)', path.read_text()):
+            owner = re.match(r"(\w+)'s ", text)
+            if owner and owner[1].lower() in known:
+                assert kind == known[owner[1].lower()], (path.name, text)
+                found.add(kind)
+    assert found
+    css = (docs / "_static" / "streamkit.css").read_text()
+    assert not [style.colour for style in STYLES.values() if style.colour.lower() in css.lower()]
+
+
+# -- the plots of the bench --------------------------------------------------------------------
+
+
+class Text(HTMLParser):
+    """The text of a page's part, and its tags, each of which has to be closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.text, self.tags = [], "", []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if not (self.get_starttag_text() or "").endswith("/>"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draw a plot of a record."""
+
+    def drawn(what, **record):
+        monkeypatch.setattr(plots.evidence, "read", lambda _: record)
+        html = getattr(plots, what)()
+        assert "\n\n" not in html, "Markdown would end the block of HTML"
+        return Text(html)
+
+    return drawn
+
+
+ROW = {
+    "name": "b.wait(<a>)", "against": "theirs", "ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.6,
+    "at_most": 1.2, "aim": 0.3, "met": True,
+}  # fmt: skip
+
+
+def test_a_bar_is_as_long_as_its_ratio_and_says_whether_it_is_within_its_bound(drawn):
+    made = drawn("bars", rows=[ROW, {**ROW, "ratio": 2.0, "ratio_high": 2.2, "met": False}])
+    assert "b.wait(<a>) against theirs" in made.text
+    assert "0.50" in made.text
+    bars = [
+        (found["class"], float(re.search(r"width: ([\d.]+)%", found["style"])[1]))
+        for _, found in made.tags
+        if found.get("class") in ("met", "missed") and "style" in found
+    ]
+    assert [kind for kind, _ in bars] == ["met", "missed"]
+    (at_one,) = {found["style"] for _, found in made.tags if found.get("class") == "one"}
+    one = float(re.search(r"[\d.]+", at_one)[0])
+    assert bars[0][1] < one < bars[1][1]
+    assert one - bars[0][1] == pytest.approx(bars[1][1] - one, abs=0.2)  # half and double
+
+
+def test_a_panel_has_both_sides_and_their_counts(drawn):
+    points = [{"count": count, "ours_ns": 1e4, "theirs_ns": 2e4} for count in (1, 1000)]
+    curve = {"name": "keep", "against": "by hand", "over": "kept objects", "points": points}
+    made = drawn("panels", curves=[curve])
+    assert "keep against by hand" in made.text
+    assert "1,000" in made.text
+    assert "kept objects" in made.text
+    lines = {found["class"]: found["points"] for tag, found in made.tags if tag == "polyline"}
+    heights = {
+        name: {place.split(",")[1] for place in text.split()} for name, text in lines.items()
+    }
+    assert len(heights["ours"]) == len(heights["theirs"]) == 1
+    assert float(*heights["theirs"]) < float(*heights["ours"]), "more is higher, so further up"
+
+
+def test_of_each_way_of_waiting_there_is_one_panel(drawn):
+    late = {"against": "theirs", "ours_us": 9.0, "theirs_us": -1.0}
+    rows = [
+        {"name": f"lateness of {way} after {ms} ms of work", "work_ms": ms, **late}
+        for way, ms in (("sync", 0.02), ("sync", 5), ("await", 1))
+    ]
+    made = drawn("late", lateness=rows)
+    assert made.text.count("lateness of") == 2
+    assert "0.02" in made.text
+    assert "ms of work" in made.text
+
+
+def test_a_record_without_a_part_says_so(drawn):
+    assert plots.evidence.OLDER in {
+        drawn(what).text.strip() for what in ("panels", "late", "whole")
+    }
+    way = {"name": "one graph", "ms": 0.46, "ms_low": 0.4, "ms_high": 0.5}
+    assert "0.46 ms" in drawn("whole", end_to_end=[way]).text
+
+
+troubleshooting = extension("troubleshooting")
+
+
+def test_every_error_that_says_something_has_its_place_under_troubleshooting():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    told = {kind for kind, texts in troubleshooting.messages().items() if texts}
+    assert set(re.findall(r"\{generated\} (\w+)", page)) == told
+    assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == told
+
+
+def raised(fn, *args):
+    try:
+        fn(*args)
+    except Exception as error:  # noqa: BLE001 - which it is, the caller compares
+        return type(error).__name__, " ".join(str(error).split())
+    return None
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: streamkit.wrap(None),
+        lambda: streamkit.wrap(7),
+        lambda: streamkit.wrap("x"),
+        lambda: streamkit.from_handle("x"),
+        lambda: streamkit.new_stream("gpu"),
+        lambda: streamkit.current_stream("numpy"),
+        lambda: streamkit.new_stream("cpu").to("torch"),
+        lambda: streamkit.capture(streamkit.new_stream("cpu")).__enter__(),
+        lambda: streamkit.new_stream("cpu").synchronize(),
+        lambda: pickle.dumps(streamkit.new_stream("cpu")),
+        lambda: streamkit.handoff(object(), streamkit.new_stream("cpu")),
+    ],
+)
+def test_what_an_error_says_is_found_under_troubleshooting(fn):
+    kind, text = raised(fn)
+    patterns = [
+        ".*".join(re.escape(part) for part in one.split("..."))
+        for one in troubleshooting.messages()[kind]
+    ]
+    assert [one for one in patterns if re.fullmatch(one, text)], text
+    assert not [one for one in patterns if re.fullmatch(one, "anything else")]
+
+
+def test_a_message_is_read_from_all_that_it_is_made_of():
+    source = """
+def check(x):
+    why = "it is too old"
+    if x:
+        why = f"{x} is missing"
+    raise ValueError(f"cannot go on: {why}. Ask " + "again.")
+
+def other(x):
+    raise messages.closed(x)
+"""
+    shared = {"closed": ast.parse(
+        "def closed(obj):\n    return StreamClosedError(f'{obj} is closed.')"
+    ).body[0]}  # fmt: skip
+    assert set(troubleshooting.of(ast.parse(source), {}, shared)) == {
+        ("ValueError", "cannot go on: it is too old. Ask again."),
+        ("ValueError", "cannot go on: ... is missing. Ask again."),
+        ("StreamClosedError", "... is closed."),
+    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._cuda import driver, loader
+from streamkit._waiting import waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,10 @@ _SPINS = "torch.cuda.Stream.synchronize, which spins"
 _BLOCKS = "an event of CU_EVENT_BLOCKING_SYNC"
 _EXECUTOR = "run_in_executor(None, torch_stream.synchronize)"
 _CORE = 0.05  # of a core: what two waits of the same kind may differ by
+_MAY_LOOK = (
+    "of a core ours may take what theirs takes, its look of "
+    f"{waits.LOOK * 1e3:g} ms (with which short waits end in time), and {_CORE:g}"
+)
 _CYCLES = 2_000_000  # a millisecond or two, from which those of a millisecond are found
 _UNMEASURED = 3  # rounds in which threads are made
 _BLOCKING, _NO_TIMING = 1, 2
@@ -35,13 +40,14 @@ class Wait:
     at_most: float  # times theirs
     aim: float | None
     within_us: float = 0.0  # and so much later
-    core_within: float | None = None  # of theirs; None: whatever it takes of a core
+    core_within: float | None = None  # of theirs and the look; None: whatever it takes of a core
+    note: str = ""
 
 
 WAITS = (
     Wait("await s", _EXECUTOR, (0.02, 0.2, 1, 5, 50), 1.0, 0.6),
     Wait("s.sync()", _SPINS, (0.02, 0.2, 1), 1.0, None, within_us=20),
-    Wait("s.sync()", _BLOCKS, (5, 50), 1.0, 0.8, core_within=_CORE),
+    Wait("s.sync()", _BLOCKS, (5, 50), 1.0, 0.8, core_within=_CORE, note=_MAY_LOOK),
 )
 
 
@@ -62,6 +68,7 @@ class Lateness:
     at_most_us: float
     aim_us: float | None
     core_at_most: float | None
+    note: str = ""
 
     @property
     def met(self) -> bool:
@@ -155,6 +162,7 @@ def summary(wait: Wait, work_ms: float, rounds: Rounds) -> Lateness:
     """Return what the rounds come to, each of ours and theirs, lateness and share of a core."""
     ours_us, ours_core = (median(ours[place] for ours, _ in rounds) for place in range(2))
     theirs_us, theirs_core = (median(theirs[place] for _, theirs in rounds) for place in range(2))
+    core = None if wait.core_within is None else theirs_core + wait.core_within + _look(work_ms)
     return Lateness(
         f"lateness of {wait.ours} after {work_ms:g} ms of work",
         wait.theirs,
@@ -165,5 +173,11 @@ def summary(wait: Wait, work_ms: float, rounds: Rounds) -> Lateness:
         theirs_core,
         at_most_us=wait.at_most * theirs_us + wait.within_us,
         aim_us=None if wait.aim is None else wait.aim * theirs_us,
-        core_at_most=None if wait.core_within is None else theirs_core + wait.core_within,
+        core_at_most=core,
+        note=wait.note,
     )
+
+
+def _look(work_ms: float) -> float:
+    """Return the look's share of a wait for that work, in which all the time is asked."""
+    return min(1.0, waits.LOOK * 1e3 / work_ms)

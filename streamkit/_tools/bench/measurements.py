@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
+from streamkit._base import garbage
 from streamkit._cuda import loader
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def _counting(*streams: Any) -> Generator[Counter[str]]:
         setattr(owner, name, value)
 
     with contextlib.ExitStack() as restoring:
+        # a collection of garbage asks the driver about what any stream has kept
+        restoring.enter_context(garbage.held_back())
         functions = [name for name in vars(loader.cu) if re.match(r"cu[A-Z]", name)]
         for name in functions:
             kind = _KINDS.get(name, "other")

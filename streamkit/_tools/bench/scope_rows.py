@@ -158,6 +158,40 @@ def _scope_of_two(libraries: Libraries) -> Generator[Arms]:
     yield Arms(ours, theirs, same(None), same(None), bare=bare)
 
 
+_FOLLOW = (
+    "with sk.follow('torch', libraries=['cupy']), on one queue already",
+    "cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream) as a scope",
+)
+
+
+def _following(libraries: Libraries) -> Generator[Arms]:
+    current, external = libraries.torch.cuda.current_stream, libraries.cupy.cuda.ExternalStream
+    scope = sk.follow("torch", libraries=["cupy"])
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with scope:
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            with external(current().cuda_stream):
+                pass
+
+    yield Arms(ours, theirs, same(None), same(None))
+
+
+@_row(*_FOLLOW, at_most=0.65, aim=0.5, note="the worse of two: on the default stream")
+def _follow_at_first(libraries: Libraries) -> Generator[Arms]:
+    return _following(libraries)
+
+
+@_row(*_FOLLOW, at_most=0.65, aim=0.5, note="the worse of two: inside a scope of both")
+def _follow_inside(libraries: Libraries) -> Generator[Arms]:
+    with sk.use(sk.new_stream(), libraries=_TWO):
+        yield from _following(libraries)
+
+
 _THREADS = 8
 _THREADS_TURN = 500  # scopes of each thread: a tenth of a second, in which they change often
 

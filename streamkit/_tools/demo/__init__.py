@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import math
+import struct
+import zlib
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -359,8 +361,28 @@ def reference(image: NDArray[Any]) -> tuple[NDArray[Any], float]:
     return result, float(result.mean())
 
 
+def _as_pgm(pixels: NDArray[Any]) -> bytes:
+    height, width = pixels.shape
+    return b"P5\n%d %d\n255\n" % (width, height) + pixels.tobytes()
+
+
+def _as_png(pixels: NDArray[Any]) -> bytes:
+    height, width = pixels.shape
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # 8 bits of grey, not interlaced
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: each row as it is
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+FORMATS: dict[str, Callable[[NDArray[Any]], bytes]] = {".png": _as_png, ".pgm": _as_pgm}
+"""By the end of a file's name, what makes its bytes."""
+
+
 def write_image(image: NDArray[Any], path: Path) -> None:
-    """Write a grey image of floats from 0 to 1 as binary PGM, which image viewers open."""
-    height, width = image.shape
-    pixels = (image * 255 + 0.5).astype("uint8")
-    path.write_bytes(b"P5\n%d %d\n255\n" % (width, height) + pixels.tobytes())
+    """Write a grey image of floats from 0 to 1; the end of the name is one of ``FORMATS``."""
+    path.write_bytes(FORMATS[path.suffix.lower()]((image * 255 + 0.5).astype("uint8")))

@@ -15,6 +15,7 @@ LIBRARY = Library(
     switch="CUPY_CUDA_PER_THREAD_DEFAULT_STREAM",
     has_current=True,
     kernels=r"^cupy_",
+    operation=r"^cupy_(\w+?)(?:__|$)",
     colour="#0072B2",
     letter="c",
 )

@@ -21,7 +21,7 @@ from streamkit.backends._cupy import memory
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends._protocol import Source
-from streamkit.protocols import Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 __all__ = ["explain_capture", "pool"]  # capabilities of the adapter too
 
@@ -38,12 +38,18 @@ _NO_CUDA = (3, 35, 100, 801, 803, 804)
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
 
 
+_BaseStream: Any = cupy.cuda.stream._BaseStream  # noqa: SLF001 - the common base
+
+
 def extract(obj: Any) -> Queue:
     """Read a CuPy stream; its device -1 means unknown."""
-    if not isinstance(obj, cupy.cuda.stream._BaseStream):  # noqa: SLF001 - the common base
+    if not isinstance(obj, _BaseStream):
         raise messages.not_a_stream(obj)
-    handle = 2 if obj.ptr == 0 and _PER_THREAD else obj.ptr
-    device = obj.device_id if obj.device_id >= 0 else None
+    handle, device = obj.ptr, obj.device_id
+    if device < 0:
+        device = None
+    if not handle and _PER_THREAD:
+        handle = PER_THREAD
     if handle <= PER_THREAD:
         return Queue(handle, device)
     # not an ExternalStream: the other kind holds what it was made from
@@ -94,7 +100,7 @@ def bind(stream: Any) -> Binding:
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
     device = stream.device_id
-    pushes, pops = (map(call, repeat(way)) for way in (stream.__enter__, stream.__exit__))
+    pushes, pops = map(call, repeat(stream.__enter__)), map(call, repeat(stream.__exit__))
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
     may_die = queue is not None and not queue.permanent  # only objects of ours can die early
 
@@ -118,7 +124,9 @@ def bind(stream: Any) -> Binding:
             memory.keep(stream)
 
     # not a push: the outer scope has pushed it
-    return Binding(save, enter, leave, lambda: _get(device) is stream, stream.use)
+    return Binding(
+        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
+    )
 
 
 enter, leave = unbound(bind)
@@ -165,3 +173,19 @@ def lend(array: Any, owner: object) -> Any:
 def lent_by(array: Any) -> Any:
     """Return the owner of memory that is not CuPy's own."""
     return getattr(array.data.mem, "_owner", None)
+
+
+def array_layout(array: Any) -> ArrayLayout:
+    """Return the layout of an array."""
+    return ArrayLayout(array.data.ptr, array.shape, array.strides, array.dtype, array.itemsize)
+
+
+def array_like(array: Any, device: int) -> Any:
+    """Return an array of the same order, as far as CuPy keeps it."""
+    with cupy.cuda.Device(device):
+        return cupy.empty_like(array)
+
+
+def copy_array(to: Any, source: Any, stream: Any) -> None:
+    """Copy on CuPy's current stream."""
+    cupy.copyto(to, source)

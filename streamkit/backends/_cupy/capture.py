@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import cupy
 
 from streamkit import errors
 from streamkit._cuda import driver, memory_pools
+from streamkit._cuda.memory_pools import GraphMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -29,7 +31,7 @@ _ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileExcepti
 """Errors of CuPy's that no capture makes: they pass."""
 
 
-_spare: deque[Any] = deque()
+_spare: deque[tuple[Any, GraphMemory]] = deque()
 """CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
 
 
@@ -37,18 +39,27 @@ def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is c
     try:
         with driver.beside_captures():
             return memory_pools.allocate(device, size)
-    except errors.DriverError as error:  # CuPy frees what it can when memory has run out
+    except errors.DriverError as error:  # CuPy knows its own, and tries again without memory
         raise cupy.cuda.runtime.CUDARuntimeError(error.code) from error
 
 
-def _free(pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _free(
+    memory: GraphMemory,
+    pointer: int,
+    device: int,
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
+) -> None:
     # a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         with driver.beside_captures():
-            memory_pools.free(device, pointer)
+            memory.free(device, pointer)
 
 
-_allocator = cupy.cuda.PythonFunctionAllocator(_malloc, _free)
+def _new_pool() -> tuple[Any, GraphMemory]:
+    """Return a pool, and its memory: what CuPy frees when memory has run out may be a graph's."""
+    memory = GraphMemory()
+    allocator = cupy.cuda.PythonFunctionAllocator(_malloc, functools.partial(_free, memory))
+    return cupy.cuda.MemoryPool(allocator.malloc), memory
 
 
 class _GraphPool:
@@ -59,16 +70,24 @@ class _GraphPool:
         with driver.beside_captures():
             memory_pools.prepare(self._device)
         try:
-            self.pool = _spare.popleft()
+            self.pool, self._memory = _spare.popleft()
         except IndexError:
-            self.pool = cupy.cuda.MemoryPool(_allocator.malloc)
+            self.pool, self._memory = _new_pool()
+        self._memory.begin()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and driver.is_usable():
             # not CuPy's own block, which leaves a thread without a context on a device
-            with driver.in_context(driver.primary_context(self._device)):
+            context = driver.primary_context(self._device)
+            # what can fail here is a broken context, which every other call reports
+            with (
+                contextlib.suppress(errors.DriverError),
+                driver.in_context(context),
+                driver.beside_captures(),
+            ):
+                self._memory.end()
                 self.pool.free_all_blocks()
-            _spare.append(self.pool)
+            _spare.append((self.pool, self._memory))
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ import copy
 from typing import Any
 
 import numpy as np
+from numba import cuda
 from numba.cuda.cudadrv import devicearray, driver
 
 from streamkit._base import messages
 from streamkit._base.queue import queue_of_bindings
-from streamkit.protocols import Queue, Traits
+from streamkit.protocols import ArrayLayout, Queue, Traits
 
 name = "numba"
 api = 1
@@ -70,3 +71,19 @@ def lend(array: Any, owner: object) -> Any:
 def lent_by(array: Any) -> Any:
     """Return the owner of memory that is not numba's own."""
     return array.gpu_data.owner
+
+
+def array_layout(array: Any) -> ArrayLayout:
+    """Return the layout of a device array."""
+    address = array.device_ctypes_pointer.value or 0
+    return ArrayLayout(address, array.shape, array.strides, array.dtype, array.dtype.itemsize)
+
+
+def array_like(array: Any, device: int) -> Any:
+    """Return a device array of the same order."""
+    return cuda.device_array_like(array)
+
+
+def copy_array(to: Any, source: Any, stream: Any) -> None:
+    """Copy on the stream."""
+    to.copy_to_device(source, stream=stream)

@@ -18,6 +18,7 @@ LIBRARY = Library(
     cuda_file="torch/version.py",
     has_current=True,
     kernels=r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_",
+    operation=r"(\w+?)_kernel_cuda\b|(\w+)Functor<|CUDAFunctor(?:On\w+?)?_(\w+)",
     colour="#D55E00",
     letter="t",
     profiling="autograd.profiler._is_profiler_enabled",

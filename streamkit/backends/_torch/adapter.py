@@ -7,7 +7,7 @@ nothing alive for one made from a handle, so the Queue is attached to the object
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,10 @@ from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture
-from streamkit.protocols import Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 name = "torch"
 api = 1
@@ -29,6 +32,9 @@ _HERE = -1  # torch's index for the device that is current
 _own: dict[tuple[int, int, int], Queue] = {}
 
 
+_Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
+
+
 def extract(obj: Any) -> Queue:
     """Read a torch stream, also one of the generic class."""
     try:
@@ -36,7 +42,11 @@ def extract(obj: Any) -> Queue:
     except AttributeError:
         raise messages.not_a_stream(obj) from None
     queue = _own.get(value)
-    return _read(obj, value) if queue is None else queue
+    if queue is not None:
+        return queue
+    if type(obj) is _Stream and obj.cuda_stream == value[0] > PER_THREAD and not obj.__dict__:
+        return Queue(value[0], value[1])  # an external one, as ``_read`` says
+    return _read(obj, value)
 
 
 def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
@@ -145,6 +155,11 @@ def current_here() -> Any:
     return current(_HERE)
 
 
+@functools.cache
+def _has_several() -> bool:
+    return bool(torch.cuda.device_count() > 1)
+
+
 def bind(stream: Any) -> Binding:
     """Prepare the stream; torch leaves its device current, which the scope restores.
 
@@ -154,23 +169,34 @@ def bind(stream: Any) -> Binding:
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
 
-    def save() -> Any:
-        here, before = _get_device(), _get(device)  # ``_get(_HERE)`` would make a context
-        return before if here == device else (before, here)
-
     def enter(_before: Any) -> None:
         _set(*value)
 
-    def leave(before: Any) -> None:
-        if before[1] == device:
-            _set(*before)
-        else:  # the context is this device's, and torch's own device another: see below
-            _set(*before[0])
-            restore_device(before[1])
+    if _has_several():
 
-    if torch.cuda.device_count() == 1:  # no other device, at half the cost
+        def save() -> Any:
+            here, before = _get_device(), _get(device)  # ``_get(_HERE)`` would make a context
+            return before if here == device else (before, here)
+
+        def leave(before: Any) -> None:
+            if before[1] == device:
+                _set(*before)
+            else:  # the context is this device's, and torch's own device another: see below
+                _set(*before[0])
+                restore_device(before[1])
+
+    else:  # at half the cost
         save = functools.partial(_get, device)
 
+        def leave(before: Any) -> None:
+            _set(*before)
+
+    is_current = _question(device, value, queue)
+    return Binding(save, enter, leave, is_current, lambda: _set(*value), told_outside=True)
+
+
+def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
+    """Return what tells whether this is torch's current stream, on torch's current device."""
     if _get_handle is not None and queue is not None and queue.is_owned:
         handle = queue.handle  # our handle has no other triple, and costs half to ask for
 
@@ -181,7 +207,9 @@ def bind(stream: Any) -> Binding:
         def is_current() -> bool:
             return _get(device) == value  # type: ignore[no-any-return]  # of tuples
 
-    return Binding(save, enter, leave, is_current, lambda: _set(*value))
+    if not _has_several():
+        return is_current
+    return lambda: _get_device() == device and is_current()  # which can be another: see below
 
 
 enter, leave = unbound(bind)
@@ -262,10 +290,12 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 def array_device(array: Any) -> int | None:
     """Return the device of a tensor."""
     kind: Any = getattr(torch, "Tensor", ())  # a half-imported torch has none yet
-    if not isinstance(array, kind) or array.device.type not in ("cpu", "cuda"):
-        raise messages.not_an_array(array)
-    index: int | None = array.device.index if array.device.type == "cuda" else None
-    return index
+    if isinstance(array, kind):
+        if array.is_cuda:  # torch builds a string for ``array.device.type`` each time
+            return array.get_device()  # type: ignore[no-any-return]  # an int
+        if array.is_cpu:
+            return None
+    raise messages.not_an_array(array)
 
 
 def record_stream(array: Any, stream: Any) -> bool:
@@ -319,3 +349,27 @@ def lend(array: Any, owner: object) -> Any:
 def lent_by(array: Any) -> Any:
     """Return what ``lend`` attached to the storage of this tensor."""
     return getattr(array.untyped_storage(), "_streamkit_loan", None)
+
+
+def array_layout(array: Any) -> ArrayLayout:
+    """Return the layout of a strided tensor."""
+    if array.layout is not torch.strided or array.is_nested:
+        what = "nested" if array.is_nested else array.layout
+        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+    if array.requires_grad:
+        raise messages.needs_gradient(array)
+    size = array.element_size()
+    strides = tuple(size * stride for stride in array.stride())
+    how = array.dtype, array.is_conj(), array.is_neg()
+    return ArrayLayout(array.data_ptr(), tuple(array.shape), strides, how, size)
+
+
+def array_like(array: Any, device: int) -> Any:
+    """Return a tensor of the same strides."""
+    place = torch.device("cuda", device)
+    return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device=place)
+
+
+def copy_array(to: Any, source: Any, stream: Any) -> None:
+    """Copy on torch's current stream."""
+    to.copy_(source)

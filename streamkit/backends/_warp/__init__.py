@@ -19,6 +19,7 @@ LIBRARY = Library(
     has_current=True,
     frees_on_legacy=True,
     kernels=r"_cuda_kernel_(forward|backward)$",
+    operation=r"^_*(\w+?)_[0-9a-f]{8}_cuda_kernel_(?:forward|backward)$",
     colour="#009E73",
     letter="w",
 )

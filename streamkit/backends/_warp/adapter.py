@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import functools
 import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import warp
 
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
+from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, diagnosis, memory
-from streamkit.protocols import Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
 # By the queue's id: a view outlives a record that it owns, and a stream that is wrapped again with
 # another owner has another record.
-_views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_views: WeakTable[Any] = WeakTable()
 _lock = new_lock()
 
 
@@ -58,7 +58,8 @@ def borrow(queue: QueueRecord) -> Any:
         return device.null_stream
     with _lock:
         first = queue.first_record()
-        stream = None if queue.id is None else _views.get(queue.id)
+        seen = None if queue.id is None else _views.get(queue.id)
+        stream = None if seen is None else seen()
         if stream is None and queue.handle_exposed:
             stream = _find_registered(queue.handle, device)
             if stream is not None and queue.owner is None and not first.is_owned:
@@ -66,16 +67,23 @@ def borrow(queue: QueueRecord) -> Any:
         if stream is None:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
-            _views[queue.id] = stream
-        if all(record.owner is not stream for record in queue.all_records()):
+            _views.put(queue.id, stream)
+        if not any(record.owner is stream for record in queue.all_records()):
             stream._streamkit_queue = queue  # Warp keeps no owner
         memory.lend(stream, first)
     return stream
 
 
+current_context: Any = None
+"""Warp's own call, once it has begun, where its version is known."""
+
+
+@functools.cache
 def _device(ordinal: int) -> Any:
+    global current_context  # noqa: PLW0603 - this module is the adapter
     with _lock:  # Warp has a device's context before it has made its streams
         warp.init()
+        current_context = current_stream.native_context()
         if not warp.is_cuda_available():
             raise messages.no_device(f"Warp {warp.__version__} cannot use CUDA here")
         return warp.get_cuda_device(ordinal).stream.device  # asking makes the streams
@@ -236,3 +244,21 @@ def lend(array: Any, owner: object) -> Any:
 def lent_by(array: Any) -> Any:
     """Return what the array holds instead of memory of its own."""
     return getattr(array, "_streamkit_loan", None)
+
+
+def array_layout(array: Any) -> ArrayLayout:
+    """Return the layout of a ``wp.array``."""
+    if array.requires_grad:
+        raise messages.needs_gradient(array)
+    size = warp.types.type_size_in_bytes(array.dtype)
+    return ArrayLayout(array.ptr or 0, array.shape, array.strides, array.dtype, size)
+
+
+def array_like(array: Any, device: int) -> Any:
+    """Return a contiguous array."""
+    return warp.empty(array.shape, array.dtype, device=_device(device))
+
+
+def copy_array(to: Any, source: Any, stream: Any) -> None:
+    """Copy on the stream."""
+    warp.copy(to, source, stream=stream)

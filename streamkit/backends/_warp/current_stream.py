@@ -35,7 +35,7 @@ _shared: dict[int, list[ThreadToken]] = {}
 """The threads in each level that several threads share, one for each scope, by the level's id."""
 
 
-def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, written out
+def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, written out
     """Return the binding: scopes move Warp to the stream and its device, or share another's move.
 
     ScopeError if another thread's scope has moved Warp elsewhere.
@@ -76,11 +76,19 @@ def bind(stream: Any) -> Binding:  # noqa: C901 - the calls of an inner loop, wr
             _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if _shared and _others_stay(level, me):
-                set_current()  # they expect Warp here, and the body may have moved it
-                _leave_shared(level, me, token)
-            else:
-                _end(level, runtime)
+            if _shared or not _levels or _levels[-1] is not level:
+                if _shared and _others_stay(level, me):
+                    set_current()  # they expect Warp here, and the body may have moved it
+                    _leave_shared(level, me, token)
+                else:
+                    _end(level, runtime)
+                return
+            _, _, previous, back, default, _ = level  # ``_end`` without a call
+            back()
+            place._stream = previous
+            if runtime.default_device is not default:
+                runtime.default_device = default
+            del _levels[-1]  # last: what comes before an interrupt is done again
         finally:
             _lock.remove(me)
 
@@ -276,6 +284,19 @@ def _native() -> Any:
     native = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_set_stream
     native.restype = None
     return native
+
+
+def native_context() -> Callable[[], int] | None:
+    """Return what tells the current context, called with the GIL held; None as ``_native``.
+
+    Where threads enter scopes at once, each call that frees the GIL costs a change of threads.
+    """
+    if _native() is None:
+        return None
+    tell = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_get_current
+    tell.restype = ctypes.c_size_t  # 0 for none
+    found: Callable[[], int] = tell
+    return found
 
 
 def _native_set(stream: Any) -> Callable[[], None]:

@@ -25,12 +25,12 @@ from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events, memory_pools
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
+from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._base.queue import QueueRecord
-    from streamkit.protocols import Binding
 
 # those of Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
@@ -54,6 +54,7 @@ companions: dict[int, int] = {}
 """The companion of each device."""
 watched: dict[Lent, object] = {}
 """The queues to wait for, the longest watched first, each with a token. A scope sets a new one."""
+_ends: dict[Lent, object] = {}  # references to the views, which call ``end``
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -103,7 +104,7 @@ class Lent:
         self.context = queue.context
         # Destructors come here, in several threads at once: no lock, and an event belongs to one
         # thread as long as it can be recorded.
-        self._events = deque(_Event(self.context) for _ in range(1 if self.stays else 2))
+        self._events = deque([_Event(self.context)])
         self._marks: dict[_Mark, None] = {}
 
     def has_scope(self) -> bool:
@@ -198,6 +199,7 @@ def end(lent: Lent) -> None:
 
     It stays watched if it captures now, or the wait fails.
     """
+    _ends.pop(lent, None)
     if sys.is_finalizing() or not driver.is_usable():
         return
     token = watch(lent)
@@ -253,7 +255,7 @@ def lend(stream: Any, queue: QueueRecord) -> None:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
     watch(lent)
-    weakref.finalize(stream, end, lent).atexit = False
+    _ends[lent] = weakref.ref(stream, lambda _: end(lent))
     stream._streamkit_lent = lent
 
 
@@ -264,24 +266,24 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         return binding
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
 
-    def check_allocator() -> None:
+    def enter(token: Any) -> None:
         if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
-
-    def enter(token: Any) -> None:
-        check_allocator()
         enter_it(token)
-        watch(lent)
+        watched[lent] = object()  # ``watch``, without a call
 
     def leave(token: Any) -> None:
         try:
             if not stays and driver.is_usable():
                 lent.mark()
-            check_allocator()
+            if getattr(device, "_custom_allocator", None) is not None:
+                warn_of_allocator(device)
         finally:
             leave_it(token)
 
-    return binding._replace(enter=enter, leave=leave)
+    return Binding(
+        binding.save, enter, leave, binding.is_current, binding.set_current, binding.keeps_device
+    )
 
 
 # -- Warp's native functions ------------------------------------------------------------------

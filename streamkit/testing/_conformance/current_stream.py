@@ -277,8 +277,25 @@ def bound_keeps_device(subject: Subject) -> None:
     )
 
 
+def bound_told_outside_is_the_threads(subject: Subject) -> None:
+    """Tell a stream that is current in this thread, and no other, also outside its own scope."""
+    (own,) = subject.streams(1)
+    binding = subject.adapter.bind(own)
+    if not binding.told_outside:
+        raise NotApplicableError("its binding says that only a scope can ask it")
+
+    def elsewhere() -> None:
+        subject.require(not binding.is_current(), "is_current is true of another thread's stream")
+
+    subject.require(not binding.is_current(), "is_current is true where the stream is not current")
+    with _entered(subject.adapter, own):
+        subject.require(binding.is_current(), "is_current is false inside another enter of it")
+        subject.in_thread(elsewhere)
+
+
 BOUND = (
     bound_is_current_agrees,
+    bound_told_outside_is_the_threads,
     bound_set_current_remembers_nothing,
     bound_leave_restores_at_any_moment,
     bound_keeps_device,

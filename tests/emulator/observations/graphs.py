@@ -147,7 +147,13 @@ def graphs():
     with Gate() as gate, streams(True, True) as (raw, other), events(2) as (mark, point):
         pointer = ok(driver.cuMemAlloc(64))
         host = (ctypes.c_uint32 * 1)()
-        ok(driver.cuMemsetD32(pointer, 0, 1))
+
+        def clear():
+            # A memset of the legacy stream is over for no other stream before it is waited for.
+            ok(driver.cuMemsetD32(pointer, 0, 1))
+            ok(driver.cuStreamSynchronize(LEGACY))
+
+        clear()
         ok(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
         seen["a value wait in a capture"] = code(
             driver.cuStreamWaitValue32(raw, gate.device_word, 1, 0)
@@ -170,7 +176,7 @@ def graphs():
         seen["its own event reached"] = settled(lambda: driver.cuEventQuery(mark))
         ok(driver.cuMemcpyDtoH(ctypes.addressof(host), pointer, 4))
         seen["what it wrote"] = host[0]
-        ok(driver.cuMemsetD32(pointer, 0, 1))
+        clear()
         seen["launch again"] = code(driver.cuGraphLaunch(executable, raw))
         seen["destroy while it may run"] = code(driver.cuGraphExecDestroy(executable))
         ok(driver.cuStreamSynchronize(raw))

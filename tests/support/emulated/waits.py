@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import streamkit as sk
+from streamkit._waiting import callbacks  # who is busy now
 from streamkit._waiting import dispatcher as dispatcher_module  # what it does now
 from support.gpu.raw import Gate
 from support.queues import LONG, eventually, within
@@ -30,18 +31,32 @@ WAITED = pytest.mark.parametrize("of", [a_stream, an_event], ids=["stream", "eve
 def watches(stream):
     """Whether the dispatcher has a point of the stream's queue."""
     found = dispatcher_module._dispatcher
-    return found is not None and stream._queue.first_record() in found._tracks
+    return found is not None and stream._queue.first_record() in found.tracks
+
+
+class Told:
+    """Who is told of points: it notes the error of each."""
+
+    def __init__(self):
+        self.errors, self.stirs = [], 0
+
+    def tell(self, reached):
+        self.errors += [error for _, error in reached]
+
+    def stir(self):
+        self.stirs += 1
 
 
 def is_idle():
-    """Whether the dispatcher watches nothing, and sleeps.
+    """Whether the dispatcher watches nothing, and sleeps, and no worker has a function.
 
-    Until it sleeps it may still call the driver, and take a failure that is meant for later.
+    Until then they may still call the driver, and take a failure that is meant for later.
     """
     found = dispatcher_module._dispatcher
     frame = sys._current_frames().get(found.thread.ident)
     naps = frame is not None and frame.f_code is dispatcher_module._Dispatcher._nap.__code__
-    return naps and not found._tracks and found.new.empty()
+    is_busy = any(calls._is_busy for calls in [*callbacks._all])
+    return naps and not found.tracks and not found.new and not is_busy
 
 
 def warm_up():

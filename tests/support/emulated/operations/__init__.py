@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import streamkit as sk
-from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
+from streamkit._queues import keepalive  # what others kept goes first
+from support.gpu.raw import Gate, check, current_context, destroy_stream, driver, make_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,22 @@ def fresh(device=None):
     return sk.new_stream(device, nonblocking=True, priority=-1)
 
 
+def held(undo, *handles):
+    """Hold queues until the operation is over, so that each look asks once, and says no."""
+    check(driver.cuCtxSynchronize())
+    keepalive.drain()  # what other operations kept would be asked for too
+    gate = Gate()
+    undo.callback(gate.free)
+    for handle in handles:
+        gate.hold(handle)
+    return gate
+
+
+def fresh_and_held(undo):
+    stream = fresh()
+    return stream, held(undo, stream._queue.handle)  # not .handle: then it would be parked
+
+
 def capturing(undo):
     """A foreign stream that captures until the operation has been tried."""
     stream = foreign(undo)
@@ -100,3 +117,12 @@ def foreign_event(undo, *, timing=False):
     event = check(driver.cuEventCreate(0 if timing else 2))
     undo.callback(lambda: check(driver.cuEventDestroy(event)))
     return event
+
+
+def in_vain(sync):
+    """Wait for what is held, no longer than it takes to ask: each function is called once."""
+    try:
+        sync(timeout=0)
+    except TimeoutError:
+        return
+    raise AssertionError("it was not held")

@@ -123,7 +123,7 @@ def upload(undo):
 @operation
 def look_at_a_graph(undo):
     g = captured(undo)
-    return lambda: (g.nodes, g.to_dot(), repr(g))
+    return lambda: (g.nodes, g.to_dot(), g.to_svg(), repr(g))
 
 
 @operation

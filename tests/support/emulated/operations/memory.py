@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import streamkit as sk
 from streamkit._queues import keepalive  # what others kept goes first
-from support.emulated.operations import capturing, foreign, fresh, in_another_context, operation
+from support.emulated.operations import (
+    capturing,
+    foreign,
+    fresh,
+    fresh_and_held,
+    held,
+    in_another_context,
+    operation,
+)
 from support.emulated.operations.libraries import warp
-from support.gpu.raw import Gate, check, driver
-
-
-def held(undo, *handles):
-    """Hold queues until the operation is over, so that each look asks once, and says no."""
-    check(driver.cuCtxSynchronize())
-    keepalive.drain()  # what other operations kept would be asked for too
-    gate = Gate()
-    undo.callback(gate.free)
-    for handle in handles:
-        gate.hold(handle)
-    return gate
-
-
-def fresh_and_held(undo):
-    stream = fresh()
-    return stream, held(undo, stream._queue.handle)  # not .handle: then it would be parked
+from support.gpu.raw import check, driver
 
 
 def array():
@@ -40,6 +32,7 @@ def keep(undo):
 def keep_with_more_kept_before(undo):
     stream, _ = fresh_and_held(undo)
     stream.keep(1), stream.keep(2)
+    stream._queue.keepalive.ask_at = 0  # the next call asks, however soon it comes
     return lambda: stream.keep(3)
 
 

@@ -8,7 +8,9 @@ from support.emulated.operations import (
     foreign,
     foreign_event,
     fresh,
+    fresh_and_held,
     in_another_context,
+    in_vain,
     join,
     operation,
     without_a_context,
@@ -92,6 +94,7 @@ def event_done(undo):
 @operation
 def event_sync(undo):
     event = fresh().record()
+    check(driver.cuCtxSynchronize())  # a wait asks as often as it takes
     return event.sync
 
 
@@ -99,6 +102,13 @@ def event_sync(undo):
 def event_sync_with_a_timeout(undo):
     event = sk.wrap_event(foreign_event(undo))
     return lambda: event.sync(timeout=5)
+
+
+@operation
+def event_sync_in_vain(undo):
+    stream, _ = fresh_and_held(undo)
+    event = stream.record()
+    return lambda: in_vain(event.sync)
 
 
 @operation

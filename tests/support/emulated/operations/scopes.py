@@ -55,6 +55,19 @@ def enter_a_foreign_stream_for_one_library(undo):
 
 
 @operation
+def enter_where_warp_is(undo):
+    warp()
+    return lambda: undo.enter_context(sk.follow("warp"))
+
+
+@operation
+def enter_where_warp_is_again(undo):
+    warp()
+    undo.enter_context(sk.follow("warp"))
+    return lambda: undo.enter_context(sk.follow("warp"))
+
+
+@operation
 def enter_on_the_other_device(undo):
     warp()
     stream = sk.new_stream(1)

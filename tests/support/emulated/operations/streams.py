@@ -10,7 +10,9 @@ from support.emulated.operations import (
     end_capture,
     foreign,
     fresh,
+    fresh_and_held,
     in_another_context,
+    in_vain,
     operation,
     without_a_context,
 )
@@ -243,6 +245,12 @@ def sync(undo):
 def sync_with_a_timeout(undo):
     stream = fresh()
     return lambda: stream.sync(timeout=5)
+
+
+@operation
+def sync_in_vain(undo):
+    stream, _ = fresh_and_held(undo)
+    return lambda: in_vain(stream.sync)
 
 
 @operation

@@ -1,4 +1,4 @@
-"""Whose kernel is it: what a kernel's name tells, and nothing that it does not.
+"""Whose kernel is it, and what does it do: what its name tells, and nothing that it does not.
 
 CUPTI does not know who launched a kernel. Names do where a library builds its own into them; the
 kernels of cuBLAS, CUB or a user's own source can be of any library.
@@ -15,10 +15,32 @@ from streamkit._queues import registry
 
 _KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
 
+_OPERATIONS = {row.name: re.compile(row.operation) for row in registry.LIBRARIES if row.operation}
+
 
 def library_of_kernel(name: str) -> str | None:
     """Return the library whose kernel has this (demangled) name, None where it does not tell."""
     return next((library for library, own in _KERNELS.items() if own.search(name)), None)
+
+
+def operation(name: str, library: str | None) -> str:
+    """Return what a library's kernel of this name does, as "fill", or the short name."""
+    pattern = _OPERATIONS.get(library or "")
+    found = pattern.findall(name) if pattern else []
+    if not found:
+        return short(name)
+    last = found[-1]
+    return (last if isinstance(last, str) else "".join(last)).lower()
+
+
+def short(name: str) -> str:
+    """Return a kernel's name without the namespaces and tags of C++."""
+    return re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
+
+
+def in_one_line(name: str) -> str:
+    """Return a name, whoever gave it, with what is no printable character written out."""
+    return name if name.isprintable() else repr(name)[1:-1]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,0 +1,88 @@
+"""Futures of ``concurrent.futures`` and of asyncio, waited for in any thread.
+
+Neither module is imported here: if it is not loaded, nobody has a future of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_LOOK = 1.0  # seconds between two looks whether the loop still runs
+
+
+def is_future(obj: object) -> bool:
+    """Whether it is a future of one of the two."""
+    return _is_concurrent(obj) or _is_of_a_loop(obj)
+
+
+def _is_concurrent(obj: object) -> bool:
+    module: Any = sys.modules.get("concurrent.futures._base")
+    return module is not None and isinstance(obj, getattr(module, "Future", ()))
+
+
+def _is_of_a_loop(obj: object) -> bool:
+    return getattr(type(obj), "_asyncio_future_blocking", None) is not None  # as asyncio.isfuture
+
+
+def blocks_its_loop(future: Any) -> bool:
+    """Whether to wait for it in this thread would stop the loop that has to finish it."""
+    if not _is_of_a_loop(future) or future.done():
+        return False
+    asyncio: Any = sys.modules["asyncio"]
+    try:
+        return future.get_loop() is asyncio.get_running_loop()
+    except RuntimeError:  # this thread has none
+        return False
+
+
+class Outcome:
+    """What becomes of a future, for another thread to wait for."""
+
+    def __init__(self, future: Any) -> None:
+        """RuntimeError if it is pending and its loop is closed."""
+        self._loop: Any = None
+        self._future: Future[Any] = future
+        if _is_of_a_loop(future):
+            from concurrent.futures import Future  # noqa: PLC0415 - slow to import
+
+            self._future = Future()
+            if future.done():
+                self._take_over(future)
+            else:
+                self._loop = future.get_loop()
+                self._loop.call_soon_threadsafe(future.add_done_callback, self._take_over)
+
+    def _take_over(self, future: Any) -> None:
+        """Take over the outcome of a future of a loop, in the loop's thread."""
+        if future.cancelled():
+            self._future.cancel()
+        elif (error := future.exception()) is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(None)
+
+    def wait(self) -> None:
+        """Block until it is done, and raise its error.
+
+        That of a cancelled one is ``concurrent.futures.CancelledError``. RuntimeError if its loop
+        is closed before it is done.
+        """
+        from concurrent.futures import TimeoutError as NotYet  # noqa: PLC0415 - slow to import
+
+        while True:
+            try:
+                error = self._future.exception(None if self._loop is None else _LOOK)
+            except NotYet:
+                if self._loop is not None and self._loop.is_closed():
+                    raise RuntimeError(
+                        f"{self._loop!r} was closed before a future of it was done, for which a "
+                        "host stream waits."
+                    ) from None
+                continue
+            if error is not None:
+                raise error
+            return

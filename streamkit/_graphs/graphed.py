@@ -1,0 +1,418 @@
+"""``graphed``: a function captured once for each signature of its arguments, then launched."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import traceback
+import types
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from streamkit._base import messages
+from streamkit._cuda import devices, driver
+from streamkit._graphs import checks
+from streamkit._graphs.capture import capture
+from streamkit._graphs.signatures import Signature, replaced
+from streamkit._host.stream import HostStream
+from streamkit._queues import active_captures
+from streamkit._scopes import open_scopes
+from streamkit._streams.current import use
+from streamkit._streams.factories import new_stream
+from streamkit._streams.stream import wrap
+from streamkit.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Self
+
+    from streamkit._graphs.graph import CudaGraph
+    from streamkit._graphs.signatures import Arguments
+    from streamkit._streams.stream import CudaStream
+    from streamkit.protocols import StreamLike
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_turn = threading.Lock()  # as those below: no forked child has a GPU
+"""Held while a graphed function captures: torch and Warp can be in one capture at a time."""
+
+
+class _Argument:
+    """In a captured result: the array that was passed in this place."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Captured:
+    """A graph of one signature."""
+
+    last: Any = None
+    """After the last use of the copies."""
+
+    def __init__(self, graph: CudaGraph, result: Any, own: list[Any]) -> None:
+        self.graph = graph
+        self.result = result  # with an ``_Argument`` for each array that the function was given
+        self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
+        self.lock = threading.Lock()
+
+
+@overload
+def graphed(
+    fn: Callable[P, T],
+    *,
+    max_graphs: int = ...,
+    copy_inputs: bool = ...,
+    stream: StreamLike | None = ...,
+    fallback: bool = ...,
+) -> GraphedFunction[P, T]: ...
+@overload
+def graphed(
+    fn: None = ...,
+    *,
+    max_graphs: int = ...,
+    copy_inputs: bool = ...,
+    stream: StreamLike | None = ...,
+    fallback: bool = ...,
+) -> Callable[[Callable[P, T]], GraphedFunction[P, T]]: ...
+def graphed(
+    fn: Callable[P, T] | None = None,
+    *,
+    max_graphs: int = 16,
+    copy_inputs: bool = False,
+    stream: StreamLike | None = None,
+    fallback: bool = False,
+) -> GraphedFunction[P, T] | Callable[[Callable[P, T]], GraphedFunction[P, T]]:
+    """Return a function that launches ``fn`` as a CUDA graph from its third equal call on.
+
+    A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
+    The second one captures it and launches the graph; later ones launch it, without Python: on
+    ``stream``, else on the stream of the scope around the call, else in order with all libraries.
+    Calls share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords,
+    have the same address, shape, strides, type and device, and if all else is equal and of the same
+    type. What else ``fn`` reads, such as attributes and global variables, is as it was at the
+    capture.
+
+    The next launch of the same graph overwrites the arrays that a call returned. They stay valid
+    memory as long as somebody holds them. At most ``max_graphs`` graphs are held; the least
+    recently used one goes.
+
+    With ``copy_inputs`` the arrays' addresses do not count: each graph has arrays of its own. A
+    call copies its arrays into them and, as ``fn`` may write into them, copies them back. Arrays of
+    the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the call waits for it.
+    ValueError if two of them overlap.
+
+    Raises TypeError for an array of the host without ``copy_inputs``, because a graph would have
+    its values of the capture; ValueError for one that requires a gradient; CaptureError, with the
+    line, if ``fn`` does what cannot be captured. With ``fallback`` it warns instead, once, and
+    calls ``fn`` for these arguments. Errors of ``fn`` pass. While another thread captures, a call
+    that would capture runs ``fn``. So it does inside another capture, which then has its work, and
+    on a host stream.
+    """
+    if not isinstance(max_graphs, int) or max_graphs < 1:
+        raise ValueError(f"max_graphs is {messages.describe(max_graphs)}: use 1 or more.")
+    target = None if stream is None else wrap(stream)
+
+    def decorate(fn: Callable[P, T]) -> GraphedFunction[P, T]:
+        _check_function(fn)
+        return GraphedFunction(fn, max_graphs, target, copies=copy_inputs, fallback=fallback)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _check_function(fn: object) -> None:
+    if not callable(fn):
+        raise TypeError(f"{messages.describe(fn)} is no function: graphed takes one.")
+    for is_other, kind in (
+        (inspect.isgeneratorfunction, "a generator"),
+        (inspect.iscoroutinefunction, "a coroutine"),
+        (inspect.isasyncgenfunction, "an asynchronous generator"),
+    ):
+        if is_other(fn):
+            raise TypeError(
+                f"{messages.describe(fn)} is {kind}, whose work comes after the call that a graph "
+                "would hold. Make the GPU work a function of its own."
+            )
+
+
+class GraphedFunction(Generic[P, T]):
+    """A function that ``graphed`` has made. Safe to call from any thread."""
+
+    captures: int
+    """How many graphs were captured."""
+    hits: int
+    """How many calls launched a graph that was there already."""
+
+    def __init__(
+        self,
+        fn: Callable[P, T],
+        max_graphs: int,
+        stream: CudaStream[Any] | HostStream | None,
+        *,
+        copies: bool,
+        fallback: bool,
+    ) -> None:
+        self.__qualname__ = _name(fn)
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._max_graphs = max_graphs
+        self._stream = stream
+        self._copies = copies
+        self._fallback = fallback
+        self._has_warned = False
+        self._lock = threading.Lock()  # of what follows, never held while the function runs
+        self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
+        self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether to capture the next one
+        self.captures = self.hits = 0
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., T]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Self | Callable[..., T]:
+        """Bind it as a method: the instance is an argument like others."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<streamkit.GraphedFunction {_name(self._fn)}, {self.graphs} graphs>"
+
+    def __reduce__(self) -> str:
+        """Go to another process by name, as a function does; graphs stay where they are."""
+        return str(self.__qualname__)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs are held, one for each signature."""
+        return len(self._captured)
+
+    def clear(self) -> None:
+        """Give up all graphs, once their last runs have ended; the next calls begin anew."""
+        with self._lock:
+            dropped, self._captured = self._captured, OrderedDict()
+            self._seen.clear()
+        del dropped  # outside of the lock: what a graph holds can have finalizers
+
+    # -- a call -----------------------------------------------------------------------------------
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function, or launch its graph."""
+        target = self._target()
+        if isinstance(target, HostStream) or (target is None and devices.on_host(None)):
+            return self._run((args, kwargs))
+        call = Signature((args, kwargs), by_address=not self._copies)
+        self._check(call)
+        if target is not None and target.is_capturing:
+            return self._run(call.arguments)
+        if _a_library_captures(target):
+            return self._fn(*args, **kwargs)
+        captured = self._find(call)
+        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
+            try:
+                # another thread may have captured it since
+                captured = self._find(call) or self._capture(call, target)
+            finally:
+                _turn.release()
+        if captured is None:
+            return self._run_on_gpu(call)
+        return self._launch(captured, call)  # type: ignore[no-any-return]  # what the function gave
+
+    def _target(self) -> Any:
+        return open_scopes.innermost() if self._stream is None else self._stream
+
+    def _check(self, call: Signature) -> None:
+        """Raise TypeError for an array that a graph cannot have."""
+        for found in call.arrays:
+            if found.device is None and not self._copies:
+                raise TypeError(
+                    f"{messages.describe(found.array)} is on the host: a graph would have its "
+                    "values of the capture. Copy it to the GPU, or use "
+                    "streamkit.graphed(copy_inputs=True)."
+                )
+            if found.library is None and self._copies:
+                raise TypeError(
+                    f"StreamKit cannot copy {messages.describe(found.array)} into a graph: no "
+                    "adapter copies its arrays. Pass an array on the GPU of a library that has one."
+                )
+
+    def _find(self, call: Signature) -> _Captured | None:
+        with self._lock:
+            captured = self._captured.get(call.key)
+            if captured is not None:
+                self._captured.move_to_end(call.key)
+                self.hits += 1
+            return captured
+
+    def _is_due(self, call: Signature) -> bool:
+        """Note the call; return whether to capture it: it is not the first, and may succeed."""
+        if active_captures.any_goes_on():
+            return False
+        with self._lock:
+            is_due = self._seen.get(call.key)
+            if is_due is None:
+                self._note(call, is_due=True)
+            return bool(is_due)
+
+    def _note(self, call: Signature, *, is_due: bool) -> None:
+        self._seen[call.key] = is_due
+        if len(self._seen) > self._max_graphs:
+            self._seen.popitem(last=False)
+
+    def _run(self, arguments: Arguments) -> T:
+        args, kwargs = arguments
+        if self._stream is None:
+            return self._fn(*args, **kwargs)
+        with use(self._stream):
+            return self._fn(*args, **kwargs)
+
+    # -- with copies ------------------------------------------------------------------------------
+
+    def _scope(self, private: Any) -> use:
+        """Return the scope for copies: of the call's stream, else of one in order with all."""
+        target = self._target()
+        return use(private, ordered=True) if target is None else use(target)
+
+    def _run_on_gpu(self, call: Signature) -> T:
+        """Run the function, with copies of the arrays that are on the host."""
+        if all(found.device is not None for found in call.arrays):
+            return self._run(call.arguments)
+        device = _device_of(call, self._target())
+        with self._scope(new_stream(device, nonblocking=True)) as stream:
+            own = _new_arrays(call, device, of_the_host_only=True)
+            _copy_arrays(call, own, stream)
+            args, kwargs = call.replaced(own)
+            result = self._fn(*args, **kwargs)
+            _copy_arrays(call, own, stream, back=True)
+        return _filled(_template(result, _places(own)), call)  # type: ignore[no-any-return]
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
+        """Capture the call; None if that fails, and need not succeed."""
+        device = _device_of(call, target)
+        private = new_stream(device, nonblocking=True)
+        own: list[Any] = []
+        if self._copies:
+            with self._scope(private):
+                own = _new_arrays(call, device)
+        args, kwargs = call.replaced(own) if own else call.arguments
+        try:
+            with capture(private) as graph:
+                result = self._fn(*args, **kwargs)
+        except active_captures.OngoingError:  # begun by another thread since the look at them
+            return None
+        except CaptureError as error:
+            if not self._fallback:
+                raise CaptureError(
+                    f"{_where(self._fn, error)} cannot be captured: {error}"
+                ) from error
+            self._fall_back(call, error)
+            return None
+        result = _template(result, _places(own) if own else call.places)
+        graph.keep(result, own)  # what a run reads and writes lives until it has ended
+        captured = _Captured(graph, result, own)
+        with self._lock:
+            self.captures += 1
+            self._seen.pop(call.key, None)
+            self._captured[call.key] = captured
+            is_full = len(self._captured) > self._max_graphs
+            dropped = self._captured.popitem(last=False) if is_full else None
+        del dropped  # as in ``clear``
+        return captured
+
+    def _fall_back(self, call: Signature, error: CaptureError) -> None:
+        with self._lock:
+            self._note(call, is_due=False)
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            warnings.warn(
+                f"{_where(self._fn, error)} cannot be captured, so streamkit.graphed calls the "
+                f"function: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _launch(self, captured: _Captured, call: Signature) -> Any:
+        if not captured.own:
+            captured.graph.launch(self._stream)
+        else:
+            with captured.lock, self._scope(captured.graph.stream) as stream:
+                if captured.last is not None:
+                    stream.wait(captured.last)
+                try:
+                    _copy_arrays(call, captured.own, stream)
+                    captured.graph.launch(stream)
+                    _copy_arrays(call, captured.own, stream, back=True)
+                finally:
+                    captured.last = stream.record(captured.last)
+        return _filled(captured.result, call)
+
+
+def _a_library_captures(target: CudaStream[Any] | None) -> bool:
+    """Whether a library's current stream captures, so that the work is to be captured there."""
+    here = driver.primary_context(driver.current_device()) if target is None else target.context
+    with driver.ensure_context(here):
+        return checks.a_library_captures_here()
+
+
+def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
+    if target is not None:
+        return target.device_id
+    on_gpu = [found.device for found in call.arrays if found.device is not None]
+    return on_gpu[0] if on_gpu else driver.current_device()
+
+
+def _new_arrays(call: Signature, device: int, *, of_the_host_only: bool = False) -> list[Any]:
+    return [
+        found.array
+        if of_the_host_only and found.device is not None
+        else found.library.array_like(found.array, device)
+        for found in call.arrays
+    ]
+
+
+def _copy_arrays(call: Signature, own: list[Any], stream: Any, *, back: bool = False) -> None:
+    """Copy the call's arrays into a graph's own, or back."""
+    for found, mine in zip(call.arrays, own, strict=True):
+        if mine is not found.array:
+            to, source = (found.array, mine) if back else (mine, found.array)
+            found.library.copy_array(to, source, stream.to(found.library.name))
+
+
+def _places(arrays: list[Any]) -> dict[int, int]:
+    return {id(array): index for index, array in enumerate(arrays)}
+
+
+def _template(result: Any, places: dict[int, int]) -> Any:
+    """Return a result with an ``_Argument`` instead of each array that the function was given."""
+    return replaced(
+        result, lambda leaf: _Argument(places[id(leaf)]) if id(leaf) in places else leaf
+    )
+
+
+def _filled(template: Any, call: Signature) -> Any:
+    """Return a result of this call, with its own arrays instead of each ``_Argument``."""
+    given = call.given
+    return replaced(template, lambda leaf: given[leaf.index] if type(leaf) is _Argument else leaf)
+
+
+def _name(fn: object) -> str:
+    return str(getattr(fn, "__qualname__", None) or repr(fn))
+
+
+def _where(fn: Any, error: BaseException) -> str:
+    """Name the function, and its line that an error came from, if it has one."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    found: BaseException | None = error
+    line = None
+    while found is not None and code is not None:
+        for frame, number in traceback.walk_tb(found.__traceback__):
+            if frame.f_code is code:
+                line = number
+        found = found.__cause__ or found.__context__
+    if code is None:
+        return _name(fn)
+    at = f"line {line}" if line else f"the function at line {code.co_firstlineno}"
+    return f"{_name(fn)} ({at} of {code.co_filename})"

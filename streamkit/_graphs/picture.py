@@ -1,0 +1,100 @@
+"""A picture of a graph: its nodes in layers, each below all that it waits for."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
+
+from streamkit._queues.kernel_names import library_of_kernel, operation, readable, short
+from streamkit._queues.styles import STYLES, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamkit._cuda.graphs import Node
+
+_BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 176, 44, 18, 40, 22
+
+_STYLE = """
+.skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
+.skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
+.skg .tip { fill: #57606a; }
+.skg .other rect { fill: #e6eaee; }
+.skg .other text { fill: #1b1f24; }
+@media (prefers-color-scheme: dark) {
+  .skg .edge { stroke: #9aa4af; }
+  .skg .tip { fill: #9aa4af; }
+  .skg .other rect { fill: #2c343d; }
+  .skg .other text { fill: #e6edf3; }
+}
+"""
+
+
+def svg(nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> str:
+    """Return the picture; ``edges`` are places in ``nodes``."""
+    where = _places(len(nodes), edges)
+    width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
+    height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
+    head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="max-width: 100%">']
+    parts.append(f"<style>{_STYLE}</style>")
+    for one, other in edges:
+        x, y = where[one][0] + _BOX / 2, where[one][1] + _HEIGHT
+        to_x, to_y = where[other][0] + _BOX / 2, where[other][1] - 7
+        middle = (y + to_y) / 2
+        parts.append(f'<path class="edge" d="M{x:g} {y:g}C{x:g} {middle:g} {to_x:g} {middle:g} ')
+        parts.append(f'{to_x:g} {to_y:g}"/><path class="tip" d="M{to_x:g} {to_y + 7:g}')
+        parts.append('l-4.5 -8h9z"/>')
+    for node, (x, y) in zip(nodes, where, strict=True):
+        parts.append(_box(node, x, y))
+    return "".join([*parts, "</svg>"])
+
+
+def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+    """Return where each box is: below all before it, near the middle of those."""
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for one, other in edges:
+        before[other].append(one)
+    depth: dict[int, int] = {}
+    for node in TopologicalSorter({node: before[node] for node in range(count)}).static_order():
+        depth[node] = max((depth[one] + 1 for one in before[node]), default=0)
+    layers: defaultdict[int, list[int]] = defaultdict(list)
+    for node in sorted(range(count), key=depth.__getitem__):
+        layers[depth[node]].append(node)
+    widest = max(map(len, layers.values()), default=0)
+    column: dict[int, float] = {}
+    for layer in layers.values():
+        layer.sort(key=lambda node: _mean([column[one] for one in before[node]]))
+        first = (widest - len(layer)) / 2
+        column.update((node, first + number) for number, node in enumerate(layer))
+    return [
+        (_GAP_X + column[node] * (_BOX + _GAP_X), _GAP_X + depth[node] * (_HEIGHT + _GAP_Y))
+        for node in range(count)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0
+
+
+def _box(node: Node, x: float, y: float) -> str:
+    """Return a node: what it does, and whose it is."""
+    name = readable(node.symbol)
+    kind, fill, ink = "other", "", ""
+    text, below = node.kind, ""
+    if node.kind == "kernel":
+        library = library_of_kernel(name)
+        style = STYLES[library or UNKNOWN]
+        kind, fill, ink = "kernel", f' style="fill: {style.colour}"', f' style="fill: {style.ink}"'
+        text, below = operation(name, library) or node.kind, style.label
+    if len(text) > _LETTERS:
+        text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    middle, line = x + _BOX / 2, y + (19 if below else 27)
+    return (
+        f'<g class="{kind}"><title>{html.escape(short(name) or node.kind)}</title>'
+        f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
+        f'<text x="{middle:g}" y="{line:g}"{ink}>{html.escape(text)}</text>'
+        f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'
+    )

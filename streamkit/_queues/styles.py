@@ -1,0 +1,37 @@
+"""How each library's work is shown, in every picture and in the terminal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streamkit._queues import registry
+
+
+class Style(NamedTuple):
+    """How a library's work is shown."""
+
+    label: str
+    colour: str
+    letter: str
+
+    @property
+    def ink(self) -> str:
+        """The colour of text on it: black or white, whichever has the greater contrast."""
+        linear = (
+            part**2.2  # near enough to sRGB
+            for part in (int(self.colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        )
+        red, green, blue = linear
+        luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#FFFFFF"
+
+
+UNKNOWN = "unknown"
+# Okabe and Ito's colours, which differ for every kind of colour vision.
+STYLES = {
+    row.name: Style(row.label, row.colour, row.letter)
+    for row in registry.LIBRARIES
+    if row.colour is not None and row.letter is not None
+}
+STYLES["numpy"] = Style("NumPy", "#56B4E9", "p")
+STYLES[UNKNOWN] = Style("other, or unknown", "#888888", "#")

@@ -1,0 +1,154 @@
+"""``follow``: the libraries on the stream where one of them is, found anew at each entry."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamkit._base.messages import describe
+from streamkit._cuda import driver
+from streamkit._host import stream as host_stream
+from streamkit._queues import registry
+from streamkit._scopes import open_scopes
+from streamkit._scopes.open_scopes import stack
+from streamkit._scopes.scope import NestedScope, choose
+from streamkit._streams.current import current_stream, named
+from streamkit.errors import ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import ParamSpec
+
+    from streamkit._host.stream import HostStream
+    from streamkit._streams.stream import CudaStream
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
+
+_LATER = {  # what is called later than the function that is decorated returns
+    inspect.iscoroutinefunction: ("an async function", "await"),
+    inspect.isasyncgenfunction: ("an async generator", "yield or await"),
+    inspect.isgeneratorfunction: ("a generator", "yield"),
+}
+
+
+class follow:  # noqa: N801 - used as a function
+    """Make the other libraries follow one library's current stream, found anew at each entry.
+
+    A decorator of functions, and a context manager: the block is in the scope
+    ``use(current_stream(library), libraries=...)``, of the followed library and the named others;
+    of all that are loaded if none is named. Where all of them are on that queue, entering moves
+    nothing. One object can be entered again, and from several threads at once. Warp has one current
+    stream for the process; name the ``libraries`` to leave it out.
+
+    Where the library has no CUDA, or the machine has none, nothing is moved. ``with`` gives the
+    stream then too: that of the scope around it, or the host's default stream.
+
+    Raises UnsupportedStreamError, when it is made, for a library without a current stream; at the
+    entry ScopeError if the library is not imported, and what ``use`` raises. TypeError for a
+    generator or async function, which would hold the scope across its ``yield`` or ``await``.
+    """
+
+    __slots__ = "_libraries", "_library"
+
+    def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
+        self._library = registry.with_current_named(library)
+        others = None if libraries is None else named(libraries)
+        self._libraries = None if others is None else others | {self._library}
+
+    def __enter__(self) -> CudaStream[Any] | HostStream:
+        scopes = stack.scopes
+        library, libraries = self._library, self._libraries
+        choice = choose(libraries) if driver.is_present() else None
+        if choice is None or library not in choice.names:
+            _check_loaded(library)
+            scopes += (_UnmovedScope(self),)
+            return scopes[-1].stream or host_stream.default_stream
+        stream: Any
+        if scopes:
+            outer = scopes[-1]
+            plan, stream = outer.plan, outer.stream
+            if (
+                plan is not None
+                and plan.loaded is choice.loaded
+                and plan.names == choice.names
+                and plan.is_current()
+            ):
+                scopes += (NestedScope(stream, self, plan),)
+                return stream  # type: ignore[no-any-return]  # a scope's stream
+        stream = current_stream(library)
+        plan = stream._plans.get(libraries)  # noqa: SLF001 - no attribute for users
+        if plan is None or plan.loaded is not choice.loaded:
+            plan = stream._new_plan(libraries)  # noqa: SLF001 - no method for users
+        if plan.is_current_anyway():
+            scopes += (NestedScope(stream, self, plan),)
+        else:
+            stream.__enter__(self, libraries)
+        return stream  # type: ignore[no-any-return]  # a library's own is a CudaStream
+
+    if TYPE_CHECKING:  # which tells no type of an assignment
+
+        def __exit__(self, kind: object, error: object, trace: object) -> None:
+            """Restore what ``__enter__`` changed."""
+    else:
+        __exit__ = open_scopes.leave  # the scope that was entered under this key
+
+    def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
+        """Return the function with each of its calls in a scope of its own."""
+        _check_function(fn, self)
+
+        @functools.wraps(fn)
+        def following(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return fn(*args, **kwargs)
+
+        return following
+
+    def __repr__(self) -> str:
+        if self._libraries is None:
+            return f"streamkit.follow({self._library!r})"
+        return f"streamkit.follow({self._library!r}, libraries={sorted(self._libraries)})"
+
+
+class _UnmovedScope:
+    """The scope of a library that has no CUDA here: it only has its place in the order."""
+
+    __slots__ = "key", "stream"
+
+    plan = None
+    again = 0
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.stream = open_scopes.innermost()  # which it stays
+
+    def leave(self) -> list[str]:
+        return []
+
+
+def _check_loaded(library: str) -> None:
+    row = registry.BY_NAME.get(library)
+    if row is not None and not registry.is_loaded(row.module):
+        raise ScopeError(
+            f"there is no current stream of {row.label} to follow, for {row.module} is not "
+            f"imported. Import it before the block."
+        )
+
+
+def _check_function(fn: object, scope: follow) -> None:
+    if not callable(fn) or isinstance(fn, (type, staticmethod, classmethod)):
+        raise TypeError(
+            f"{scope!r} cannot decorate {describe(fn)}, which is no function: decorate the "
+            "functions of a class, below @staticmethod or @classmethod."
+        )
+    name = getattr(fn, "__qualname__", describe(fn))
+    called = fn if inspect.isroutine(fn) or isinstance(fn, functools.partial) else fn.__call__
+    for is_later, (kind, pause) in _LATER.items():
+        if is_later(called):
+            raise TypeError(
+                f"{scope!r} cannot decorate {name}, which is {kind}: whatever runs in this "
+                f"thread at its {pause} would be on the followed stream. Enter 'with {scope!r}:' "
+                f"inside it, around what has no {pause}."
+            )

@@ -1,0 +1,75 @@
+"""``then`` of a CUDA queue: a point at its present end, and the function that is called then."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from streamkit import errors
+from streamkit._base import messages
+from streamkit._cuda import driver
+from streamkit._queues import identity
+from streamkit._waiting import callbacks, dispatcher, points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from streamkit._base.queue import QueueRecord
+
+
+class QueueCalls(callbacks.SerialCalls):
+    """The functions of one CUDA queue, called with its context current."""
+
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self._context = context  # not the queue, which holds this
+
+    def add(
+        self, queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
+    ) -> Future[Any]:
+        """Have it called after the queue's work so far; return its future."""
+        # the call keeps the queue: another stream on it must find the same calls
+        call = callbacks.Call(function, what, queue)
+        try:
+            callbacks.reserve(call)
+            is_watched = dispatcher.watch(points.mark(queue, stream, "then"), self, call)
+        except BaseException:
+            call.drop()
+            raise
+        if not is_watched:
+            call.drop()
+            raise messages.cannot_watch()
+        return call.future
+
+    def prepare(self) -> None:
+        if not _here.is_relaxed:
+            driver.relax()
+            _here.is_relaxed = True
+        if not driver.has_context(self._context):  # or the function before has left another
+            driver.set_context(self._context)
+
+    def leave(self) -> None:
+        if self._context not in driver.device_of:  # it may come to an end
+            # of a broken context every other call tells; and a function may have forked
+            with contextlib.suppress(errors.DriverError, errors.ForkedProcessError):
+                driver.set_context(0)
+
+
+class _Here(threading.local):
+    is_relaxed = False
+
+
+_here = _Here()
+"""Whether captures of other threads forbid nothing to this one, which is a worker."""
+
+
+def of(queue: QueueRecord) -> QueueCalls:
+    """Return the calls of a queue, which all its records share."""
+    first = queue.first_record()
+    with identity.lock:
+        if first.calls is None:
+            first.calls = QueueCalls(queue.context)
+        queue.calls = first.calls
+    return queue.calls  # type: ignore[no-any-return]

@@ -1,0 +1,507 @@
+"""``graphed`` on the emulated driver, on arrays of numba-cuda and work of the driver's own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from streamkit._graphs import graphed as graphed_module  # a capture of another thread goes on
+from streamkit._queues import active_captures  # the same
+from streamkit.backends._warp import adapter as warp_adapter  # its captures are one at a time
+from support.emulated.captures import nothing_left  # noqa: F401 - a fixture
+from support.emulated.operations import foreign
+from support.emulated.state_snapshot import alive
+from support.gpu.raw import Gate, check, driver
+from support.libraries import need
+
+pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+
+
+@pytest.fixture
+def cuda():
+    return need("numba")
+
+
+@pytest.fixture
+def array(cuda):
+    """Make a device array of four numbers."""
+
+    def array(value=0.0):
+        return cuda.to_device(np.full(4, value, np.float32))
+
+    return array
+
+
+def address(array):
+    return array.device_ctypes_pointer.value
+
+
+def read(array):
+    """The one number that is in all of an array."""
+    check(driver.cuCtxSynchronize())
+    (value,) = set(array.copy_to_host().tolist())
+    return value
+
+
+def copy(to, source):
+    """Work of the driver's own, on the current stream."""
+    handle = sk.current_stream().handle
+    check(driver.cuMemcpyDtoDAsync(address(to), address(source), 16, handle))
+
+
+def copies(calls=None, **options):
+    """A graphed function, which notes when it is called itself."""
+
+    @sk.graphed(**options)
+    def function(to, source, *_, **__):
+        if calls is not None:
+            calls.append(1)
+        copy(to, source)
+        return to
+
+    return function
+
+
+# -- eager, captured, launched ----------------------------------------------------------------
+
+
+def test_the_first_call_runs_the_second_captures_the_others_launch(array):
+    calls = []
+    function, to, source = copies(calls), array(), array(1)
+    counts = []
+    for number in (1, 2, 3, 4):
+        source.copy_to_device(np.full(4, number, np.float32))
+        assert function(to, source) is to
+        assert read(to) == number
+        counts.append((len(calls), function.graphs, function.captures, function.hits))
+    assert counts == [(1, 0, 0, 0), (2, 1, 1, 0), (2, 1, 1, 1), (2, 1, 1, 2)]
+
+
+def test_new_data_in_new_arrays_is_not_the_old(array):
+    function = copies()
+    for number in range(12):
+        to, source = array(), array(number)
+        for _ in range(3):
+            function(to, source)
+            assert read(to) == number
+
+
+def test_other_arguments_have_their_own_graph(array):
+    function, a, b = copies(), array(1), array(2)
+    to = array()
+    for _ in range(3):
+        for args in ((to, a), (to, b), (to, a, 1), (to, a, 1.0)):
+            function(*args)
+            assert read(to) == read(args[1])
+    assert (function.graphs, function.captures, function.hits) == (4, 4, 4)
+
+
+def test_it_launches_on_its_stream_or_that_of_the_scope(array):
+    to, source = array(), array(1)
+    own, outer = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    on_own, anywhere = copies(stream=own), copies()
+    with sk.use(outer):
+        for function in (on_own, on_own, anywhere, anywhere):
+            function(to, source)
+    check(driver.cuCtxSynchronize())
+    for function, stream, other in ((on_own, own, outer), (anywhere, outer, own)):
+        to.copy_to_device(np.zeros(4, np.float32))
+        gate = Gate()
+        try:
+            gate.hold(stream.handle)
+            with sk.use(outer):
+                function(to, source)
+            assert (stream.done, other.done) == (False, True)
+            gate.open()
+            assert read(to) == 1
+        finally:
+            gate.free()
+
+
+def test_without_a_scope_it_is_in_order_with_the_libraries(array, warp):
+    gate, to, source = Gate(), array(), array(1)
+    function = copies()
+    try:
+        for _ in range(2):
+            function(to, source)
+        check(driver.cuCtxSynchronize())
+        to.copy_to_device(np.zeros(4, np.float32))
+        current = sk.current_stream("warp")
+        gate.hold(current.handle)
+        function(to, source)
+        assert not current.done
+        gate.open()
+        current.sync()  # it waits for the graph
+        assert read(to) == 1
+    finally:
+        gate.free()
+
+
+def test_a_foreign_stream_serves_and_counts_more_than_a_scope(array):
+    with contextlib.ExitStack() as undo:
+        function, to, source = copies(stream=foreign(undo)), array(), array(1)
+        with sk.new_stream():
+            for _ in range(3):
+                function(to, source)
+        assert read(to) == 1
+        del function
+        gc.collect()
+
+
+# -- what is held -----------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_graph_goes(array):
+    calls = []
+    function, to = copies(calls, max_graphs=2), array()
+    a, b, c = (array(number) for number in (1, 2, 3))
+    for source in (a, a, b, b, a, c, c):  # b is the one not used for longest
+        function(to, source)
+    assert function.graphs == 2
+    before = len(calls)
+    function(to, a)
+    function(to, c)
+    assert len(calls) == before
+    function(to, b)
+    assert (len(calls), read(to)) == (before + 1, 2)
+
+
+def test_many_signatures_leave_nothing(array):
+    function, to, source = copies(max_graphs=4), array(), array(1)
+
+    def call_all(names):
+        for name in names:
+            for _ in range(2):
+                function(to, source, name)
+            check(driver.cuCtxSynchronize())  # else a new graph finds the former's stream busy
+        gc.collect()
+
+    call_all(range(10))
+    before = alive()
+    call_all(range(100, 200))
+    assert function.graphs == 4
+    assert alive() == before
+    function.clear()
+    assert function.graphs == 0
+    function(to, source, 199)  # the first call again
+    assert function.captures == 110
+
+
+def test_calls_that_came_once_are_forgotten(array):
+    function, to, source = copies(max_graphs=4), array(), array(1)
+    for name in range(10):
+        function(to, source, name)
+    function(to, source, 0)  # the first one again, as far as it knows
+    assert function.captures == 0
+    assert len(function._seen) == 4
+
+
+def test_a_graph_that_goes_while_it_runs_ends_its_run(array):
+    function, to, source, gate = copies(), array(), array(1), Gate()
+    s = sk.new_stream(nonblocking=True)
+    try:
+        with sk.use(s):
+            for _ in range(2):
+                function(to, source)
+            s.sync()
+            to.copy_to_device(np.zeros(4, np.float32))
+            gate.hold(s.handle)
+            function(to, source)
+        function.clear()
+        gc.collect()
+        gate.open()
+        assert read(to) == 1
+    finally:
+        gate.free()
+
+
+def test_results_are_in_containers_of_the_callers_own(array):
+    @sk.graphed
+    def function(to, source):
+        copy(to, source)
+        return {"to": [to], "n": 5}
+
+    to, source = array(), array(1)
+    results = [function(to, source) for _ in range(4)]
+    for result in results:
+        assert result["to"][0] is to
+        result["to"].clear()
+        assert result.pop("n") == 5
+
+
+def test_a_result_that_is_an_argument_is_the_one_that_was_passed(array):
+    function, to, source = copies(), array(), array(1)
+    again = [function(to[:], source) for _ in range(3)]  # other objects on the same memory
+    assert len({id(found) for found in again}) == 3
+    assert {address(found) for found in again} == {address(to)}
+
+
+def test_of_two_objects_on_one_memory_the_one_that_was_passed_comes_back(array):
+    @sk.graphed
+    def second(to, same, source):
+        copy(to, source)
+        return same
+
+    to, source = array(), array(1)
+    for _ in range(4):
+        same = to[:]
+        assert second(to, same, source) is same
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_captured_is_told_with_its_line(array):
+    @sk.graphed
+    def function(to, source):
+        copy(to, source)
+        sk.current_stream().sync()  # the line
+
+    to, source = array(), array(1)
+    function(to, source)
+    line = function.__wrapped__.__code__.co_firstlineno + 3
+    for _ in range(2):
+        with pytest.raises(
+            sk.CaptureError, match=rf"function \(line {line} of .*test_graphed.py\)"
+        ):
+            function(to, source)
+    assert (function.graphs, function.captures) == (0, 0)
+
+
+def test_where_no_line_is_known_the_function_is_named():
+    function = sk.graphed(lambda: None)
+    function()
+    with pytest.raises(
+        sk.CaptureError, match=r"<lambda> \(the function at line \d+ of .*no GPU work"
+    ):
+        function()
+
+
+def test_with_fallback_it_warns_once_and_stays_eager(array):
+    calls = []
+
+    @sk.graphed(fallback=True)
+    def function(to, source, *_):
+        calls.append(1)
+        copy(to, source)
+        sk.current_stream().sync()
+        return to
+
+    to, source = array(), array(1)
+    function(to, source)
+    with pytest.warns(
+        RuntimeWarning, match="cannot be captured, so streamkit.graphed calls"
+    ) as told:
+        assert function(to, source) is to
+    assert told[0].filename == __file__
+    assert len(calls) == 3  # it was tried
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for args in ((to, source), (to, source, 1), (to, source, 1)):
+            function(*args)
+    assert len(calls) == 7  # the new arguments were tried as well
+    assert read(to) == 1
+    assert function.graphs == 0
+
+
+def test_an_error_of_the_function_passes_and_leaves_no_graph(array):
+    fails = [False]
+
+    @sk.graphed
+    def function(to, source):
+        copy(to, source)
+        if fails[0]:
+            raise LookupError("its own")
+        return to
+
+    to, source = array(), array(1)
+    function(to, source)
+    fails[0] = True
+    with pytest.raises(LookupError, match="its own"):
+        function(to, source)
+    fails[0] = False
+    for _ in range(2):
+        assert read(function(to, source)) == 1
+    assert (function.graphs, function.captures) == (1, 1)
+
+
+def test_an_array_of_the_host_is_refused(array):
+    function = copies()
+    with pytest.raises(
+        TypeError, match="is on the host: a graph would have its values of the capture"
+    ):
+        function(array(), np.zeros(4, np.float32))
+    with pytest.raises(TypeError, match="no adapter copies its arrays"):
+        copies(copy_inputs=True)(array(), np.zeros(4, np.float32))
+
+
+# -- beside captures and threads --------------------------------------------------------------
+
+
+def test_inside_a_capture_its_work_is_captured_there(array):
+    function, to, source = copies(), array(), array(1)
+    for _ in range(2):
+        function(to, source)
+    check(driver.cuCtxSynchronize())
+    to.copy_to_device(np.zeros(4, np.float32))
+    for wanted in (function, copies()):  # one with a graph, and one without
+        with sk.capture() as g:
+            wanted(to, source)
+        assert g.nodes == 1
+        assert read(to) == 0
+        g.launch()
+        assert read(to) == 1
+        to.copy_to_device(np.zeros(4, np.float32))
+
+
+def test_inside_a_capture_its_own_stream_does_not_count_unless_it_captures(array):
+    own, to, source = sk.new_stream(nonblocking=True), array(), array(1)
+    function = copies(stream=own)
+    for _ in range(2):
+        function(to, source)
+    with sk.capture() as g:
+        function(to, source)
+    assert g.nodes == 1
+    with sk.capture(own) as g, sk.use(sk.new_stream(nonblocking=True)):
+        function(to, source)
+    assert g.nodes == 1
+
+
+def test_a_graphed_function_can_call_another(array):
+    inner = copies()
+    outer = sk.graphed(inner)
+    to, source = array(), array(1)
+    for _ in range(4):
+        assert read(outer(to, source)) == 1
+    assert (outer.captures, outer.hits) == (1, 2)
+
+
+def test_while_another_thread_captures_the_function_runs(array):
+    function, to, source = copies(), array(), array(1)
+    function(to, source)
+    with graphed_module._turn:
+        assert read(function(to, source)) == 1
+    assert function.captures == 0
+    with active_captures.noted([], []):  # one that the driver has begun, in any thread
+        function(to, source)
+    assert function.captures == 0
+    function(to, source)
+    assert function.captures == 1
+
+
+def test_a_capture_that_begins_meanwhile_is_no_error(array):
+    function, to, source = copies(), array(), array(1)
+    function(to, source)
+
+    def late(call):
+        del function._is_due
+        assert function._is_due(call)
+        undo.enter_context(active_captures.noted(["warp"], []))  # as another thread's would
+        return True
+
+    function._is_due = late
+    single = pytest.MonkeyPatch()
+    single.setattr(warp_adapter, "joins_capture", print, raising=False)
+    with contextlib.ExitStack() as undo:
+        undo.callback(single.undo)
+        assert function(to, source) is to
+    assert function.captures == 0
+
+
+def test_many_threads_share_its_graphs(array):
+    function, pairs = copies(), [(array(), array(number)) for number in range(4)]
+    errors = []
+
+    def work(index):
+        try:
+            s = sk.new_stream(nonblocking=True)
+            to, source = pairs[index]
+            with sk.use(s, libraries=()):
+                for _ in range(20):
+                    function(to, source)
+            s.sync()
+        except Exception as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert [read(to) for to, _ in pairs] == [0, 1, 2, 3]
+    assert function.captures == function.graphs <= 4  # a thread that met a capture has run it
+    assert function.hits > 0
+
+
+def test_threads_with_one_signature_capture_it_once(array):
+    """The second one comes for its turn when the first has just captured."""
+    function, to, source = copies(), array(), array(1)
+    function(to, source)
+
+    def late(call):
+        del function._is_due
+        assert function._is_due(call)
+        function(to, source)
+        return True
+
+    function._is_due = late
+    function(to, source)
+    assert (function.captures, function.graphs) == (1, 1)
+    assert read(to) == 1
+
+
+# -- with copies of the arguments -------------------------------------------------------------
+
+
+def test_with_copies_new_arrays_share_one_graph(array):
+    function = copies(copy_inputs=True)
+    for number in range(6):
+        to, source = array(), array(number)
+        assert function(to, source) is to
+        assert read(to) == number  # what it wrote is copied back
+    assert (function.graphs, function.captures, function.hits) == (1, 1, 4)
+
+
+def test_with_copies_one_array_in_two_places_stays_one(array):
+    @sk.graphed(copy_inputs=True)
+    def function(a, b, source):
+        copy(a, source)
+        copy(b, source)
+        return a, b
+
+    for number in range(4):
+        a, source = array(), array(number)
+        assert function(a, a, source) == (a, a)
+        assert read(a) == number
+    a, b, source = array(), array(), array(9)
+    function(a, b, source)
+    assert (read(a), read(b)) == (9, 9)
+
+
+def test_with_copies_two_streams_do_not_disturb_each_other(array):
+    """The copies of one call must not be overwritten by the next one, on another stream."""
+    function, gate = copies(copy_inputs=True), Gate()
+    streams = [sk.new_stream(nonblocking=True) for _ in range(2)]
+    pairs = [(array(), array(number)) for number in (1, 2)]
+    try:
+        for _ in range(2):
+            with sk.use(streams[0]):
+                function(*pairs[0])
+        check(driver.cuCtxSynchronize())
+        pairs[0][0].copy_to_device(np.zeros(4, np.float32))
+        gate.hold(streams[0].handle)
+        for stream, pair in zip(streams, pairs, strict=True):
+            with sk.use(stream):
+                function(*pair)
+        assert not streams[1].done
+        gate.open()
+        assert [read(to) for to, _ in pairs] == [1, 2]
+    finally:
+        gate.free()

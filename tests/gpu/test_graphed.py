@@ -1,0 +1,176 @@
+"""``graphed`` on torch, CuPy and Warp: right with old and new data, in old and new arrays."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import streamkit as sk
+from support.gpu.raw import Gate, check, driver
+from support.libraries import need
+
+pytestmark = pytest.mark.usefixtures("libraries_as_before")
+COUNT = 4096
+
+
+@pytest.fixture
+def torch():
+    return need("torch")
+
+
+def device_memory():
+    """Bytes in use on the device."""
+    check(driver.cuCtxSynchronize())
+    free, total = check(driver.cuMemGetInfo())
+    return total - free
+
+
+def in_all_libraries(workload):
+    """What the workload does after its dropout: work of each library, on each other's results."""
+    return sk.graphed(workload.rest)
+
+
+def test_a_mixed_function_is_right_at_each_call(workload):
+    torch = workload.torch
+    function, x = in_all_libraries(workload), torch.rand(COUNT // 64, 64, device="cuda")
+    for _ in range(100):
+        x.uniform_(-1, 1)
+        assert torch.allclose(function(x), workload.rest(x), rtol=1e-4, atol=1e-4)
+    assert (function.captures, function.hits) == (1, 98)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_new_data_in_new_arrays_is_not_the_old(workload, copies):
+    torch = workload.torch
+    function = sk.graphed(workload.rest, copy_inputs=copies)
+    held = []
+    for _ in range(20):
+        x = torch.empty(COUNT // 64, 64, device="cuda").uniform_(-1, 1)
+        held.append(x)  # so that each has its own address
+        for _ in range(3):
+            assert torch.allclose(function(x), workload.rest(x), rtol=1e-4, atol=1e-4)
+    assert function.captures == (1 if copies else 20)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "warp", "numba"])
+def test_what_a_function_writes_into_arguments_is_copied_back(torch, library):
+    served = need(library)
+    taken_by = {"cupy": "from_dlpack", "warp": "from_torch", "numba": "as_cuda_array"}
+    from_torch = getattr(served, taken_by[library]) if library in taken_by else torch.as_tensor
+    cupy = need("cupy")
+
+    @sk.graphed(copy_inputs=True)
+    def double(array):
+        cupy.multiply(cupy.asarray(array), 2, out=cupy.asarray(array))
+
+    for value in range(1, 6):
+        x = torch.full((COUNT,), float(value), device="cuda")
+        double(from_torch(x))
+        assert set(x.tolist()) == {2.0 * value}
+    assert double.captures == 1
+
+
+def test_a_tensor_of_the_host_is_copied_to_the_gpu_and_back(torch):
+    @sk.graphed(copy_inputs=True)
+    def double(x):
+        assert x.is_cuda
+        x *= 2
+        return x, x + 1
+
+    for value in (1.0, 2.0, 3.0, 4.0):
+        x = torch.full((COUNT,), value)
+        same, more = double(x)
+        assert same is x
+        assert set(x.tolist()) == {2 * value}
+        assert more.is_cuda
+        assert set(more.tolist()) == {2 * value + 1}
+    assert (double.captures, double.hits) == (1, 2)
+
+
+def test_a_thousand_signatures_leave_the_memory_flat(workload):
+    torch = workload.torch
+    function, used = in_all_libraries(workload), []
+    for index in range(1000):
+        x = torch.rand(COUNT // 64, 64, device="cuda")
+        kept = [torch.empty(0, device="cuda")]
+        for _ in range(2):
+            result = function(x)
+        assert torch.allclose(result, workload.rest(x), rtol=1e-4, atol=1e-4)
+        del x, result, kept
+        if index in (200, 999):
+            gc.collect()
+            used.append(device_memory())
+    assert function.graphs <= 16
+    assert used[1] - used[0] < 32 * 2**20
+
+
+def test_a_result_outlives_its_graph(workload):
+    torch = workload.torch
+    function, x = in_all_libraries(workload), torch.rand(COUNT // 64, 64, device="cuda")
+    for _ in range(3):
+        result = function(x)
+    expected = result.clone()
+    function.clear()
+    del function
+    gc.collect()
+    torch.cuda.synchronize()
+    others = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(50)]
+    assert torch.equal(result, expected)
+    del others
+
+
+def test_a_launch_is_in_order_with_each_library(torch):
+    """It waits for what is held on torch's current stream, and torch's next work for it."""
+    cupy, gate = need("cupy"), Gate()
+
+    @sk.graphed
+    def copied(x):
+        return torch.from_dlpack(cupy.from_dlpack(x) * 1)
+
+    x = torch.zeros(COUNT, device="cuda")
+    side = torch.cuda.Stream()
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                result = copied(x)
+            torch.cuda.synchronize()
+            gate.hold(side.cuda_stream)
+            x.fill_(7)
+            copied(x)
+            seen = result.clone()
+            gate.open()
+            assert set(seen.tolist()) == {7.0}
+        # the control: launched without that order it has read the old values
+        torch.cuda.synchronize()
+        gate.free()
+        gate = Gate()
+        with torch.cuda.stream(side), sk.use(sk.new_stream(nonblocking=True)) as apart:
+            gate.hold(side.cuda_stream)
+            with torch.cuda.stream(side):
+                x.fill_(8)
+            copied(x)
+            apart.sync()
+            assert set(result.tolist()) == {7.0}
+    finally:
+        gate.free()
+
+
+def test_what_waits_for_the_gpu_is_told_with_its_line(torch):
+    @sk.graphed
+    def function(x):
+        y = x * 2
+        return y.sum().item()  # the line
+
+    x = torch.ones(COUNT, device="cuda")
+    function(x)
+    line = function.__wrapped__.__code__.co_firstlineno + 3
+    with pytest.raises(sk.CaptureError, match=rf"function \(line {line} of "):
+        function(x)
+    assert torch.equal(x * 2, torch.full_like(x, 2))
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused(torch):
+    function = sk.graphed(lambda x: x * 2)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        function(torch.ones(4, device="cuda", requires_grad=True))

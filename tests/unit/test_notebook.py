@@ -1,0 +1,66 @@
+"""The notebook runs from top to bottom in a kernel, and what it shows is what a notebook shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.documents import ROOT
+from support.programs import run_python
+
+# a kernel does not start where what only POSIX has was taken away from a POSIX system
+for needed in ("ipykernel", "nbclient", "numpy", "pty"):
+    pytest.importorskip(needed)
+
+NOTEBOOK = ROOT / "examples" / "tour.ipynb"
+RUN = """
+import json, sys
+import nbclient, nbformat
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=60).execute()
+print(json.dumps(notebook))
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """Run it, and return what each cell of code gave."""
+    done = run_python("-P", "-W", "ignore", "-c", RUN, NOTEBOOK, CUDA_VISIBLE_DEVICES="-1")
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout.splitlines()[-1])["cells"]
+    return [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
+
+
+def html(found):
+    (page,) = [one["data"]["text/html"] for one in found if "data" in one]
+    return "".join(page)
+
+
+def test_it_says_what_it_computed(outputs):
+    assert "The mean is 0.2727." in str(outputs[1])
+
+
+def test_a_report_shows_its_sentence_and_its_page(outputs):
+    early, in_order = html(outputs[3]), html(outputs[4])
+    assert early.startswith("<p>2 queues; read on reader (cpu) began before write on writer (cpu)")
+    assert in_order.startswith("<p>2 queues; no two of them worked at the same time.</p><iframe")
+
+
+def test_the_doctor_shows_its_findings(outputs):
+    assert html(outputs[5]).startswith("<pre")
+
+
+def test_it_is_committed_without_outputs():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert [cell["outputs"] for cell in cells if cell["cell_type"] == "code"] == [[]] * 6
+
+
+def test_a_notebook_that_fails_fails_here(tmp_path):
+    broken = tmp_path / "broken.ipynb"
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    broken.write_text(text.replace("sk.doctor()", "sk.no_such_name"), encoding="utf-8")
+    done = run_python("-P", "-W", "ignore", "-c", RUN, broken, CUDA_VISIBLE_DEVICES="-1")
+    assert done.returncode == 1
+    assert "no_such_name" in done.stderr
