@@ -41,5 +41,5 @@ html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = f"StreamKit {version}"
 html_static_path = ["_static"]
-html_css_files = ["streamkit.css"]
+html_css_files = ["libraries.css", "streamkit.css"]
 html_copy_source = False

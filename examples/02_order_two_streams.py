@@ -6,33 +6,39 @@ would copy numbers that the writer has not finished.
 
 import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("This example needs NumPy. Install it with: pip install numpy")
 
 import streamkit as sk
 
 ROUNDS = 2_000
+SIZE = 100_000
 
-if sk.new_stream().device == "cpu":
-    torch, xp = np, np
-    writer, reader = sk.new_stream(name="writer"), sk.new_stream(name="reader")
-else:
-    import cupy as xp
+on_gpu = sk.new_stream().device != "cpu"
+if on_gpu:
+    import cupy
     import torch
 
     writer = sk.wrap(torch.cuda.Stream())
-    reader = sk.wrap(xp.cuda.Stream(non_blocking=True))
-
-with writer:
-    x = torch.zeros(100_000, device=writer.device)
-    y = xp.from_dlpack(x)  # the same memory, seen by the other library
-    copy = xp.zeros(100_000, dtype=y.dtype)
+    reader = sk.wrap(cupy.cuda.Stream(non_blocking=True))
+    with writer:
+        x = torch.zeros(SIZE, device=writer.device)
+        y = cupy.from_dlpack(x)  # the same memory, seen by the other library
+        copy = cupy.zeros(SIZE, dtype=y.dtype)
+else:
+    writer = sk.new_stream(name="writer")
+    reader = sk.new_stream(name="reader")
+    x = y = np.zeros(SIZE)
+    copy = np.zeros(SIZE)
 reader.wait(writer)  # once the arrays are there
 
 
 def write() -> None:
     """Count up, slowly."""
     for _ in range(ROUNDS):
-        torch.add(x, 1, out=x)
+        x[:] += 1
 
 
 def read() -> None:
@@ -46,5 +52,6 @@ reader.submit(read)
 reader.sync()
 
 lowest, highest = float(copy.min()), float(copy.max())
-print(f"{reader}\nread {lowest:.0f} to {highest:.0f} after {writer}\nwrote {ROUNDS}")
+print(f"The writer counted to {ROUNDS} in each of {SIZE:,} places: {writer}.")
+print(f"The reader waited for it, and read {lowest:.0f} to {highest:.0f}: {reader}.")
 sys.exit(not lowest == highest == ROUNDS)

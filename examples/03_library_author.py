@@ -3,7 +3,10 @@
 import sys
 from typing import Any
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("This example needs NumPy. Install it with: pip install numpy")
 
 import streamkit as sk
 
@@ -28,23 +31,24 @@ def smooth(x: Any, *, stream: sk.StreamLike | None = None) -> Any:
         return (xp.roll(x, 1) + x + xp.roll(x, -1)) / 3
 
 
+results = {}
 with s:
     x = xp.arange(9.0)
-    inside = smooth(x)  # on s: it is current here
-
-given = smooth(x, stream=s)
-
-results = [inside, given]
+    results["inside its scope"] = smooth(x)  # on s: it is current here
+results["given the stream"] = smooth(x, stream=s)
 if s.device != "cpu":
     import torch
 
     theirs = torch.cuda.Stream()  # a stream of a library that `smooth` has never heard of
     sk.wrap(theirs).wait(s)
-    results.append(smooth(x, stream=theirs))
+    results["given a stream of torch"] = smooth(x, stream=theirs)
     s.wait(theirs)
 s.sync()
 
 expected = [3, 1, 2, 3, 4, 5, 6, 7, 5]
-right = [np.allclose(y if xp is np else y.get(), expected) for y in results]
-print(f"smooth on {s}: {right.count(True)} of {len(right)} calls right")
-sys.exit(not all(right))
+all_right = True
+for how, found in results.items():
+    right = np.allclose(found if xp is np else found.get(), expected)
+    print(f"smooth(), {how}, is {'right' if right else 'wrong'} on {s.device}.")
+    all_right = all_right and right
+sys.exit(not all_right)

@@ -3,7 +3,10 @@
 import sys
 import time
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("This example needs NumPy. Install it with: pip install numpy")
 
 import streamkit as sk
 
@@ -28,5 +31,6 @@ worker.wait(loaded)  # an event; `worker.wait(loader)` would wait for all it was
 worker.submit(np.multiply, batch, 10, out=result)
 worker.sync(timeout=5)  # the only line that blocks
 
-print(f"{worker} got {result.tolist()} after {loaded - start:.0f} ms of loading")
+print(f"The loader took {loaded - start:.0f} ms; the worker waited for it.")
+print(f"The worker multiplied what was loaded by ten: {result.tolist()}.")
 sys.exit(result.tolist() != [10, 20, 30, 40])

@@ -33,5 +33,6 @@ host = (time.perf_counter() - before) * 1000  # to submit it, which is all the h
 end.sync()
 
 milliseconds = end - start
-print(f"{milliseconds:.2f} ms of {s}, and {host:.2f} ms of the host")
+print(f"The queue worked for {milliseconds:.2f} ms: {s}.")
+print(f"To give it the work took the host {host:.2f} ms.")
 sys.exit(not milliseconds > 0)

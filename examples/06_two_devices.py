@@ -6,7 +6,10 @@ On a machine with one GPU both queues are on that one, and without a GPU both ar
 import sys
 import time
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("This example needs NumPy. Install it with: pip install numpy")
 
 import streamkit as sk
 
@@ -51,6 +54,7 @@ there.wait(here)  # across devices, without the host
 there.submit(read)
 there.sync()
 
-found = float(y.min()), float(y.max())
-print(f"{here.device} wrote 7, {there.device} read {found[0]:g} to {found[1]:g}")
-sys.exit(found != (7, 7))
+lowest, highest = float(y.min()), float(y.max())
+print(f"The first queue, of {here.device}, wrote 7 in 1000 places.")
+print(f"The second, of {there.device}, waited for it and read {lowest:g} to {highest:g}.")
+sys.exit((lowest, highest) != (7, 7))

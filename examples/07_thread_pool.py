@@ -7,7 +7,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("This example needs NumPy. Install it with: pip install numpy")
 
 import streamkit as sk
 
@@ -15,19 +18,17 @@ PARTS, SIZE = 4, 10_000
 
 join = sk.new_stream(name="join")
 if join.device == "cpu":
-    xp, libraries = np, []
+    numbers = np.zeros(PARTS * SIZE)
 else:
-    import cupy as xp
+    import cupy
 
-    libraries = ["cupy"]  # each thread's own; Warp's current stream is the process's
-
-with join:
-    numbers = xp.zeros(PARTS * SIZE)
+    with join:
+        numbers = cupy.zeros(PARTS * SIZE)
 
 
 def fill(part: int) -> None:
     """Fill one part, slowly."""
-    if xp is np:
+    if join.device == "cpu":
         time.sleep(0.02)
     numbers[part * SIZE : (part + 1) * SIZE] = part + 1
 
@@ -36,10 +37,10 @@ def on_its_own_queue(part: int) -> sk.Stream:
     """Let the worker's queue do the work, and return it."""
     s = sk.new_stream(join.device, name=f"part {part}")
     s.wait(join)  # the array is there
-    if xp is np:
+    if join.device == "cpu":
         s.submit(fill, part)
     else:
-        with sk.use(s, libraries=libraries):
+        with sk.use(s, libraries=["cupy"]):  # each thread's own; Warp's is the process's
             fill(part)
     return s
 
@@ -50,5 +51,6 @@ with ThreadPoolExecutor(PARTS) as pool:
 join.sync()
 
 total, expected = float(numbers.sum()), SIZE * sum(range(1, PARTS + 1))
-print(f"{PARTS} parts on {PARTS} queues of {join.device}: {total:g}, expected {expected}")
+print(f"{PARTS} threads filled {PARTS} parts, each on a queue of its own on {join.device}.")
+print(f"One queue waited for all of them. The sum is {total:,.0f}, expected {expected:,}.")
 sys.exit(total != expected)

@@ -1,4 +1,4 @@
-"""The directives of this site: pictures drawn into the page, and tables made from data.
+"""The directives of this site: pictures drawn into the page, tables and plots made from data.
 
 ``{picture} name`` with ``:alt:`` is ``docs/pictures/name.svg``. ``{generated} what`` is one of
 ``MAKERS``. What they are made of belongs to modules that need no Sphinx, so that tests can look.
@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import architecture
 import evidence
 import parity
+import plots
+import troubleshooting
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
+
+from streamkit._queues.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +37,16 @@ MAKERS: dict[str, Callable[[], str]] = {
     "lateness": evidence.lateness,
     "growth": evidence.growth,
     "end_to_end": evidence.end_to_end,
+    "plot_speed": plots.bars,
+    "plot_lateness": plots.late,
+    "plot_growth": plots.panels,
+    "plot_end_to_end": plots.whole,
     "layers": architecture.listing,
     "consumers": parity.consumers_table,
-} | {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
-"""By name, what makes a table in Markdown."""
+}
+MAKERS |= {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
+MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in troubleshooting.KINDS}
+"""By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
 KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end"), "speed")
@@ -68,12 +78,12 @@ class Picture(SphinxDirective):
 
 
 class Generated(SphinxDirective):
-    """A table made from data."""
+    """A table or a plot made from data."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the table, below its drawing if it has one."""
+        """Return it, a table below its drawing if it has one."""
         for path in SOURCES:
             self.env.note_dependency(str(path))
         name = self.arguments[0]
@@ -93,8 +103,25 @@ class Generated(SphinxDirective):
         return made
 
 
+def library_colours() -> str:
+    """Return the style of each library's boxes, from the table that all pictures share."""
+    return "".join(
+        f".picture rect.{name} {{ fill: {style.colour}; }}\n"
+        f".picture text.on-{name} {{ fill: {style.ink}; }}\n"
+        for name, style in STYLES.items()
+    )
+
+
+def write_colours(app: Sphinx) -> None:
+    """Write the colours beside the style of the site."""
+    path = Path(app.outdir) / "_static" / "libraries.css"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(library_colours(), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register both."""
+    """Register both directives and the colours."""
+    app.connect("builder-inited", write_colours)
     app.add_directive("picture", Picture)
     app.add_directive("generated", Generated)
     return {"parallel_read_safe": True}

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 # the first in which a name is public is where it is documented
 HOMES = (streamkit, protocols, testing)
-STANDARD = ("typing", "collections.abc", "types", "contextlib", "concurrent.futures", "os")
+STANDARD = (
+    "asyncio",
+    "typing",
+    "collections.abc",
+    "types",
+    "contextlib",
+    "concurrent.futures",
+    "os",
+    "pathlib",
+)
 TYPE_VARIABLES = ("ArrayT", "ForeignT", "NativeT", "P", "P.args", "P.kwargs", "T")
 PRIVATE = ("QueueRecord",)  # shown in an annotation, and nothing to users
 
@@ -65,6 +74,20 @@ def name_aliases(*arguments: Any) -> tuple[str | None, ...]:
     return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
 
 
+def link_errors(*arguments: Any) -> None:
+    """Link the errors that a docstring names."""
+    lines: list[str] = arguments[-1]
+    lines[:] = [_ERROR.sub(_as_link, line) for line in lines]
+
+
+def _as_link(found: re.Match[str]) -> str:
+    name = found[0]
+    if name in streamkit.__all__:
+        return f":class:`~streamkit.{name}`"
+    return f":class:`{name}`" if hasattr(builtins, name) else name
+
+
+_ERROR = re.compile(r"(?<![\w`.~])[A-Z]\w+Error\b(?!`)")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
 
 
@@ -72,4 +95,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handlers."""
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-signature", name_aliases)
+    app.connect("autodoc-process-docstring", link_errors)
     return {"parallel_read_safe": True}
