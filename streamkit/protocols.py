@@ -32,6 +32,7 @@ from streamkit._base.adapter import (
     JoinsCapture,
     KnowsLoans,
     LocatesEvents,
+    OrdersWork,
     PoolsMemory,
     PreparesCapture,
     RecordsEvents,
@@ -54,9 +55,9 @@ __all__ = [
     "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
     "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
     "ExplainsCapture", "Finding", "ForeignStream", "Graph", "JoinsCapture", "KnowsLoans",
-    "LocatesEvents", "PoolsMemory", "PreparesCapture", "Queue", "RecordsEvents",
-    "RecordsStreams", "Stream", "StreamLike", "SupportsCudaStream", "TellsContext",
-    "TracksDevice", "Traits", "unbound",
+    "LocatesEvents", "OrdersWork", "PoolsMemory", "PreparesCapture", "Queue",
+    "RecordsEvents", "RecordsStreams", "Stream", "StreamLike", "SupportsCudaStream",
+    "TellsContext", "TracksDevice", "Traits", "WorkLike", "unbound",
 ]  # fmt: skip
 
 
@@ -129,11 +130,12 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """
 
     @abstractmethod
-    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
-        """Let work submitted from now on run after ``other``: any library's stream or event.
+    def wait(self, other: StreamLike | EventLike | WorkLike, *, external: bool = False) -> None:
+        """Let work submitted from now on run after ``other``: any library's stream, event or work.
 
         On a stream: after all that was submitted to it so far. On an event that was never
-        recorded: nothing, as in CUDA. Never blocks the host, except inside ``with s:`` of a host
+        recorded: nothing, as in CUDA. On work, a ``torch.distributed.Work`` or the future of one:
+        after that collective operation. Never blocks the host, except inside ``with s:`` of a host
         stream, whose body is the queue's running item.
         """
 
@@ -380,6 +382,24 @@ class _IsDone(Protocol):
     def is_done(self) -> Any: ...
 
 
+class _HasFuture(Protocol):
+    """A work of torch.distributed."""
+
+    @property
+    def get_future(self) -> Callable[..., Any]: ...
+    @property
+    def is_completed(self) -> Callable[..., Any]: ...
+
+
+class _HasValue(Protocol):
+    """A future of torch; those of Python have no ``value``."""
+
+    @property
+    def value(self) -> Callable[..., Any]: ...
+    @property
+    def add_done_callback(self) -> Callable[..., Any]: ...
+
+
 class _SupportsDlpack(Protocol):
     """An array of nearly any library."""
 
@@ -413,6 +433,10 @@ streams look like none of these, pass ``typing.cast(Any, stream)``.
 
 EventLike = Event | _HasCudaEvent | _HasElapsedTime | _IsRecorded | _IsDone | _HasGetPtr
 """Whatever ``streamkit.wrap_event`` takes: any library's event."""
+
+WorkLike = _HasFuture | _HasValue
+"""What ``Stream.wait`` takes beside streams and events: a work of torch.distributed, or a future of
+torch's."""
 
 ArrayLike = _SupportsDlpack | _SupportsCudaArrayInterface
 """Whatever ``streamkit.handoff`` takes: any library's array."""

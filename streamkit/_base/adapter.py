@@ -262,6 +262,31 @@ class RecordsEvents(Protocol):
 
 
 @runtime_checkable
+class OrdersWork(Protocol):
+    """Capability beside ``CurrentStream``: the library has work that is on no stream of the user's.
+
+    For example a collective operation of several processes. Streams wait for the object that stands
+    for it.
+    """
+
+    @abstractmethod
+    def is_work(self, obj: Any) -> bool:
+        """Whether the object stands for such work of the library."""
+
+    @abstractmethod
+    def wait_for_work(self, work: Any) -> None:
+        """Let the library's current stream wait for the work; never blocks the host.
+
+        StreamKit keeps ``work`` until the stream has passed the wait. Raises the error of work that
+        has failed, and UnsupportedStreamError if the library cannot let a stream wait for it.
+        """
+
+    @abstractmethod
+    def finish_work(self, work: Any) -> None:
+        """Block this thread, any one, until the work is done; raise its error."""
+
+
+@runtime_checkable
 class Arrays(Protocol):
     """Capability: the library's arrays can be handed to another queue."""
 

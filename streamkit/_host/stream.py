@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from streamkit._host.futures import After
     from streamkit._host.work_queue import Item
-    from streamkit.protocols import EventLike, StreamLike
+    from streamkit.protocols import EventLike, StreamLike, WorkLike
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -243,15 +243,16 @@ class HostStream(Stream, metaclass=Concrete):
 
     def wait(
         self,
-        other: StreamLike | EventLike | Future[Any] | asyncio.Future[Any],
+        other: StreamLike | EventLike | WorkLike | Future[Any] | asyncio.Future[Any],
         *,
         external: bool = False,
     ) -> None:
-        """Let later work run after another host stream or event, or a future. See ``Stream``.
+        """Let later work run after another host stream or event, work or a future. See ``Stream``.
 
-        The error of a future, of ``concurrent.futures`` or asyncio, is an error of this queue, as
-        that of a submitted function. Inside ``with s:`` it blocks: the body is the queue's running
-        item. There, ScopeError for a future that needs the event loop of this thread.
+        The error of work, or of a future of ``concurrent.futures`` or asyncio, is an error of this
+        queue, as that of a submitted function. Inside ``with s:`` it blocks: the body is the
+        queue's running item. There, ScopeError for a future that needs the event loop of this
+        thread.
         """
         self._check_open()
         self._refuse_external(external=external)
@@ -262,7 +263,11 @@ class HostStream(Stream, metaclass=Concrete):
             return
         event = other.record() if isinstance(other, HostStream) else other
         if not isinstance(event, HostEvent):
-            raise _not_on_host(self, event)
+            library = registry.work_library(event)
+            if library is None:
+                raise _not_on_host(self, event)
+            self._put_wait(event, functools.partial(library.finish, event))
+            return
         mark = event._live()
         if mark is not None:
             trace.note(self, "wait", "wait", mark)
@@ -274,9 +279,13 @@ class HostStream(Stream, metaclass=Concrete):
                 f"{self!r} would wait for {messages.describe(future)} in the thread of its event "
                 "loop, for ever. Await it before the scope."
             )
-        what = Submitted(future, sys._getframe(2))  # noqa: SLF001 - a traceback keeps more
-        step = trace.note(self, "function", future)
-        self._put(_Call(what, self, step, futures.Outcome(future).wait))
+        self._put_wait(future, futures.Outcome(future).wait, 3)
+
+    def _put_wait(self, other: object, call: Callable[[], object], depth: int = 2) -> None:
+        """Queue a call that blocks until ``other`` is done, given by the caller so far up."""
+        what = Submitted(other, sys._getframe(depth))  # noqa: SLF001 - a traceback keeps more
+        step = trace.note(self, "function", other)
+        self._put(_Call(what, self, step, call))
 
     @property
     def done(self) -> bool:

@@ -23,6 +23,7 @@ from streamkit.protocols import (
     CurrentStream,
     Events,
     LocatesEvents,
+    OrdersWork,
     RecordsEvents,
 )
 
@@ -60,10 +61,19 @@ class EventLibrary(NamedTuple):
     record: Callable[[Any, Any], None] | None
 
 
+class WorkLibrary(NamedTuple):
+    """What StreamKit calls to wait for a library's work, looked up once for each of its types."""
+
+    name: str
+    wait_for: Callable[[Any], None]
+    finish: Callable[[Any], None]
+
+
 stream_types: dict[type, Adapter] = {}
 """Which adapter read a stream of this type before."""
 
 _event_types: dict[type, EventLibrary] = {}
+_work_types: dict[type, WorkLibrary] = {}
 
 
 # -- by name ----------------------------------------------------------------------------------
@@ -193,6 +203,20 @@ def event_library(obj: object) -> EventLibrary | None:
                     candidate.event_handle,
                     candidate.event_device if isinstance(candidate, LocatesEvents) else None,
                     candidate.record_event if isinstance(candidate, RecordsEvents) else None,
+                )
+                break
+    return library
+
+
+def work_library(obj: object) -> WorkLibrary | None:
+    """Return what waits for this object's library's work, if it stands for some."""
+    kind = type(obj)
+    library = _work_types.get(kind)
+    if library is None:
+        for candidate in candidates(kind):
+            if isinstance(candidate, OrdersWork) and candidate.is_work(obj):
+                library = _work_types[kind] = WorkLibrary(
+                    candidate.name, candidate.wait_for_work, candidate.finish_work
                 )
                 break
     return library

@@ -15,8 +15,9 @@ from streamkit._base.uncollected import Submitted
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
 from streamkit._host.stream import HostStream
-from streamkit._queues import identity, keepalive, ordering, registry, views
+from streamkit._queues import active_captures, identity, keepalive, ordering, registry, views
 from streamkit._queues.lifetime import OwnedEvent
+from streamkit._scopes import open_scopes
 from streamkit._scopes.scope import Scoped
 from streamkit._streams.event import CudaEvent, find_event, not_an_event
 from streamkit._waiting import points, waits
@@ -28,8 +29,16 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._queues.registry import WorkLibrary
     from streamkit._waiting.points import Point
-    from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike
+    from streamkit.protocols import (
+        Adapter,
+        EventLike,
+        ForeignStream,
+        Queue,
+        StreamLike,
+        WorkLike,
+    )
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -310,8 +319,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         target._record_on(self, queue, external=external)  # noqa: SLF001 - no method for users
         return target
 
-    def wait(self, other: StreamLike | EventLike, *, external: bool = False) -> None:
-        """Let later work run after any library's stream or event; never blocks. See ``Stream``."""
+    def wait(self, other: StreamLike | EventLike | WorkLike, *, external: bool = False) -> None:
+        """Let later work run after any library's stream, event or work; never blocks.
+
+        See ``Stream``. Work is kept alive until this stream has passed it. UnsupportedStreamError
+        if its library cannot let a stream wait for it, as for a future that is not done.
+        """
         queue = self._queue
         if queue is None or queue.thread is not None:
             queue = self._live()
@@ -325,11 +338,34 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
                     ordering.wait_event(queue, event.handle, external=external, held=held)
                     return
+                library = registry.work_library(other)
+                if library is not None:
+                    self._wait_for_work(library, other, external=external)
+                    return
                 stream = wrap(stream)
             source = stream._queue  # noqa: SLF001 - another of this class
             if source is None or source.thread is not None:
                 source = stream._live()
         ordering.wait_queue(queue, source, external)
+
+    def _wait_for_work(self, library: WorkLibrary, work: object, *, external: bool) -> None:
+        """Have the library order it before what is current, which this stream is for so long."""
+        if external:
+            raise ValueError(
+                f"{messages.describe(work)} is done once, and no launch of a graph can wait for it "
+                "again: leave out external."
+            )
+        queue = self._live()
+        key = object()
+        self.__enter__(key, frozenset((library.name,)))
+        try:
+            library.wait_for(work)
+        finally:
+            open_scopes.leave(key)
+        if ordering.capture_of(queue) is None:
+            keepalive.keep(queue, self, (work,))
+        else:
+            active_captures.keep_in_graphs(work)
 
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue. See ``Stream``."""

@@ -67,6 +67,19 @@ class TorchGenericEvent:
         return 0.0
 
 
+class TorchWork:
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> TorchFuture:
+        return TorchFuture()
+
+
+class TorchFuture:
+    def value(self) -> object: ...
+    def add_done_callback(self, callback: Callable[[TorchFuture], object]) -> None: ...
+
+
 class CupyEvent:
     ptr: int
 
@@ -177,6 +190,15 @@ def host_streams_wait_for_futures(
     s.wait(done)
     s.wait(task)
     c.wait(done)  # type: ignore[arg-type]
+
+
+def any_stream_waits_for_work(
+    s: sk.Stream, h: sk.HostStream, c: sk.CudaStream[None], work: TorchWork
+) -> None:
+    for stream in (s, h, c):
+        stream.wait(work)
+        stream.wait(work.get_future())
+    sk.wrap(work)  # type: ignore[call-overload]
 
 
 def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:

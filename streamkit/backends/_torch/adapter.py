@@ -7,6 +7,7 @@ nothing alive for one made from a handle, so the Queue is attached to the object
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -280,6 +281,55 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )
+
+
+# -- collective operations --------------------------------------------------------------------
+
+_LOOK = 0.0005  # seconds between two looks whether a GPU has done its part
+
+
+def is_work(obj: Any) -> bool:
+    """Whether it is a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
+    # a half-imported torch has none of them yet, and a build can be without torch.distributed
+    work: Any = getattr(getattr(torch, "distributed", None), "Work", ())
+    future: Any = getattr(torch, "Future", ())
+    return isinstance(obj, (work, future))
+
+
+def wait_for_work(work: Any) -> None:
+    """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()``.
+
+    With gloo torch holds the stream by a kernel that spins until the host is done.
+    """
+    if isinstance(work, torch.Future):
+        if not work.done():
+            raise messages.library_cannot_take(
+                "a CUDA stream",
+                f"{messages.describe(work)}, which is not done",
+                "to wait for it would block the host. Wait for the work itself, or give the stream "
+                "what follows when it is done: future.add_done_callback(launch).",
+            )
+        work.wait()
+    elif not torch.cuda.is_current_stream_capturing() and work.is_completed():
+        work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
+    else:
+        try:
+            work.block_current_stream()  # not ``wait``, which can be configured to block the host
+        except RuntimeError as error:
+            raise messages.library_cannot_take(
+                "torch", f"{messages.describe(work)} into a stream ({error})", _WAIT_BEFORE
+            ) from error
+
+
+_WAIT_BEFORE = "call its wait(), which blocks the host, before you give the stream what follows."
+
+
+def finish_work(work: Any) -> None:
+    """Block until it is done; NCCL's own ``wait`` orders streams alone."""
+    work.wait()
+    if not isinstance(work, torch.Future):
+        while torch.cuda.is_initialized() and not work.is_completed():
+            time.sleep(_LOOK)
 
 
 # -- tensors ----------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""Streams that wait for a collective of torch.distributed: a group of one rank, on NCCL."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+
+import pytest
+
+import streamkit as sk
+from support.gpu.raw import held
+from support.libraries import need
+
+torch = need("torch")
+dist = torch.distributed
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory, primary_context):
+    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
+    limit = timedelta(seconds=60)
+    here = torch.device("cuda", 0)
+    dist.init_process_group(
+        "nccl", store=store, rank=0, world_size=1, timeout=limit, device_id=here
+    )
+    dist.all_reduce(torch.ones(1, device=here))  # the first one makes what later ones use
+    torch.cuda.synchronize()
+    yield
+    dist.destroy_process_group()
+
+
+def begin(gate):
+    """A tensor of twos, and the work that reduces it once a held queue has doubled it."""
+    source, x = sk.new_stream(nonblocking=True), torch.full((1000,), 2.0, device="cuda")
+    torch.cuda.synchronize()
+    gate.hold(source.handle)
+    with sk.use(source):
+        x.mul_(2)
+        return x, dist.all_reduce(x, async_op=True)
+
+
+@pytest.mark.parametrize("waits_for", ["work", "future", "nothing"])
+def test_the_stream_runs_after_it_and_the_host_does_not_wait(gate, group, waits_for):
+    s, copy = sk.new_stream(nonblocking=True), torch.zeros(1000, device="cuda")
+    x, work = begin(gate)
+    if waits_for != "nothing":
+        s.wait(work if waits_for == "work" else work.get_future())
+    with sk.use(s):
+        copy.copy_(x)
+    if waits_for == "nothing":
+        s.sync(10)
+    else:
+        assert held(s.handle)
+    assert gate.closed  # nothing above has waited for the work
+    gate.open()
+    s.sync(10)
+    assert copy[0].item() == (2 if waits_for == "nothing" else 4)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_its_memory_is_kept_until_the_stream_has_passed_it(gate, group, kept):
+    s = sk.new_stream(nonblocking=True)
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    x, work = begin(gate)
+    if kept:
+        s.wait(work)
+    else:  # the control: as torch does it
+        with sk.use(s):
+            work.wait()
+    del x, work
+    gc.collect()
+    assert (torch.cuda.memory_allocated() > before) is kept
+    assert gate.closed
+    gate.open()
+    s.sync(10)
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_future_that_is_not_done_is_refused_with_the_way(group):
+    with pytest.raises(sk.UnsupportedStreamError, match=r"future.add_done_callback\(launch\)"):
+        sk.new_stream().wait(torch.futures.Future())

@@ -1,0 +1,141 @@
+"""Streams that wait for a work of torch.distributed: real gloo, in several processes."""
+
+from __future__ import annotations
+
+import pytest
+
+import streamkit as sk
+from support.libraries import need
+from support.queues import LONG, within
+from support.ranks import run_ranks
+
+torch = need("torch")
+
+START = """
+def stream_that_waits(work):
+    "Its log, before the other rank joins the collective: that is after ``join``."
+    s, log = sk.new_stream("cpu"), []
+    s.submit(log.append, "before")
+    s.wait(work)
+    s.submit(lambda: log.append(x.tolist()))
+    return s, log
+
+x, other = torch.full((4,), rank + 1.0), sk.new_stream("cpu")
+"""
+
+
+def test_work_after_it_runs_after_the_collective(tmp_path):
+    """Of a work, of its future, and of a message, whose work has no future."""
+    run_ranks(
+        START
+        + """
+def collective():
+    return dist.all_reduce(x, async_op=True)
+
+def future():
+    return collective().get_future()
+
+def message():
+    return dist.irecv(x, src=1) if rank == 0 else dist.isend(x, dst=0)
+
+for begin, result in ((collective, 3.0), (future, 3.0), (message, 2.0)):
+    x.fill_(rank + 1.0)
+    key = "join " + begin.__name__
+    if rank == 0:
+        s, log = stream_that_waits(begin())
+        other.submit(lambda: log.append(x[0].item()))  # the control: what does not wait
+        other.sync(60)
+        try:
+            s.sync(timeout=0.05)
+        except TimeoutError:
+            log.append("busy")
+        assert sorted(map(str, log)) == ["1.0", "before", "busy"], (begin, log)
+        store.set(key, "")
+        s.sync(60)
+        assert log[-1] == [result] * 4, (begin, log)
+    else:
+        store.wait([key])
+        s, log = stream_that_waits(begin())
+        s.sync(60)
+""",
+        tmp_path,
+    )
+
+
+def test_in_a_scope_and_under_the_scheduler(tmp_path):
+    run_ranks(
+        START
+        + """
+from streamkit.testing import adversarial
+
+work = dist.all_reduce(x, async_op=True)
+with other:
+    other.wait(work)
+    assert x.tolist() == [3.0] * 4  # inside it blocks: the body is the item that runs
+
+for seed in range(10):  # one group, one order: here that of this loop, in each rank
+    with adversarial(seed):
+        x.fill_(rank + 1.0)
+        s, log = stream_that_waits(dist.all_reduce(x, async_op=True))
+        t = sk.new_stream("cpu")
+        t.wait(s)
+        t.submit(log.append, "after")
+        t.sync()
+        assert log == ["before", [3.0] * 4, "after"], log
+""",
+        tmp_path,
+    )
+
+
+def test_its_error_is_the_queues(tmp_path):
+    told = run_ranks(
+        START
+        + """
+sys.unraisablehook = lambda found: print(repr(found.object))
+if rank == 0:
+    store.wait(["gone"])
+    s, log = stream_that_waits(dist.all_reduce(x, async_op=True))
+    try:
+        s.sync(60)
+    except RuntimeError as error:
+        log.append(type(error).__name__)
+    assert (log[0], len(log), log[-1]) == ("before", 3, "RuntimeError"), log
+    s.sync(60)  # once, as that of a function
+    s.wait(dist.all_reduce(x, async_op=True))
+    s.close()  # an error that nobody waits for
+else:
+    store.set("gone", "")  # and it is, before the sum is whole
+""",
+        tmp_path,
+        end="",
+    )[0]
+    assert 'Work, submitted in "<string>", line' in told
+
+
+# -- a future of torch's own --------------------------------------------------------------------
+
+
+def test_a_future_of_torch_is_waited_for():
+    future, log, s = torch.futures.Future(), [], sk.new_stream("cpu")
+    s.wait(future)
+    s.submit(log.append, "after")
+    with pytest.raises(TimeoutError):
+        s.sync(timeout=0.05)
+    assert not log
+    future.set_result(None)
+    within(s.sync)
+    assert log == ["after"]
+
+
+def test_the_error_of_a_future_of_torch_is_the_queues():
+    future, s = torch.futures.Future(), sk.new_stream("cpu")
+    s.wait(future)
+    future.set_exception(LookupError("of the future"))
+    with pytest.raises(LookupError, match="of the future"):
+        s.sync(LONG)
+    s.sync(LONG)
+
+
+def test_neither_is_a_stream():
+    with pytest.raises(sk.UnsupportedStreamError, match=r"Future.* is not a stream"):
+        sk.wrap(torch.futures.Future())
