@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from support.documents import ROOT
+from support.engines import examples, run_with_children
 from support.libraries import cuda_devices, need
 from support.programs import run_python
 
 need("torch", "cupy", "warp")
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = examples(with_engine=False)
 OTHER = "cuda:1" if cuda_devices() > 1 else "cuda:0"
 
 # the last that each prints: what it has checked, and on what
@@ -41,3 +41,14 @@ def test_an_example_runs_on_a_gpu_and_is_right(path):
     done = run_python("-P", path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^{LAST[path.name]}\n\Z", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_data_parallel_training_with_a_gpu_for_each_rank():
+    pytest.importorskip("cupti")  # of CUDA 13 alone
+    (path,) = (one for one in examples(with_engine=True) if one.name == "11_torchrun.py")
+    ranks = min(2, cuda_devices())
+    start = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks
+    done = run_with_children(*start, path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    right = "Its 64 weights are those of one process alone.\n"
+    assert done.stdout.count(right) == ranks, done.stdout

@@ -1,4 +1,7 @@
-"""Each example runs on a machine with NumPy alone, checks itself, and says what it found."""
+"""Each example runs on a machine with NumPy alone, checks itself, and says what it found.
+
+Those that need an engine, such as torchrun, say what installs it: tests/nogpu runs them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from pathlib import Path
 import pytest
 
 import streamkit
+from support.engines import ENGINES, examples
 from support.programs import BLOCKER, run_python
 
 pytest.importorskip("numpy")
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = examples(with_engine=False)
+WITH_ENGINE = examples(with_engine=True)
 LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
 
 
@@ -105,7 +110,20 @@ def test_the_queues_before_go_wrong_or_the_example_fails_on_a_gpu(tmp_path, no_d
     assert [run(path, one).returncode for one in (in_order, on_gpu)] == [0, 1]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WITH_ENGINE, ids=lambda path: path.name)
+def test_an_example_without_its_engine_says_what_installs_it(path):
+    code = BLOCKER.format(blocked=(ENGINES[path.name],))
+    code += f"exec(compile({path.read_text()!r}, {str(path)!r}, 'exec'))"
+    done = run_python("-P", "-c", code)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.match(r"This example needs .*\. Install them with: pip install .*\n\Z", done.stderr)
+
+
+def test_no_example_with_an_engine_is_forgotten():
+    assert [path.name for path in WITH_ENGINE] == list(ENGINES)
+
+
+@pytest.mark.parametrize("path", EXAMPLES + WITH_ENGINE, ids=lambda path: path.name)
 def test_an_example_is_short_and_documented(path):
     source = path.read_text()
     assert len(source.splitlines()) <= 75
