@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import streamkit
 from streamkit._base.other_names import hide
 
 MODULES = ("streamkit", "streamkit.protocols", "streamkit.testing")
@@ -72,17 +73,17 @@ def undocumented(site: Path) -> list[str]:
             if not {f"{each}.{name}" for each in MODULES} & anchors
         ]
     for kind in CLASSES:
+        bases = [base.__name__ for base in getattr(streamkit, kind).__mro__]  # or its protocol
         missing += [
             f"streamkit.{kind}.{name}"
             for name in sorted(members(kind))
-            if f"streamkit.{kind}.{name}" not in anchors
+            if not {f"streamkit.{base}.{name}" for base in bases} & anchors
         ]
     return [f"{name} is not documented" for name in missing]
 
 
 def members(kind: str) -> set[str]:
     """Return the public members that a class itself implements."""
-    streamkit = importlib.import_module("streamkit")
     contracts = {streamkit.Stream, streamkit.Event, streamkit.Graph}
     cls = getattr(streamkit, kind)
     found = {name for base in cls.__mro__ if base not in contracts for name in vars(base)}

@@ -29,6 +29,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # a method without one does what its protocol promises
 # by their names, not as the long unions that they stand for
 autodoc_type_aliases = {
     name: f"streamkit.protocols.{name}"

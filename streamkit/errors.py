@@ -47,7 +47,14 @@ class NoDeviceError(StreamKitError, RuntimeError):
 
 
 class DriverError(StreamKitError, RuntimeError):
-    """A CUDA driver call failed: ``name`` and ``code`` are CUDA's own, ``call`` the function."""
+    """A CUDA driver call failed.
+
+    Args:
+        call: The function of the driver; an attribute, as the next two.
+        name: CUDA's name of the error.
+        code: CUDA's number of it.
+        advice: What the message says to do; None for what fits the code.
+    """
 
     def __init__(self, call: str, name: str, code: int, advice: str | None = None) -> None:
         self.call: str = call

@@ -88,7 +88,11 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def handle(self) -> int:
-        """The ``cudaStream_t`` as a plain int. UnsupportedStreamError on a host stream."""
+        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy.
+
+        Raises:
+            UnsupportedStreamError: It is a host stream, with no CUDA stream behind it.
+        """
 
     @property
     @abstractmethod
@@ -103,7 +107,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def id(self) -> int | tuple[int, int, int]:
-        """The driver's id of the queue, never reused while the process lives.
+        """The driver's id of the queue, or a host stream's number; never reused in this process.
 
         A stream first seen while it captured has (device, handle, capture id) until that ends.
         """
@@ -116,7 +120,12 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether all work submitted so far has run. Raises DriverError if any of it failed."""
+        """Whether all work submitted so far has run.
+
+        Raises:
+            DriverError: Some of the work failed.
+            CaptureError: A capture forbids the question.
+        """
 
     @abstractmethod
     def record(
@@ -124,29 +133,54 @@ class Stream(Protocol, metaclass=StaticProtocol):
     ) -> Event:
         """Mark this point of the queue and return the event; never blocks.
 
-        ``event`` is any library's event to record again, of this device (else DeviceMismatchError);
-        ``timing`` makes the new event measure time (ValueError with an event given);
-        ``external`` makes it a node of the graph being captured instead of an edge in it.
+        Args:
+            event: Any library's event to record again; None makes a new one.
+            timing: Let the new event measure time.
+            external: Make it a node of the graph being captured, instead of an edge in it.
+
+        Raises:
+            UnsupportedStreamError: ``event`` is no event; or ``external`` on a host stream.
+            DeviceMismatchError: ``event`` is of another device.
+            ValueError: ``timing`` with an event that is there already.
         """
 
     @abstractmethod
     def wait(self, other: StreamLike | EventLike | WorkLike, *, external: bool = False) -> None:
-        """Let work submitted from now on run after ``other``: any library's stream, event or work.
+        """Let work submitted from now on run after any library's stream, event or work.
 
-        On a stream: after all that was submitted to it so far. On an event that was never
-        recorded: nothing, as in CUDA. On work, a ``torch.distributed.Work`` or the future of one:
-        after that collective operation. Never blocks the host, except inside ``with s:`` of a host
-        stream, whose body is the queue's running item.
+        Never blocks the host, except inside ``with s:`` of a host stream, whose body is the queue's
+        running item.
+
+        Args:
+            other: A stream, for all that was submitted to it so far; an event, for its last
+                recorded point, where one that was never recorded orders nothing, as in CUDA; or
+                work, a ``torch.distributed.Work`` or the future of one, for that collective
+                operation. Work is kept alive until this stream has passed it.
+            external: Make it a node of the graph being captured, instead of an edge in it.
+
+        Raises:
+            UnsupportedStreamError: ``other`` is none of these; its library cannot let a stream wait
+                for it, as for a future that is not done; or ``external`` on a host stream.
+            DeviceMismatchError: One of the two is of the host.
+            ValueError: ``external`` with work, which is done once.
         """
 
     @abstractmethod
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
+        """Block until all work submitted so far has run.
 
         The GIL is released, and Ctrl-C ends the wait. A wait longer than a millisecond leaves the
-        processor to others, and on a GPU it ends some 0.1 to 0.3 ms late. With ``spin``
-        it ends as soon as it can and takes a whole core until then, as torch's ``synchronize``.
-        TimeoutError names the stream; its work goes on.
+        processor to others, and on a GPU it ends some 0.1 to 0.3 ms late.
+
+        Args:
+            timeout: At most so many seconds; None for as long as it takes.
+            spin: End as soon as possible, and take a whole core until then, as torch's
+                ``synchronize``.
+
+        Raises:
+            TimeoutError: The time is over. The message names the stream, whose work goes on.
+            DriverError: Some of the work failed.
+            CaptureError: A capture forbids the wait.
         """
 
     @abstractmethod
@@ -160,13 +194,20 @@ class Stream(Protocol, metaclass=StaticProtocol):
     def to(self, library: str) -> Any:
         """Return that library's own stream object on this queue; it keeps the queue alive.
 
-        The same object each time, and the wrapped one for its own library. Raises
-        BackendNotInstalledError, or UnsupportedStreamError if the library cannot take it.
+        The same object each time, and the wrapped one for its own library.
+
+        Args:
+            library: Its name, such as "torch", "cupy", "warp", "numba" or "cuda.core".
+
+        Raises:
+            BackendNotInstalledError: It cannot be imported.
+            UnsupportedStreamError: It cannot take the stream; or no adapter has this name. Always
+                on a host stream.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give up an owned stream; returns at once, also while it is busy.
+        """Give up an owned stream; returns at once, also while it is busy: its work still runs.
 
         Nothing happens on a borrowed or default stream, nor the second time.
         """
@@ -197,7 +238,11 @@ class Event(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def handle(self) -> int:
-        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
+        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded.
+
+        Raises:
+            UnsupportedStreamError: It is a host event, with no CUDA event behind it.
+        """
 
     @property
     @abstractmethod
@@ -207,14 +252,25 @@ class Event(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether the last recorded point was reached; True if it was never recorded."""
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        Raises what ``sync`` raises, but for TimeoutError.
+        """
 
     @abstractmethod
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds.
+        """Block until the last recorded point was reached.
 
-        If it is recorded again meanwhile, the wait is for that. Raises if work before the point
-        failed, as ``done`` does. ``spin`` is as a stream's. TimeoutError names the event.
+        If the event is recorded again meanwhile, the wait is for that.
+
+        Args:
+            timeout: At most so many seconds; None for as long as it takes.
+            spin: As in ``Stream.sync``.
+
+        Raises:
+            TimeoutError: The time is over. The message names the event.
+            DriverError: Work before the point failed.
+            CaptureError: A capture forbids the wait.
         """
 
     @abstractmethod
@@ -226,15 +282,28 @@ class Event(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def __sub__(self, start: Self) -> float:
-        """Milliseconds of queue time from ``start`` to this event, both made with timing."""
+        """Milliseconds of queue time from ``start`` to this event.
+
+        Raises:
+            ValueError: One of the two was made without timing, or was not reached yet.
+        """
 
     @abstractmethod
     def to(self, library: str) -> Any:
-        """Return that library's event object on this event, where the library can wrap one."""
+        """Return that library's event object on this event, which it keeps alive.
+
+        Args:
+            library: Its name, as in ``Stream.to``.
+
+        Raises:
+            UnsupportedStreamError: It cannot wrap an event (torch, cuda.core). Always on a host
+                event.
+            BackendNotInstalledError: It cannot be imported.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Give up an owned event; nothing on a borrowed one."""
+        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
 
 
 @runtime_checkable
@@ -266,26 +335,52 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def launch(self, stream: StreamLike | None = None) -> None:
-        """Queue a run of all the work on any library's stream of the same device; never blocks.
+        """Queue a run of all the work; never blocks.
 
-        None: the stream of this thread's innermost scope; outside of any, ``stream``, ordered
-        after what each library's current stream was given before and before what follows there.
-        Runs of one graph follow each other, whatever their streams. UnsupportedStreamError on a
-        stream that the library which began the capture cannot take: torch refuses the per-thread
-        default stream.
+        Runs of one graph follow each other, whatever their streams.
+
+        Args:
+            stream: Any library's, of the same device. None: the stream of this thread's innermost
+                scope; outside of any, the graph's own, ordered after what each library's current
+                stream was given before and before what follows there.
+
+        Raises:
+            DeviceMismatchError: The stream is of another device or context, or of the host.
+            UnsupportedStreamError: The library that began the capture cannot take the stream: torch
+                refuses the per-thread default stream.
+            CaptureError: The stream captures, or this graph is still being captured.
         """
 
     @abstractmethod
     def upload(self, stream: StreamLike | None = None) -> None:
-        """Bring the graph to the device, so that its first launch need not; None as above."""
+        """Bring the graph to the device, so that its first launch need not.
+
+        Args:
+            stream: As in ``launch``; outside of any scope, None is the graph's own.
+
+        Raises:
+            DeviceMismatchError: As in ``launch``.
+            CaptureError: As in ``launch``.
+        """
 
     @abstractmethod
     def section(self, name: str) -> AbstractContextManager[None]:
-        """Hold the block's work: CaptureError at its end if it added no node to the graph."""
+        """Hold a part of the block that must not be empty.
+
+        Args:
+            name: What the error calls it.
+
+        Raises:
+            CaptureError: The part has added no node to the graph; or nothing is being captured.
+        """
 
     @abstractmethod
     def keep(self, *objects: object) -> None:
-        """Keep objects alive as long as the graph: arrays from before that its work uses."""
+        """Keep objects alive as long as the graph.
+
+        Args:
+            *objects: Arrays from before that its work uses, or anything else.
+        """
 
     @abstractmethod
     def to_dot(self) -> str:
@@ -300,7 +395,11 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up the graph and what it holds, once its last run has ended; returns at once."""
+        """Give up the graph and what it holds, once its last run has ended; returns at once.
+
+        Raises:
+            CaptureError: It is called inside the graph's own block.
+        """
 
 
 class SupportsCudaStream(Protocol):

@@ -1,4 +1,4 @@
-"""References that Sphinx cannot resolve by itself: private homes, and the standard library.
+"""Docstrings as Sphinx wants them, and references that it cannot resolve by itself.
 
 A public class is documented under the name that users import, but annotations name the module that
 defines it. Names of the standard library are shown and not linked: the site is built, and read,
@@ -11,6 +11,8 @@ import builtins
 import importlib
 import re
 from typing import TYPE_CHECKING, Any
+
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import streamkit
 from streamkit import protocols, testing
@@ -74,10 +76,15 @@ def name_aliases(*arguments: Any) -> tuple[str | None, ...]:
     return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
 
 
-def link_errors(*arguments: Any) -> None:
-    """Link the errors that a docstring names."""
+def prepare(*arguments: Any) -> None:
+    """Link the errors that a docstring names, and make fields of ``Args:`` and other sections.
+
+    Napoleon as an extension reads no sections of a property, and takes what its text has before a
+    colon for its type.
+    """
     lines: list[str] = arguments[-1]
-    lines[:] = [_ERROR.sub(_as_link, line) for line in lines]
+    linked = [_ERROR.sub(_as_link, line) for line in lines]
+    lines[:] = GoogleDocstring(linked, Config()).lines()
 
 
 def _as_link(found: re.Match[str]) -> str:
@@ -95,5 +102,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handlers."""
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-signature", name_aliases)
-    app.connect("autodoc-process-docstring", link_errors)
+    app.connect("autodoc-process-docstring", prepare)
     return {"parallel_read_safe": True}

@@ -20,15 +20,17 @@ def audit() -> Generator[AuditReport]:
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
     host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
-    they are launched. The report is made when the block ends, which waits until everything has
-    run; if the block raises, it holds what had run by then. Inside a scope of a host stream it does
-    not wait for that stream. Audits nest.
+    they are launched. The report is made when the block ends, which waits until everything has run;
+    if the block raises, it holds what had run by then. Inside a scope of a host stream it does not
+    wait for that stream. Audits nest. In a forked child host queues alone are recorded.
 
-    Where there is a GPU it needs CUPTI, of CUDA 13: BackendNotInstalledError says how to install
-    it. CUPTI serves one tool at a time: ScopeError if torch's profiler or another tool has it at
-    the beginning, or took it meanwhile. CaptureError if the block ends while a stream captures. In
-    a forked child host queues alone are recorded, and a block that began before the fork ends with
-    ForkedProcessError.
+    Raises:
+        BackendNotInstalledError: There is a GPU, and no CUPTI of CUDA 13. It says how to install
+            it.
+        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
+            it meanwhile.
+        CaptureError: The block ends while a stream captures.
+        ForkedProcessError: The block ends in a child that was forked inside it.
     """
     report, host = AuditReport(), HostRecorder()
     cuda = None if loader.is_forked or not driver.is_present() else CudaRecorder()

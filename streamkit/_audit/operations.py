@@ -85,7 +85,13 @@ class Operations:
         unfinished: int = 0,
         key_of: Callable[[Any], tuple[int, int]] | None = None,
     ) -> None:
-        """Take the operations, in any order; ``key_of`` finds the queue of a CUDA stream."""
+        """Take the operations of the block.
+
+        Args:
+            operations: In any order.
+            unfinished: How many host functions had not run when it ended.
+            key_of: Finds the queue of a CUDA stream.
+        """
         found = sorted(operations, key=lambda one: one.start_ns)
         self._operations = tuple(_with_distinct_queue_names(found))
         self.unfinished, self._key_of = unfinished, key_of

@@ -28,14 +28,23 @@ class AuditReport(Operations):
     """What ran in the block of ``streamkit.audit``; made when the block ends."""
 
     def off_queue(self, stream: StreamLike | AuditedQueue) -> list[Operation]:
-        """Return the work that did not run on ``stream``, a stream of any library."""
+        """Return the work that ran elsewhere than on a stream.
+
+        Args:
+            stream: Any library's, or one of ``queues``.
+        """
         is_there = self._finder(stream)
         return [one for one in self.work if one.queue is None or not is_there(one.queue)]
 
     def assert_one_queue(self, stream: StreamLike | AuditedQueue) -> None:
-        """Raise OneQueueError, listing what ran elsewhere, unless all work ran on ``stream``.
+        """Check that all work ran on one stream.
 
-        And if there was none: that nothing ran elsewhere would prove nothing.
+        Args:
+            stream: Any library's, or one of ``queues``.
+
+        Raises:
+            OneQueueError: Some ran elsewhere, which is listed; or there was none, which would prove
+                nothing.
         """
         work, strays, wanted = self.work, self.off_queue(stream), describe(_known(stream))
         if not work:
@@ -70,15 +79,27 @@ class AuditReport(Operations):
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print one row for each queue; BackendNotInstalledError without rich."""
+        """Print one row for each queue.
+
+        Raises:
+            BackendNotInstalledError: rich is missing.
+        """
         terminal.show(self)
 
     def to_chrome_trace(self, path: str | PathLike[str]) -> None:
-        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open."""
+        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+            path: The file to write.
+        """
         chrome_trace.write(self, path)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write a page to zoom into, filter and search; return its path. It needs no network."""
+        """Write a page to zoom into, filter and search; return its path. It needs no network.
+
+        Args:
+            path: The file to write.
+        """
         written = Path(path)
         written.write_text(page.html_of(self), encoding="utf-8")
         return written
@@ -106,7 +127,11 @@ class AuditReport(Operations):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> AuditReport:
-        """Return the report that ``as_data`` gave."""
+        """Return the report that ``as_data`` gave.
+
+        Args:
+            data: What it gave, also by way of JSON.
+        """
         queue_of: dict[int | None, Any] = {}
         for place, found in enumerate(data["queues"]):
             fields: dict[str, Any] = {**found, "key": tuple(found["key"])}

@@ -33,17 +33,24 @@ class Adapter(Protocol):
 
     @abstractmethod
     def extract(self, obj: Any) -> Queue:
-        """Return the queue of this library's stream ``obj``.
+        """Return the queue of one of this library's streams.
 
-        Raises UnsupportedStreamError (or any TypeError) if ``obj`` is not one; StreamKit then
-        asks the next adapter and at last the CUDA stream protocol.
+        Args:
+            obj: Any object that may be one.
+
+        Raises:
+            UnsupportedStreamError: It is none; any TypeError will do. StreamKit then asks the next
+                adapter and at last the CUDA stream protocol.
         """
 
     @abstractmethod
     def borrow(self, queue: Queue) -> Any:
-        """Return the library's genuine stream object on this queue, which keeps it alive.
+        """Return the library's genuine stream object on a queue.
 
         Called with the queue's context current; what it makes current instead is undone.
+
+        Args:
+            queue: The object has to keep it alive.
         """
 
 
@@ -80,21 +87,37 @@ def traits_of(adapter: object) -> Traits:
 class CurrentStream(Protocol):
     """Capability: the library has a current stream.
 
-    Called with the stream's device current. ``current`` may initialise the library's CUDA state
-    and raises NoDeviceError where this build of the library has none.
+    Called with the stream's device current.
     """
 
     @abstractmethod
     def current(self, device: int) -> Any:
-        """Return the library's current stream object of that device, in this thread."""
+        """Return the library's current stream object in this thread.
+
+        It may initialise the library's CUDA state.
+
+        Args:
+            device: The CUDA ordinal.
+
+        Raises:
+            NoDeviceError: This build of the library has no CUDA.
+        """
 
     @abstractmethod
     def enter(self, stream: Any) -> Any:
-        """Make the library's own ``stream`` current, without a wait; return what undoes it."""
+        """Make a stream current, without a wait; return what undoes it.
+
+        Args:
+            stream: The library's own.
+        """
 
     @abstractmethod
     def leave(self, token: Any) -> None:
-        """Restore exactly what was current before the ``enter`` that returned ``token``."""
+        """Restore exactly what was current before an ``enter``.
+
+        Args:
+            token: What that ``enter`` returned.
+        """
 
 
 @runtime_checkable
@@ -128,7 +151,11 @@ class TracksDevice(Protocol):
 
     @abstractmethod
     def restore_device(self, device: int) -> None:
-        """Make it the library's current device again; nothing if it is already."""
+        """Make a device the library's current one again; nothing if it is already.
+
+        Args:
+            device: The CUDA ordinal.
+        """
 
 
 class Finding(NamedTuple):
@@ -199,13 +226,21 @@ class BindsCurrent(Protocol):
 
     @abstractmethod
     def bind(self, stream: Any) -> Binding:
-        """Return the ways in and out for the library's own ``stream``."""
+        """Return the ways in and out for a stream.
+
+        Args:
+            stream: The library's own.
+        """
 
 
 def unbound(
     bind: Callable[[Any], Binding],
 ) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
-    """Return ``enter(stream)`` and ``leave(token)`` as ``bind`` makes them."""
+    """Return ``enter(stream)`` and ``leave(token)`` as an adapter's ``bind`` makes them.
+
+    Args:
+        bind: The function of ``BindsCurrent``.
+    """
 
     def enter(stream: Any) -> Any:
         binding = bind(stream)
@@ -232,14 +267,24 @@ class Events(Protocol):
     def event_handle(self, event: Any) -> int:
         """Return the ``cudaEvent_t``, 0 if the library has not created it yet.
 
-        Raises UnsupportedStreamError (or any TypeError) if ``event`` is not one of its events.
+        Args:
+            event: Any object that may be one of the library's events.
+
+        Raises:
+            UnsupportedStreamError: It is none; any TypeError will do.
         """
 
     @abstractmethod
     def borrow_event(self, handle: int, device: int, owner: object) -> Any:
-        """Return the library's event object on ``handle``, keeping ``owner`` alive.
+        """Return the library's event object on a handle.
 
-        Raises UnsupportedStreamError where the library cannot wrap an event.
+        Args:
+            handle: The ``cudaEvent_t``.
+            device: The CUDA ordinal.
+            owner: The object has to keep it alive.
+
+        Raises:
+            UnsupportedStreamError: The library cannot wrap an event.
         """
 
 
@@ -249,7 +294,11 @@ class LocatesEvents(Protocol):
 
     @abstractmethod
     def event_device(self, event: Any) -> int | None:
-        """Return the CUDA ordinal of the event's device, None if it has none yet."""
+        """Return the CUDA ordinal of an event's device, None if it has none yet.
+
+        Args:
+            event: The library's own.
+        """
 
 
 @runtime_checkable
@@ -258,7 +307,12 @@ class RecordsEvents(Protocol):
 
     @abstractmethod
     def record_event(self, event: Any, stream: Any) -> None:
-        """Record the event on the library's own ``stream``."""
+        """Record an event on a stream.
+
+        Args:
+            event: The library's own.
+            stream: The same.
+        """
 
 
 @runtime_checkable
@@ -292,16 +346,24 @@ class Arrays(Protocol):
 
     @abstractmethod
     def array_device(self, array: Any) -> int | None:
-        """Return the CUDA ordinal of the array's device, None for the host.
+        """Return the CUDA ordinal of an array's device, None for the host.
 
-        Raises TypeError if ``array`` is not one of the library's arrays.
+        Args:
+            array: Any object that may be one of the library's arrays.
+
+        Raises:
+            TypeError: It is none.
         """
 
     @abstractmethod
     def lend(self, array: Any, owner: object) -> Any:
-        """Return an array of the same class on the same memory that holds ``owner``.
+        """Return an array of the same class on the same memory that holds an owner.
 
         So do its views, and what other libraries make of it; ``array`` itself does not.
+
+        Args:
+            array: The library's own.
+            owner: What is kept alive.
         """
 
 
@@ -311,9 +373,14 @@ class RecordsStreams(Protocol):
 
     @abstractmethod
     def record_stream(self, array: Any, stream: Any) -> bool:
-        """Reuse the array's memory only after the work of the library's own ``stream``.
+        """Reuse an array's memory only after the work of a stream.
 
-        Return False, and do nothing, if the memory is not the allocator's.
+        Args:
+            array: The library's own.
+            stream: The same.
+
+        Returns:
+            False, and nothing is done, if the memory is not the allocator's.
         """
 
 
@@ -327,14 +394,21 @@ class CountsHolders(Protocol):
 
     @abstractmethod
     def memory_of(self, array: Any) -> Any:
-        """Return an object that holds the array's memory: one object for one memory.
+        """Return an object that holds an array's memory: one object for one memory.
 
         None if the memory is not the allocator's.
+
+        Args:
+            array: The library's own.
         """
 
     @abstractmethod
     def is_held(self, memory: Any) -> bool:
-        """Whether anything else than this object holds the memory, as an array or a view does."""
+        """Whether anything else holds the memory, as an array or a view does.
+
+        Args:
+            memory: What ``memory_of`` returned.
+        """
 
 
 @runtime_checkable
@@ -343,14 +417,20 @@ class KnowsLoans(Protocol):
 
     @abstractmethod
     def lent_by(self, array: Any) -> Any:
-        """Return the owner that this array, or the one it is a view of, was lent with, or None."""
+        """Return the owner that an array, or the one it is a view of, was lent with, or None.
+
+        Args:
+            array: The library's own.
+        """
 
 
 class ArrayLayout(NamedTuple):
     """Where an array's memory is, and how it lies there."""
 
     address: int
+    """Of the first element."""
     shape: tuple[int, ...]
+    """The number of elements along each axis."""
     strides: tuple[int, ...]
     """In bytes."""
     dtype: Hashable
@@ -365,21 +445,33 @@ class CopiesArrays(Protocol):
 
     @abstractmethod
     def array_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of one of the library's arrays.
+        """Return the layout of an array.
 
-        ValueError if it needs a gradient, which a graph would not record. TypeError if it is not
-        one piece of memory.
+        Args:
+            array: The library's own.
+
+        Raises:
+            ValueError: It needs a gradient, which a graph would not record.
+            TypeError: It is not one piece of memory.
         """
 
     @abstractmethod
     def array_like(self, array: Any, device: int) -> Any:
-        """Return a new array of the same shape and type on that CUDA device, not filled."""
+        """Return a new array of the same shape and type on a device, not filled.
+
+        Args:
+            array: The library's own.
+            device: The CUDA ordinal.
+        """
 
     @abstractmethod
     def copy_array(self, to: Any, source: Any, stream: Any) -> None:
-        """Copy ``source`` into ``to`` on the library's own ``stream``, its current one if any.
+        """Copy an array into another one. One of them can be on the host.
 
-        One of them can be on the host.
+        Args:
+            to: The library's own.
+            source: The same.
+            stream: The library's own, its current one if any.
         """
 
 
@@ -412,7 +504,11 @@ class CapturedGraph(Protocol):
 
     @abstractmethod
     def launch(self, stream: Any) -> None:
-        """Queue a run on a stream of the library's."""
+        """Queue a run.
+
+        Args:
+            stream: The library's own.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -425,9 +521,11 @@ class BeginsCapture(Protocol):
 
     @abstractmethod
     def begins_capture(self, stream: Any, mode: str) -> CapturePart:
-        """Return the part that begins on the library's own stream; ``end`` is a CapturedGraph.
+        """Return the part that begins the capture; its ``end`` gives a CapturedGraph.
 
-        ``mode`` is "global", "thread_local" or "relaxed".
+        Args:
+            stream: The library's own.
+            mode: "global", "thread_local" or "relaxed".
         """
 
 
@@ -437,7 +535,12 @@ class JoinsCapture(Protocol):
 
     @abstractmethod
     def joins_capture(self, stream: Any, mode: str) -> CapturePart:
-        """Return the part that joins the capture on the library's own stream."""
+        """Return the part that joins a capture.
+
+        Args:
+            stream: The library's own.
+            mode: As in ``begins_capture``.
+        """
 
 
 @runtime_checkable
@@ -484,4 +587,8 @@ class ExplainsCapture(Protocol):
 
     @abstractmethod
     def explain_capture(self, error: Exception) -> str | None:
-        """Return what to do about an error of this library inside a capture, None if unknown."""
+        """Return what to do about an error inside a capture, None if unknown.
+
+        Args:
+            error: The library's own.
+        """

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 def doctor(*, load: bool = False) -> DoctorReport:
     """Look for what is wrong with CUDA and the libraries here; each finding says what to do.
 
-    Installed libraries are not imported, unless ``load`` asks for it. Loaded ones are asked for
-    their current stream in this thread on the current device and on the others in use, which
-    initialises them there, as ``current_streams`` does. Raises nothing for what it finds: a broken
-    library is a finding too. Safe from any thread.
+    Loaded libraries are asked for their current stream in this thread on the current device and on
+    the others in use, which initialises them there, as ``current_streams`` does. Raises nothing for
+    what it finds: a broken library is a finding too. Safe from any thread.
+
+    Args:
+        load: Import the installed libraries too, and look at them.
     """
     return examine(load=load)
 

@@ -50,21 +50,27 @@ def capture(
 ) -> AbstractContextManager[CudaGraph]:
     """Capture what the block does into one graph, from every loaded library, without running it.
 
-    ``with streamkit.capture() as g:`` makes ``g.stream``, private and nonblocking, current in the
-    libraries; otherwise the block captures on ``stream``, of any library. Allocations are the
-    graph's: an array made inside holds the result of the last launch. Arrays from before are yours
-    to keep, or ``g.keep(x)``; change them in place between launches. ``mode`` is CUDA's: which
-    threads' unsafe calls, such as allocations of CUDA's own, break the capture.
+    The stream is current in the libraries inside the block. Allocations are the graph's: an array
+    made inside holds the result of the last launch. Arrays from before are yours to keep, or
+    ``g.keep(x)``; change them in place between launches. However the block ends, no stream captures
+    and the libraries' current streams are as before. Its own errors pass.
 
     Run the block once before: what a library makes at its first use is illegal inside. With torch,
     the first capture of a process or thread waits until the GPU is idle, and Python with it: where
-    that matters, capture once before there is long work.
+    that matters, capture once before there is long work. One thread at a time can capture with
+    libraries that have one capture for the process.
 
-    Raises CaptureError if the block did nothing, left a fork unjoined or a library on a stream
-    outside the capture, or did what is illegal inside; its own errors pass. However it ends, no
-    stream captures and the libraries' current streams are as before. One thread at a time can
-    capture with libraries that have one capture for the process. UnsupportedStreamError on the
-    host, and what ``wrap`` raises.
+    Args:
+        stream: Any library's; errors as those of ``wrap``. None makes ``g.stream``, private and
+            nonblocking.
+        mode: CUDA's, "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
+            allocations of CUDA's own, break the capture.
+
+    Raises:
+        CaptureError: The block did nothing, left a fork unjoined or a library on a stream outside
+            the capture, or did what is illegal inside.
+        UnsupportedStreamError: The stream is of the host.
+        ValueError: ``mode`` is none of CUDA's.
     """
     if mode not in graphs.MODES:
         known = ", ".join(graphs.MODES)

@@ -54,7 +54,6 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     @contextlib.contextmanager
     def section(self, name: str) -> Generator[None]:
-        """Hold the block's work: CaptureError at its end if it added no node."""
         if not self._is_capturing:
             raise errors.CaptureError(
                 f"{describe(self)} is not being captured: sections are for inside the capture's "
@@ -67,7 +66,6 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise checks.no_work(f"{what}: it", self._stream)
 
     def keep(self, *objects: object) -> None:
-        """Keep objects alive as long as the graph."""
         if not self._is_capturing:
             self._ready()
         self._kept.extend(objects)
@@ -76,29 +74,24 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     @property
     def stream(self) -> CudaStream[Any]:
-        """The stream on which it is captured."""
         return self._stream
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its capture failed."""
         return self._owned is None and not self._is_capturing
 
     @property
     def nodes(self) -> int:
-        """How many nodes it has; inside the block, so far."""
         if self._is_capturing:
             return graphs.count(checks.whole(self._stream).graph)
         with self._lock:  # or another thread's close would take it away
             return graphs.count(self._ready().executable.graph)
 
     def to_dot(self) -> str:
-        """Return the graph in the language of Graphviz."""
         with self._lock:  # or another thread's close would take it away
             return graphs.dot(self._ready().executable.graph)
 
     def to_svg(self) -> str:
-        """Return a picture of the graph, each library's kernels in its colour."""
         with self._lock:  # or another thread's close would take it away
             nodes, edges = graphs.structure(self._ready().executable.graph)
         return picture.svg(nodes, edges)
@@ -131,7 +124,6 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        """Queue a run of all the work on any library's stream; never blocks. See ``Graph``."""
         self._ready()
         target = self._target(stream)
         if target is None:
@@ -173,7 +165,6 @@ class CudaGraph(Graph, metaclass=Concrete):
             disposal.sweep()
 
     def upload(self, stream: StreamLike | None = None) -> None:
-        """Bring the graph to the device, so that its first launch need not. See ``Graph``."""
         self._ready()
         target = self._target(stream) or self._stream
         with self._lock:
@@ -207,10 +198,6 @@ class CudaGraph(Graph, metaclass=Concrete):
         )
 
     def close(self) -> None:
-        """Give up the graph and what it holds; what runs ends first. See ``Graph``.
-
-        Inside its own block: CaptureError.
-        """
         if self._is_capturing:
             raise self._still_capturing()
         with self._lock:

@@ -89,28 +89,37 @@ def graphed(
     """Return a function that launches ``fn`` as a CUDA graph from its third equal call on.
 
     A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
-    The second one captures it and launches the graph; later ones launch it, without Python: on
-    ``stream``, else on the stream of the scope around the call, else in order with all libraries.
-    Calls share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords,
-    have the same address, shape, strides, type and device, and if all else is equal and of the same
-    type. What else ``fn`` reads, such as attributes and global variables, is as it was at the
-    capture.
+    The second one captures it and launches the graph; later ones launch it, without Python. Calls
+    share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
+    same address, shape, strides, type and device, and if all else is equal and of the same type.
+    What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as somebody holds them. At most ``max_graphs`` graphs are held; the least
-    recently used one goes.
+    memory as long as somebody holds them. While another thread captures, a call that would capture
+    runs ``fn``. So it does inside another capture, which then has its work, and on a host stream.
 
-    With ``copy_inputs`` the arrays' addresses do not count: each graph has arrays of its own. A
-    call copies its arrays into them and, as ``fn`` may write into them, copies them back. Arrays of
-    the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the call waits for it.
-    ValueError if two of them overlap.
+    The function raises, beside the errors of ``fn``: TypeError for an array of the host without
+    ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
+    requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
 
-    Raises TypeError for an array of the host without ``copy_inputs``, because a graph would have
-    its values of the capture; ValueError for one that requires a gradient; CaptureError, with the
-    line, if ``fn`` does what cannot be captured. With ``fallback`` it warns instead, once, and
-    calls ``fn`` for these arguments. Errors of ``fn`` pass. While another thread captures, a call
-    that would capture runs ``fn``. So it does inside another capture, which then has its work, and
-    on a host stream.
+    Args:
+        fn: What to call and capture; None where the decorator has options.
+        max_graphs: How many graphs are held; the least recently used one goes.
+        copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
+            copies its arrays into them and, as ``fn`` may write into them, copies them back;
+            ValueError if two of them overlap. Arrays of the host are copied to the GPU; ``fn`` then
+            gets arrays of the GPU, and the call waits for it.
+        stream: Where all its graphs are launched. None: on the stream of the scope around the call,
+            else in order with all libraries.
+        fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
+
+    Returns:
+        A ``GraphedFunction``; without ``fn``, a decorator that makes one.
+
+    Raises:
+        TypeError: ``fn`` is no function, or a generator or coroutine, whose work comes after the
+            call.
+        ValueError: ``max_graphs`` is less than 1.
     """
     if not isinstance(max_graphs, int) or max_graphs < 1:
         raise ValueError(f"max_graphs is {messages.describe(max_graphs)}: use 1 or more.")

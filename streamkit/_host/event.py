@@ -26,7 +26,12 @@ def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
 
 @other_names.answer(other_names.OF_EVENTS)
 class HostEvent(Event, metaclass=Concrete):
-    """A point of a host queue. Safe to use from any thread."""
+    """A point of a host queue. Safe to use from any thread.
+
+    What it promises is documented on ``Event``. ``done``, ``sync`` and ``await`` raise the first
+    error of the functions before the point, each time; the stream's own ``sync`` still raises it
+    too. An error that a wait raised before the record is not raised again.
+    """
 
     __slots__ = "__weakref__", "_closed", "_mark", "_source", "_timing"
 
@@ -48,12 +53,10 @@ class HostEvent(Event, metaclass=Concrete):
 
     @property
     def handle(self) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
         raise no_cuda(self, "a handle")
 
     @property
     def device(self) -> str:
-        """``"cpu"``."""
         return "cpu"
 
     @property
@@ -63,7 +66,6 @@ class HostEvent(Event, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether the last recorded point was reached. Raises what ``sync`` raises."""
         mark = self._live()
         if mark is None:
             return True
@@ -72,11 +74,6 @@ class HostEvent(Event, metaclass=Concrete):
         return done
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until the last recorded point was reached, at most ``timeout`` seconds.
-
-        Raises the first error of the functions before it, each time; the stream's own ``sync``
-        still raises it too. An error that a wait raised before the record is not raised again.
-        """
         mark = self._live()
         if timeout is not None:
             arguments.check_timeout(timeout, self)
@@ -87,14 +84,12 @@ class HostEvent(Event, metaclass=Concrete):
             mark.raise_error()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until the last recorded point was reached; errors as ``sync``'s."""
         mark = self._live()
         if mark is not None:
             yield from mark.__await__()
             mark.raise_error()
 
     def __sub__(self, start: object) -> float:
-        """Milliseconds from ``start`` to this event; ValueError without timing or if pending."""
         if not isinstance(start, HostEvent):
             return NotImplemented
         for event in (start, self):
@@ -109,12 +104,10 @@ class HostEvent(Event, metaclass=Concrete):
         return mark
 
     def to(self, library: str) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA event behind it."""
         registry.check_name(library)
         raise no_cuda(self, "an event of another library")
 
     def close(self) -> None:
-        """Give the event up; queues that wait for it still do."""
         self._closed = True
 
     def __reduce__(self) -> NoReturn:

@@ -47,7 +47,9 @@ _lock = new_lock()
 class HostStream(Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
-    What it promises is documented on ``Stream``. Safe to use from any thread.
+    What it promises is documented on ``Stream``. Safe to use from any thread. ``done``, ``sync``
+    and ``await`` raise the first error of a submitted function, as every wait does that began
+    before this one ended; later waits do not.
     """
 
     __slots__ = (
@@ -77,7 +79,6 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def handle(self) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
         raise no_cuda(self, "a handle")
 
     def __int__(self) -> NoReturn:
@@ -85,7 +86,6 @@ class HostStream(Stream, metaclass=Concrete):
         raise no_cuda(self, "a handle")
 
     def to(self, library: str) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
         registry.check_name(library)
         raise no_cuda(self, "a stream of another library")
 
@@ -110,7 +110,6 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def device(self) -> str:
-        """``"cpu"``."""
         return "cpu"
 
     @property
@@ -119,7 +118,6 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def id(self) -> int:
-        """A number that no other host stream of this process has."""
         return self._id
 
     @property
@@ -134,7 +132,6 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` has made this object unusable."""
         return self._closed
 
     @property
@@ -175,11 +172,12 @@ class HostStream(Stream, metaclass=Concrete):
             self._work.put(item)
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Queue ``fn(*args, **kwargs)``; its error is raised by all that waits for it.
+        """Queue the call of a function; its error is raised by all that waits for it.
 
         If nothing does, by the next ``sync``. An error that nothing can raise any more is reported
         through ``sys.unraisablehook``, at the latest when the program ends. That end waits for the
-        work, until a Ctrl-C. It returns no value: results travel in arrays.
+        work, until a Ctrl-C. The arguments are those of ``CudaStream.submit``; it returns no value
+        here too.
         """
         self._check_open()
         if not callable(fn):
@@ -189,7 +187,10 @@ class HostStream(Stream, metaclass=Concrete):
         self._put(_Call(what, self, step, functools.partial(fn, *args, **kwargs)))
 
     def keep(self, *objects: object) -> None:
-        """Keep the objects alive until all work submitted so far has run; never blocks."""
+        """Keep objects alive until all work submitted so far has run; never blocks.
+
+        The arguments are those of ``CudaStream.keep``.
+        """
         self._check_open()
         mark = Mark(self._work)
         self._put(mark)
@@ -220,7 +221,6 @@ class HostStream(Stream, metaclass=Concrete):
     def record(
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> HostEvent:
-        """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         self._check_open()
         self._refuse_external(external=external)
         if event is None:
@@ -247,12 +247,13 @@ class HostStream(Stream, metaclass=Concrete):
         *,
         external: bool = False,
     ) -> None:
-        """Let later work run after another host stream or event, work or a future. See ``Stream``.
+        """Let later work run after another host stream or event, after work, or after a future.
 
-        The error of work, or of a future of ``concurrent.futures`` or asyncio, is an error of this
-        queue, as that of a submitted function. Inside ``with s:`` it blocks: the body is the
-        queue's running item. There, ScopeError for a future that needs the event loop of this
-        thread.
+        As ``Stream.wait``; ``other`` can also be a future of ``concurrent.futures`` or asyncio. The
+        error of work, or of a future, is an error of this queue, as that of a submitted function.
+
+        Raises:
+            ScopeError: Inside ``with s:``, for a future that needs the event loop of this thread.
         """
         self._check_open()
         self._refuse_external(external=external)
@@ -289,7 +290,6 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether all work submitted so far has run. Raises the first error of a function."""
         self._check_open()
         done = open_scopes.holds(self) or self._work.polled()
         if done:
@@ -298,11 +298,6 @@ class HostStream(Stream, metaclass=Concrete):
         return done
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until all work submitted so far has run, at most ``timeout`` seconds.
-
-        Raises the first error of a submitted function, as every wait does that began before this
-        one ended; later waits do not.
-        """
         self._check_open()
         if timeout is not None:
             arguments.check_timeout(timeout, self)
@@ -314,7 +309,6 @@ class HostStream(Stream, metaclass=Concrete):
         self._work.raise_error(mark)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until all work submitted so far has run; errors as ``sync``'s."""
         self._check_open()
         mark = self._mark()
         if mark is not None:
@@ -331,10 +325,10 @@ class HostStream(Stream, metaclass=Concrete):
         return mark
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have ``fn`` called when all work submitted so far has run; return its future.
+        """Have a function called when all work submitted so far has run; return its future.
 
-        As ``CudaStream.then``. The error of a function that was submitted before is the future's
-        too, and ``sync`` still raises it.
+        The arguments are those of ``CudaStream.then``. The error of a function that was submitted
+        before is the future's too, and ``sync`` still raises it.
         """
         self._check_open()
         if not callable(fn):
@@ -349,7 +343,6 @@ class HostStream(Stream, metaclass=Concrete):
         return future
 
     def close(self) -> None:
-        """Give up the stream; returns at once, and what was submitted still runs."""
         if self._owned and not self._closed:
             self._closed = True
             self._work.give_up()

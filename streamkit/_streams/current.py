@@ -31,9 +31,15 @@ def current_stream(
 ) -> CudaStream[Any] | HostStream:
     """Return the stream on which a library's next work in this thread would run.
 
-    Without ``library``: the stream of this thread's innermost scope, else the one queue on which
-    all loaded libraries are, else the default stream if none is loaded. ScopeError if they
-    differ; UnsupportedStreamError for a library without a current stream.
+    Args:
+        library: Its name. None: the stream of this thread's innermost scope, else the one queue on
+            which all loaded libraries are, else the default stream if none is loaded.
+        device: As in ``new_stream``.
+
+    Raises:
+        ScopeError: No library is named, and the loaded ones differ.
+        UnsupportedStreamError: The library has no current stream, or no adapter has this name.
+        BackendNotInstalledError: The library cannot be imported.
     """
     if library is not None:
         try:
@@ -64,7 +70,11 @@ def current_stream(
 
 
 def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
-    """Return each loaded library's current stream; libraries without CUDA here are left out."""
+    """Return each loaded library's current stream; libraries without CUDA here are left out.
+
+    Args:
+        device: As in ``new_stream``; the host has none.
+    """
     if devices.on_host(device):
         return {}
     ordinal = devices.ordinal_or_current(device)
@@ -83,9 +93,13 @@ def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
-    """Raise OneQueueError, listing each one's stream, unless the libraries share one queue.
+    """Check that the libraries share one queue.
 
-    Checks every loaded library with a current stream, or those named.
+    Args:
+        libraries: Which; None for every loaded one that has a current stream.
+
+    Raises:
+        OneQueueError: They do not. The message has the current stream of each.
     """
     chosen = _chosen(libraries)
     streams = current_streams()
@@ -124,16 +138,20 @@ def named(libraries: Iterable[str]) -> frozenset[str]:
 class use:  # noqa: N801 - used as a function
     """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
 
-    ``stream`` is any library's. The libraries are those already imported that have a current stream
-    (torch, CuPy, Warp and plugins), or the named ``libraries`` among them; numba-cuda and
-    cuda.core have none: pass them ``s.to(...)``. The current device moves to the stream's. All of
-    it is restored exactly, in reverse order, however the block ends. No wait is added, unless
-    ``ordered``: then the stream first waits for each moved library's previous stream, and those
-    wait for it at the end, on the device.
+    The current device moves to the stream's. The libraries and the device are restored exactly, in
+    reverse order, however the block ends. Do not hold the scope across an ``await`` or a ``yield``.
+    On a host stream, entering waits for the queue's turn and the body runs as its next item.
 
-    Raises what ``wrap`` raises, and ScopeError if it is left out of order or in another thread.
-    Do not hold it across an ``await`` or a ``yield``. On a host stream, entering waits for the
-    queue's turn and the body runs as its next item.
+    Args:
+        stream: Any library's; errors as those of ``wrap``.
+        libraries: Which of those already imported; None for all that have a current stream (torch,
+            CuPy, Warp and plugins). numba-cuda and cuda.core have none: pass them ``s.to(...)``.
+        ordered: Let the stream first wait for each moved library's previous stream, and those wait
+            for it at the end, on the device. Without it no wait is added.
+
+    Raises:
+        ScopeError: It is left out of order or in another thread.
+        UnsupportedStreamError: A library cannot take the stream, or has no current stream.
     """
 
     def __init__(

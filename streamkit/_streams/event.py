@@ -72,7 +72,6 @@ class CudaEvent(Event, metaclass=Concrete):
 
     @property
     def handle(self) -> int:
-        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded."""
         if self._owned is not None:
             return self._owned.handle
         if self._library is None:
@@ -98,23 +97,23 @@ class CudaEvent(Event, metaclass=Concrete):
     def done(self) -> bool:
         """Whether the last recorded point was reached; True if it was never recorded.
 
-        CaptureError inside ``streamkit.capture``, and while the stream captures on which StreamKit
-        last recorded it: asking could break that capture. Of other libraries' records nothing is
-        known.
+        Raises:
+            CaptureError: Inside ``streamkit.capture``, and while the stream captures on which
+                StreamKit last recorded it: asking could break that capture. Of other libraries'
+                records nothing is known.
+            DriverError: Work before the point failed.
         """
         handle = self.handle
         self._refuse_in_capture()
         return not handle or events.is_done(handle)
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until the last recorded point was reached. See ``Event``."""
         if timeout is not None:
             arguments.check_timeout(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
             waits.block(self._is_reached, self._mark, self, timeout, spin=spin)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until the last recorded point was reached. See ``Event``."""
         return waits.awaited(self._is_reached, self._mark)
 
     def _is_reached(self) -> bool:
@@ -140,10 +139,6 @@ class CudaEvent(Event, metaclass=Concrete):
             )
 
     def __sub__(self, start: object) -> float:
-        """Milliseconds of queue time from ``start`` to this event.
-
-        ValueError if one of the two does not measure time or was not reached yet.
-        """
         if not isinstance(start, CudaEvent):
             return NotImplemented
         for event in (start, self):
@@ -162,10 +157,6 @@ class CudaEvent(Event, metaclass=Concrete):
             ) from error
 
     def to(self, library: str) -> Any:
-        """Return that library's event object on this event, which it keeps alive.
-
-        UnsupportedStreamError where the library cannot wrap an event (torch, cuda.core).
-        """
         handle = self.handle
         adapter = registry.adapter(library)
         if self._library is not None and adapter is self._library.adapter:
@@ -178,7 +169,6 @@ class CudaEvent(Event, metaclass=Concrete):
         return adapter.borrow_event(handle, self._device, self._held())
 
     def close(self) -> None:
-        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
         self._owned = None
         self._last = None, None, self._last[2]
 
@@ -280,8 +270,15 @@ def not_an_event(obj: object) -> errors.UnsupportedStreamError:
 def wrap_event(obj: EventLike) -> CudaEvent | HostEvent:
     """Return any library's event behind the ``Event`` interface; it is borrowed, never destroyed.
 
-    Its handle is read at each use, because torch creates an event at its first record. Raises
-    UnsupportedStreamError (a TypeError) for anything else. Safe from any thread.
+    Safe from any thread.
+
+    Args:
+        obj: The event. Its handle is read at each use, because torch creates an event at its first
+            record.
+
+    Raises:
+        UnsupportedStreamError: ``obj`` is no event. It is a TypeError too.
+        StreamClosedError: It is an event of StreamKit's that was closed.
     """
     if isinstance(obj, (CudaEvent, HostEvent)):
         if obj.closed:
@@ -294,9 +291,15 @@ def wrap_event(obj: EventLike) -> CudaEvent | HostEvent:
 
 
 def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | HostEvent:
-    """Return a fresh event, never recorded; ``timing`` lets ``end - start`` measure.
+    """Return a fresh event, never recorded.
 
-    ``device`` as in ``new_stream``: the event can be recorded on that device's streams.
+    Args:
+        device: As in ``new_stream``: the event can be recorded on that device's streams.
+        timing: Let it measure time, for ``end - start``.
+
+    Raises:
+        ValueError: ``device`` is no device.
+        NoDeviceError: A CUDA device is named and absent.
 
     >>> s, start = sk.new_stream("cpu"), sk.new_event(device="cpu", timing=True)
     >>> _ = s.record(start)

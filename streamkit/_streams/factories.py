@@ -16,12 +16,19 @@ _MAX_HANDLE = 2**64
 
 
 def from_handle(handle: int, *, device: object = None, owner: object = None) -> CudaStream[None]:
-    """Return a stream on a raw ``cudaStream_t`` given as an int; ``owner`` is kept alive.
+    """Return a stream on a raw ``cudaStream_t``. Safe from any thread.
 
-    The handle must be valid: CUDA cannot tell. 0 and 1 are the legacy default stream, 2 the
-    per-thread one, of ``device`` or else the current device. Raises UnsupportedStreamError (a
-    TypeError) if it is no int, ValueError out of range, DeviceMismatchError if the driver
-    disagrees with ``device``, NoDeviceError without CUDA. Safe from any thread.
+    Args:
+        handle: It must be valid: CUDA cannot tell. 0 and 1 are the legacy default stream, 2 the
+            per-thread one.
+        device: Where a default stream is; None for the current device. For others the driver knows.
+        owner: What the handle dies with; kept alive.
+
+    Raises:
+        UnsupportedStreamError: ``handle`` is no int. It is a TypeError too.
+        ValueError: ``handle`` is out of range.
+        DeviceMismatchError: The driver disagrees with ``device``.
+        NoDeviceError: There is no CUDA here.
     """
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise UnsupportedStreamError(
@@ -51,14 +58,22 @@ def new_stream(
 ) -> CudaStream[None] | HostStream:
     """Return a new stream, owned by StreamKit; on the host where there is no GPU.
 
-    ``device``: None for the current CUDA device (or the host, if there is no driver library or
-    it reports no device), an ordinal, "cuda:N", or "cpu". ``nonblocking``: without the implicit
-    order with the legacy default stream, on which Warp's memory and libraries that launch on
-    stream 0 rely. ``priority``: "high", "low", or an int in the device's range; host streams take
-    any int, and all have one priority.
+    Safe from any thread.
 
-    Raises ValueError for a bad device or a priority out of range (it gives the range),
-    NoDeviceError if a CUDA device is named and absent, DriverError. Safe from any thread.
+    Args:
+        device: An ordinal, "cuda:N" or "cpu". None: the current CUDA device; the host, if there is
+            no driver library or it reports no device.
+        nonblocking: Make it without the implicit order with the legacy default stream, on which
+            Warp's memory and libraries that launch on stream 0 rely.
+        priority: "high", "low", or an int in the device's range. Host streams take any int, and all
+            have one priority.
+        name: What ``repr``, errors and audits call it.
+
+    Raises:
+        ValueError: ``device`` is no device, or ``priority`` is out of the range that the message
+            gives.
+        NoDeviceError: A CUDA device is named and absent.
+        DriverError: The driver is there and fails.
 
     >>> sk.new_stream("cpu", name="mine")
     <streamkit.HostStream 'mine' cpu id=...>
@@ -98,14 +113,22 @@ def _priority(priority: int | str | None, least: int, greatest: int) -> int:
 
 
 def default_stream(device: object = None) -> CudaStream[None] | HostStream:
-    """Return the legacy default stream of a device (``device`` as in ``new_stream``)."""
+    """Return the legacy default stream of a device.
+
+    Args:
+        device: As in ``new_stream``.
+    """
     if devices.on_host(device):
         return host_stream.default_stream
     return CudaStream(identity.identify(Queue(LEGACY, devices.ordinal_of(device))), None)
 
 
 def per_thread_stream(device: object = None) -> CudaStream[None] | HostStream:
-    """Return this thread's own default stream; other threads get ScopeError from its use."""
+    """Return this thread's own default stream; other threads get ScopeError from its use.
+
+    Args:
+        device: As in ``new_stream``.
+    """
     if devices.on_host(device):
         return host_stream.per_thread.stream
     return CudaStream(identity.identify(Queue(PER_THREAD, devices.ordinal_of(device))), None)

@@ -38,17 +38,23 @@ class follow:  # noqa: N801 - used as a function
     """Make the other libraries follow one library's current stream, found anew at each entry.
 
     A decorator of functions, and a context manager: the block is in the scope
-    ``use(current_stream(library), libraries=...)``, of the followed library and the named others;
-    of all that are loaded if none is named. Where all of them are on that queue, entering moves
-    nothing. One object can be entered again, and from several threads at once. Warp has one current
-    stream for the process; name the ``libraries`` to leave it out.
+    ``use(current_stream(library), libraries=...)``, and what that raises passes. Where all of them
+    are on that queue, entering moves nothing. One object can be entered again, and from several
+    threads at once.
 
     Where the library has no CUDA, or the machine has none, nothing is moved. ``with`` gives the
     stream then too: that of the scope around it, or the host's default stream.
 
-    Raises UnsupportedStreamError, when it is made, for a library without a current stream; at the
-    entry ScopeError if the library is not imported, and what ``use`` raises. TypeError for a
-    generator or async function, which would hold the scope across its ``yield`` or ``await``.
+    Args:
+        library: The name of the one that is followed.
+        libraries: Which others follow; None for all that are loaded. Warp has one current stream
+            for the process: name the others to leave it out.
+
+    Raises:
+        UnsupportedStreamError: The library has no current stream; raised when it is made.
+        ScopeError: The library is not imported; raised at the entry.
+        TypeError: It decorates a generator or async function, which would hold the scope across its
+            ``yield`` or ``await``.
     """
 
     __slots__ = "_libraries", "_library"

@@ -43,17 +43,25 @@ _types: dict[type, _ArrayLibrary] = {}
 def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
     """Pass an array on to another stream: in order, and with its memory kept.
 
-    ``stream`` waits, on the device, for ``after``: the current stream of the array's library unless
-    another is named; for an array of the host, the stream of the scope around the call. Use what is
-    returned, and drop the array: it is the array itself, or another of its class on the same
-    memory. The memory is not reused while the returned array, or a view of it, lives. After that it
-    is not reused before all work has run that ``stream`` had by then. If the two streams are one
-    queue, nothing is done.
+    The memory is not reused while the returned array, or a view of it, lives. After that it is not
+    reused before all work has run that ``stream`` had by then. If the two streams are one queue,
+    nothing is done. Never blocks, except inside ``with s:`` of a host stream. Safe from any thread.
 
-    Raises TypeError for what is no array and, without ``after``, for one whose library has no
-    current stream, or which is of the host, outside of all host scopes; DeviceMismatchError unless
-    the array is of the stream's device; CaptureError while either stream captures; and what
-    ``wrap`` raises. Never blocks, except inside ``with s:`` of a host stream. Safe from any thread.
+    Args:
+        array: Of any library, of the stream's device.
+        stream: Any library's, where it is used next; errors as those of ``wrap``.
+        after: The stream that ``stream`` waits for, on the device. None: the current one of the
+            array's library; for an array of the host, the stream of the scope around the call.
+
+    Returns:
+        The array itself, or another of its class on the same memory. Use this one, and drop the
+        other.
+
+    Raises:
+        TypeError: ``array`` is no array; or ``after`` is None, and the array's library has no
+            current stream, or it is of the host outside of all host scopes.
+        DeviceMismatchError: The array is of another device than the stream.
+        CaptureError: One of the two streams captures.
     """
     target: Any = wrap(stream)
     library, device = _place_of(array)

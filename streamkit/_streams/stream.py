@@ -99,7 +99,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def handle(self) -> int:
-        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy."""
         queue = self._exposed()
         return queue.handle if self._spelled is None else self._spelled
 
@@ -128,18 +127,15 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def device(self) -> str:
-        """``"cuda:N"``, as torch and Warp accept it."""
         return f"cuda:{self.device_id}"
 
     @property
     def device_id(self) -> int:
-        """The CUDA ordinal."""
         queue = self._identified()
         return self._closed[1] if queue is None else queue.device
 
     @property
     def id(self) -> int | tuple[int, int, int]:
-        """The driver's id (cuStreamGetId): one for each queue, never reused. See ``Stream``."""
         queue = self._identified()
         return self._closed[0] if queue is None else identity.public_id(queue)
 
@@ -156,7 +152,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` has made this object unusable."""
         return self._queue is None and not hasattr(self, "_found")
 
     @property
@@ -168,7 +163,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def is_nonblocking(self) -> bool:
         """Whether work on it ignores the implicit order with the legacy default stream.
 
-        CaptureError if the stream was first seen while it captured, and still does.
+        Raises:
+            CaptureError: The stream was first seen while it captured, and still does.
         """
         queue = self._live()
         if queue.nonblocking is None and not identity.resolve_id(queue):
@@ -235,7 +231,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     @property
     def done(self) -> bool:
-        """Whether all work submitted so far has run; CaptureError where a capture forbids it."""
         return self._is_done("asking whether work is done")
 
     def _is_done(self, operation: str) -> bool:
@@ -248,7 +243,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return done
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
-        """Block until all work submitted so far has run; CaptureError if a capture forbids it."""
         if timeout is not None:
             arguments.check_timeout(timeout, self)
         done, mark = self._done_and_mark("a sync")
@@ -257,7 +251,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         keepalive.drain()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until all work submitted so far has run. See ``Stream``."""
         return waits.awaited(*self._done_and_mark("an await"))
 
     def _done_and_mark(self, operation: str) -> tuple[Callable[[], bool], Callable[[], Point]]:
@@ -267,15 +260,24 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return functools.partial(self._is_done, operation), mark
 
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have ``fn`` called when all work submitted so far has run; return its future.
+        """Have a function called when all work submitted so far has run; return its future.
 
         The functions of one stream are called in their order, in one of a few threads of
-        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work.
-        The future has what ``fn`` returns or raises, or the DriverError of work that failed, and
-        ``fn`` is not called then, nor once the future is cancelled. An error that nobody asks the
-        future for is reported through ``sys.unraisablehook``. The end of the program waits for
-        functions whose work has run; it cancels the others, and reports that. CaptureError in a
-        capture.
+        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work. An
+        error that nobody asks the future for is reported through ``sys.unraisablehook``. The end of
+        the program waits for functions whose work has run; it cancels the others, and reports that.
+
+        Args:
+            fn: Not called if work failed, nor once the future is cancelled.
+            *args: What it is called with.
+            **kwargs: The same, by name.
+
+        Returns:
+            A future of what ``fn`` returns or raises, or of the DriverError of work that failed.
+
+        Raises:
+            CaptureError: The stream captures.
+            TypeError: ``fn`` cannot be called.
         """
         if not callable(fn):
             raise arguments.not_callable(fn, self, "then")
@@ -287,7 +289,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def record(
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
-        """Mark this point of the queue and return the event; never blocks. See ``Stream``."""
         queue = self._queue
         if type(event) is CudaEvent and queue is not None and not timing and not external:
             # the steady state: an event of ours again, on the stream that recorded it last
@@ -320,11 +321,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return target
 
     def wait(self, other: StreamLike | EventLike | WorkLike, *, external: bool = False) -> None:
-        """Let later work run after any library's stream, event or work; never blocks.
-
-        See ``Stream``. Work is kept alive until this stream has passed it. UnsupportedStreamError
-        if its library cannot let a stream wait for it, as for a future that is not done.
-        """
         queue = self._queue
         if queue is None or queue.thread is not None:
             queue = self._live()
@@ -368,7 +364,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             active_captures.keep_in_graphs(work)
 
     def to(self, library: str) -> Any:
-        """Return that library's own stream object on this queue. See ``Stream``."""
         try:
             return self._views[library]
         except (KeyError, TypeError):  # not made yet, or no name at all
@@ -381,9 +376,14 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             return view
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call ``fn`` now, with this stream current: what it launches is queued here.
+        """Call a function now, with this stream current: what it launches is queued here.
 
-        It returns no value: results travel in arrays. On a host stream the call itself is queued.
+        On a host stream the call itself is queued. It returns no value: results travel in arrays.
+
+        Args:
+            fn: What to call. Its error passes.
+            *args: What it is called with.
+            **kwargs: The same, by name.
         """
         if not callable(fn):
             raise arguments.not_callable(fn, self, "submit")
@@ -391,11 +391,16 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             fn(*args, **kwargs)
 
     def keep(self, *objects: object) -> None:
-        """Keep the objects alive until all work submitted so far has run; never blocks.
+        """Keep objects alive until all work submitted so far has run; never blocks.
 
         A later call of StreamKit, or a garbage collection, lets them go; of what thousands of calls
-        kept, one call lets go of a part. CaptureError in a capture, whose graph needs them as long
-        as it lives.
+        kept, one call lets go of a part.
+
+        Args:
+            *objects: Arrays that the work uses, or anything else.
+
+        Raises:
+            CaptureError: The stream captures, and the graph needs them as long as it lives.
         """
         queue = self._queue
         if queue is None:
@@ -403,7 +408,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         keepalive.keep(queue, self, objects)  # which checks the thread
 
     def close(self) -> None:
-        """Give up an owned stream; returns at once, also while it is busy. See ``Stream``.
+        """Give up an owned stream; returns at once, also while it is busy.
 
         The CUDA stream goes when its last view in another library has gone; one that such a
         library's allocator may remember is kept for the next ``new_stream`` of the same kind.
@@ -442,15 +447,21 @@ def wrap(obj: ForeignT, *, device: object = None) -> CudaStream[ForeignT]: ...
 def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot path
     """Return any library's stream behind the ``Stream`` interface; it is borrowed, never destroyed.
 
-    ``obj`` is a stream of torch, CuPy, Warp, cuda.core, cuda.bindings, numba-cuda, of a library
-    with an adapter, or any object with ``__cuda_stream__()``; it is kept alive. A StreamKit
-    stream comes back as itself. No library is imported. Default streams belong to the device
-    their object names, else to ``device``, else to the current one. The driver is asked which queue
-    it is; about an external stream of torch's at its first use, which raises what is wrong with it.
+    No library is imported. The driver is asked which queue it is; about an external stream of
+    torch's at its first use, which raises what is wrong with it. Safe from any thread.
 
-    Raises UnsupportedStreamError (a TypeError) for anything else, integers and None included,
-    StreamClosedError for a closed stream, DeviceMismatchError if the driver disagrees with
-    ``device``, NoDeviceError without CUDA. Safe from any thread.
+    Args:
+        obj: A stream of torch, CuPy, Warp, cuda.core, cuda.bindings, numba-cuda or a library with
+            an adapter, or any object with ``__cuda_stream__()``. It is kept alive. A StreamKit
+            stream comes back as itself.
+        device: Where a default stream is whose object names no device; None for the current one.
+
+    Raises:
+        UnsupportedStreamError: ``obj`` is anything else, such as an int or None. It is a TypeError
+            too.
+        StreamClosedError: The stream was closed.
+        DeviceMismatchError: The driver disagrees with ``device``.
+        NoDeviceError: There is no CUDA here.
     """
     seen = _wrapped.get(id(obj))
     if seen is not None and device is None:

@@ -40,17 +40,23 @@ def adversarial(seed: int) -> Generator[None]:
     event, on entering a scope, in a ``wait`` inside one, when ``done`` is asked for (which runs a
     few, perhaps none) and at the end of the block, which waits for everything. It runs in the
     thread that waits, one after the other. Each stream's order, waits and records hold as always;
-    everything else may run in any order. In a single thread, the same seed gives the same order.
+    everything else may run in any order.
 
     Leaving the block raises the first error of a function that no ``sync`` has raised. Any error
     that leaves the block names the seed in a note. Blocks nest: the inner seed has its turn when
-    the outer block's work has run. ScopeError inside a scope of a host stream, and for work that
-    waits for itself, which would hang otherwise.
+    the outer block's work has run.
 
     It does not find: an order that was wrong inside one function or one scope's body; a function
     that was submitted too early, for it never runs before the next wait; what only happens with
-    values or streams that the program did not use; anything on CUDA streams. A function that
-    waits for the thread that submitted it, other than through streams and events, hangs.
+    values or streams that the program did not use; anything on CUDA streams. A function that waits
+    for the thread that submitted it, other than through streams and events, hangs.
+
+    Args:
+        seed: In a single thread, the same one gives the same order.
+
+    Raises:
+        ScopeError: It is entered inside a scope of a host stream; or work waits for itself, which
+            would hang otherwise.
 
     >>> from streamkit.testing import adversarial
     >>> def first_of_two(seed):
@@ -87,9 +93,11 @@ def adversarial(seed: int) -> Generator[None]:
 
 
 def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -> None:
-    """Call ``program()`` under each seed; the error of the first that fails names it in a note.
+    """Call a program under each seed; the error of the first that fails names it in a note.
 
-    ``seeds`` is how many, from 0, or which. The program makes its own streams and data.
+    Args:
+        program: A function that makes its own streams and data.
+        seeds: How many, from 0, or which.
     """
     if not callable(program):
         raise TypeError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
+import inspect
 import re
 import runpy
 
@@ -97,6 +99,64 @@ def test_the_commands_and_options_are_those_there_are():
     assert set(cli.COMMANDS) == set(re.findall(r"`streamkit (\w+)`", page))
     options = set(re.findall(r'"(--[a-z-]+)"', source)) - {"--help"}
     assert options == set(re.findall(r"--[a-z][a-z-]*", page))
+
+
+# -- what docstrings tell of parameters --------------------------------------------------------
+
+ELSEWHERE = re.compile(r"The arguments are those of ``([\w.]+)``")
+
+
+def told(text):
+    """The parameters that a docstring tells, or the one to which it sends the reader."""
+    found = re.search(r"^Args:\n((?: {4}.*\n|\n)*)", f"{text}\n", re.MULTILINE)
+    names = re.findall(r"^ {4}\*{0,2}(\w+): \S", found[1] if found else "", re.MULTILINE)
+    there = ELSEWHERE.search(text)
+    return names + (told(texts()[there[1]]) if there else [])
+
+
+def public_callables():
+    """By name, each function and method that is public, and each class that users make."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+    made = [*re.findall(r"autoclass:: (\w+)$", pages, re.MULTILINE), "DriverError"]
+    for home, name in [*public(), *sorted(RETURNED)]:
+        value = getattr(importlib.import_module(home), name)
+        if inspect.isfunction(value) or name in made:
+            yield name, value
+        if inspect.isclass(value):
+            found = inspect.getmembers(
+                value, lambda one: inspect.isfunction(one) or inspect.ismethod(one)
+            )
+            yield from ((f"{name}.{one}", method) for one, method in found if one[0] != "_")
+
+
+@functools.cache
+def texts():
+    return {name: inspect.getdoc(value) or "" for name, value in public_callables()}
+
+
+def contract_text(name):
+    """The docstring of the protocol's method, where that of the class adds to it."""
+    kind, _, member = name.partition(".")
+    bases = getattr(getattr(sk, kind, None), "__mro__", ())
+    protocols = [base.__name__ for base in bases if base in (sk.Stream, sk.Event, sk.Graph)]
+    return texts().get(f"{protocols[0]}.{member}", "") if protocols else ""
+
+
+def told_below(value):
+    """The fields of a class, each with a docstring of its own."""
+    source = inspect.getsource(value) if inspect.isclass(value) else ""
+    return re.findall(r'^    (\w+): .+\n    """', source, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [pytest.param(*one, id=one[0]) for one in public_callables()]
+)
+def test_each_parameter_is_told_once_and_none_that_is_not_there(name, value):
+    parameters = set(inspect.signature(value).parameters) - {"self"}
+    own, contract = told(texts()[name]), told(contract_text(name))
+    assert len(own) == len(set(own))
+    assert set(own) <= parameters
+    assert parameters <= {*own, *contract, *told_below(value)}
 
 
 # -- the pages made from records --------------------------------------------------------------

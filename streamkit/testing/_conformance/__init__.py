@@ -45,8 +45,11 @@ class Check:
     def __call__(self) -> str | None:
         """Return None if the promise is kept, or why it does not apply to this library.
 
-        AssertionError says what is wrong, with which object, and what to mend; also if a waived
-        promise is kept. Errors of the adapter itself come through.
+        Errors of the adapter itself come through.
+
+        Raises:
+            AssertionError: What is wrong, with which object, and what to mend; or a waived promise
+                is kept.
         """
         subject = self._subject
         if not isinstance(subject.adapter, self._capability):
@@ -84,14 +87,21 @@ def checks(  # noqa: PLR0913 - four are optional
 ) -> list[Check]:
     """Return the checks of the adapter that ``streamkit.wrap`` and ``to(library)`` use.
 
-    ``make_stream()`` makes a new stream of the library on ``device``, each time on a queue of its
-    own that nothing else uses. ``make_event(stream)`` records a new event of the library on one of
-    its streams. ``handle_of(stream)`` is what the library itself gives as ``cudaStream_t``; without
-    it, ``__cuda_stream__()`` is asked. ``waive`` names checks that the library makes
-    impossible, each with the reason: such a check has to fail.
+    Args:
+        library: Its name; it is imported.
+        make_stream: Makes a new stream of the library on ``device``, each time on a queue of its
+            own that nothing else uses.
+        make_event: Records a new event of the library on the stream that it is given, one of the
+            library's.
+        handle_of: Returns what the library itself gives as a stream's ``cudaStream_t``; without it,
+            ``__cuda_stream__()`` is asked.
+        device: The CUDA ordinal.
+        waive: By name, the checks that the library makes impossible, each with the reason: such a
+            check has to fail.
 
-    Imports the library. BackendNotInstalledError if that fails, ValueError for a waiver that names
-    no check.
+    Raises:
+        BackendNotInstalledError: The library cannot be imported.
+        ValueError: ``waive`` names no check.
     """
     waived = dict(waive or {})
     adapter = registry.adapter(library)
@@ -127,7 +137,11 @@ def check_adapter(  # noqa: PLR0913 - four are optional
 ) -> Report:
     """Run all ``checks`` and return what was kept and what does not apply, and why.
 
-    AssertionError lists every check that failed, with its message. NoDeviceError without CUDA.
+    The arguments are those of ``checks``, and what that raises passes.
+
+    Raises:
+        AssertionError: Checks have failed: every one is listed, with its message.
+        NoDeviceError: There is no CUDA here.
     """
     found = checks(
         library,
