@@ -325,19 +325,32 @@ class OrdersWork(Protocol):
 
     @abstractmethod
     def is_work(self, obj: Any) -> bool:
-        """Whether the object stands for such work of the library."""
+        """Whether an object stands for such work of the library.
+
+        Args:
+            obj: Any object.
+        """
 
     @abstractmethod
     def wait_for_work(self, work: Any) -> None:
-        """Let the library's current stream wait for the work; never blocks the host.
+        """Let the library's current stream wait for work; never blocks the host.
 
-        StreamKit keeps ``work`` until the stream has passed the wait. Raises the error of work that
-        has failed, and UnsupportedStreamError if the library cannot let a stream wait for it.
+        It raises the error of work that has failed.
+
+        Args:
+            work: The library's own. StreamKit keeps it until the stream has passed the wait.
+
+        Raises:
+            UnsupportedStreamError: The library cannot let a stream wait for it.
         """
 
     @abstractmethod
     def finish_work(self, work: Any) -> None:
-        """Block this thread, any one, until the work is done; raise its error."""
+        """Block this thread, any one, until work is done; raise its error.
+
+        Args:
+            work: The library's own.
+        """
 
 
 @runtime_checkable
