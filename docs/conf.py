@@ -33,7 +33,7 @@ autodoc_inherit_docstrings = False  # a method without one does what its protoco
 # by their names, not as the long unions that they stand for
 autodoc_type_aliases = {
     name: f"streamkit.protocols.{name}"
-    for name in ("ArrayLike", "EventLike", "ForeignStream", "StreamLike")
+    for name in ("ArrayLike", "EventLike", "ForeignStream", "StreamLike", "WorkLike")
 }
 python_use_unqualified_type_names = True
 add_module_names = False
