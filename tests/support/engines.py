@@ -1,20 +1,26 @@
-"""Programs that start processes of their own, and the examples that do so with an engine."""
+"""Engines that start processes, such as torchrun, and the examples that use them."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import streamkit
 from support.documents import ROOT
+from support.libraries import lane
 
 # those that need more than NumPy, and the module that they need
 ENGINES = {
     "11_torchrun.py": "torch",
+    "12_ray.py": "ray",
+    "13_dask.py": "distributed",
 }
 
 
@@ -22,6 +28,15 @@ def examples(*, with_engine: bool) -> list[Path]:
     """The examples that need an engine, or those that run with NumPy alone."""
     found = sorted((ROOT / "examples").glob("*.py"))
     return [path for path in found if (path.name in ENGINES) is with_engine]
+
+
+def need_engine(module: str, lane_name: str) -> None:
+    """Skip the file that asks unless the module is there; in its own lane that is a failure."""
+    __tracebackhide__ = True
+    if importlib.util.find_spec(module) is None:
+        if lane_name in lane():
+            pytest.fail(f"the lane {lane_name} needs {module}: not installed", pytrace=False)
+        pytest.skip(f"not installed: {module}", allow_module_level=True)
 
 
 def run_with_children(*arguments, seconds=90, **variables):
