@@ -1,15 +1,17 @@
-"""Streams that wait for a collective of torch.distributed: a group of one rank, on NCCL."""
+"""Streams that wait for a collective of torch.distributed, on NCCL: of one rank, and of two."""
 
 from __future__ import annotations
 
 import gc
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 import streamkit as sk
 from support.gpu.raw import held
-from support.libraries import need
+from support.libraries import cuda_devices, need
+from support.ranks import run_ranks
 
 torch = need("torch")
 dist = torch.distributed
@@ -80,3 +82,46 @@ def test_its_memory_is_kept_until_the_stream_has_passed_it(gate, group, kept):
 def test_a_future_that_is_not_done_is_refused_with_the_way(group):
     with pytest.raises(sk.UnsupportedStreamError, match=r"future.add_done_callback\(launch\)"):
         sk.new_stream().wait(torch.futures.Future())
+
+
+TWO_RANKS = """
+sys.path[:0] = [TESTS]
+import cupy
+from support.gpu.raw import Gate, held
+
+torch.cuda.set_device(rank)
+cupy.cuda.Device(rank).use()
+x = cupy.zeros(1000, dtype="f4")
+tensor = torch.from_dlpack(x)
+dist.all_reduce(tensor)  # the first one makes what later ones use
+s, gate = sk.new_stream(nonblocking=True), Gate()
+torch.cuda.synchronize()
+gate.hold(s.handle)
+with s.to("cupy"):
+    x.fill(rank + 1)
+if ORDERED:
+    with sk.use(s):
+        work = dist.all_reduce(tensor, async_op=True)
+    after = sk.new_stream(nonblocking=True)
+    after.wait(work)
+    assert held(after.handle)
+    gate.open()
+else:
+    work = dist.all_reduce(tensor, async_op=True)
+    after = sk.wrap(torch.cuda.current_stream())
+    after.wait(work)
+with sk.use(after):
+    print(tensor[0].item())
+gate.free()
+"""
+
+
+@pytest.mark.parametrize(("ordered", "total"), [(True, "3.0\n"), (False, "0.0\n")])
+def test_a_reduction_in_a_scope_comes_after_what_cupy_has_written(tmp_path, ordered, total):
+    """The control: torch's current stream is not CuPy's, and the sum is of zeros."""
+    need("cupy")
+    if cuda_devices() < 2:
+        pytest.skip("one CUDA device")
+    here = str(Path(__file__).parents[1])
+    program = TWO_RANKS.replace("ORDERED", str(ordered)).replace("TESTS", repr(here))
+    assert run_ranks(program, tmp_path, backend="nccl") == [total, total]

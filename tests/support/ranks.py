@@ -18,7 +18,7 @@ import streamkit as sk
 rank, count, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 store = dist.FileStore(file, count)
 limit = datetime.timedelta(seconds=60)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=limit)
+dist.init_process_group(BACKEND, store=store, rank=rank, world_size=count, timeout=limit)
 """
 
 END = """
@@ -28,22 +28,23 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(program, folder, *, count=2, end=END):
-    """Run a program, indented as in a test, in each rank of a gloo group; return what each printed.
+def run_ranks(program, folder, *, backend="gloo", end=END):
+    """Run a program, indented as in a test, in each of two ranks; return what each printed.
 
     It knows ``rank``, ``count``, ``dist`` and the ``store`` of the group. What one raises fails the
     test, and ends the others. They meet in a file of the folder, and talk over the loopback.
     """
     __tracebackhide__ = True
-    code = START + textwrap.dedent(program) + end
+    count, start = 2, START.replace("BACKEND", repr(backend))
+    code = start + textwrap.dedent(program) + end
     path = os.pathsep.join(
         filter(None, [str(Path(streamkit.__file__).parents[1]), os.environ.get("PYTHONPATH")])
     )
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    start = [sys.executable, "-P", "-W", "ignore", "-c", code]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code]
     ranks = [
         subprocess.Popen(
-            [*start, str(rank), str(count), folder / "meet"],
+            [*command, str(rank), str(count), folder / "meet"],
             env={**os.environ, "PYTHONPATH": path, **loopback},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
