@@ -77,13 +77,13 @@ def name_aliases(*arguments: Any) -> tuple[str | None, ...]:
 
 
 def prepare(*arguments: Any) -> None:
-    """Link the errors that a docstring names, and make fields of ``Args:`` and other sections.
+    """Link the public names in a docstring, and make fields of ``Args:`` and other sections.
 
     Napoleon as an extension reads no sections of a property, and takes what its text has before a
     colon for its type.
     """
     lines: list[str] = arguments[-1]
-    linked = [_ERROR.sub(_as_link, line) for line in lines]
+    linked = [_NAME.sub(_as_name, _ERROR.sub(_as_link, line)) for line in lines]
     lines[:] = GoogleDocstring(linked, Config()).lines()
 
 
@@ -94,6 +94,12 @@ def _as_link(found: re.Match[str]) -> str:
     return f":class:`{name}`" if hasattr(builtins, name) else name
 
 
+def _as_name(found: re.Match[str]) -> str:
+    name, root = found.groups()
+    return f":obj:`{name} <streamkit.{name}>`" if root in streamkit.__all__ else found[0]
+
+
+_NAME = re.compile(r"``(?:streamkit\.)?((\w+)(?:\.\w+)?)``")
 _ERROR = re.compile(r"(?<![\w`.~])[A-Z]\w+Error\b(?!`)")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
 
