@@ -16,6 +16,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a capture's own mode
 from streamkit._queues import keepalive, ordering  # what is kept must not grow
 from support.emulated.processes import run
+from support.garbage import no_collections
 from support.gpu.raw import (
     Gate,
     another_context,
@@ -31,7 +32,15 @@ from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import eventually, together
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = pytest.mark.usefixtures("handles", "collected_by_hand")
+
+
+@pytest.fixture
+def collected_by_hand():
+    """A collection lets go of what has passed, and asks the driver: none comes by itself here."""
+    with no_collections():
+        yield
+
 
 THREAD_LOCAL = driver.CUstreamCaptureMode(1)
 
@@ -635,6 +644,7 @@ def test_a_keep_without_objects_always_asks(asked_once):
     del kept
     sync(asked_once.handle)
     asked_once.keep(object())
+    sync(asked_once.handle)  # what was kept shares the last event
     assert seen() is not None
     asked_once.keep()
     assert seen() is None

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import streamkit as sk
+from support.garbage import no_collections
 
 HERE = str(Path(sk.__file__).parent)
 PATIENCE = 2.0  # seconds
@@ -36,8 +37,9 @@ class Calls:
     def run(self, operation):
         Calls.counted, self._thread = self, threading.get_ident()
         try:
-            count()
-            operation()
+            with no_collections():  # an interrupt in one would be lost, and the count another
+                count()
+                operation()
         except (KeyboardInterrupt, sk.ScopeError):  # the second: outer scopes miss inner ones
             pass
         finally:

@@ -193,8 +193,15 @@ static void *run_host_functions(void *unused) {
     return NULL;
 }
 
+/* In nanoseconds: what a test must not take for granted is that the device is fast. */
+static long time_of_an_operation(void) {
+    const char *microseconds = getenv("EMULATED_OPERATION_US");
+    return microseconds ? atol(microseconds) * 1000 : 0;
+}
+
 static void *run_streams(void *unused) {
     (void)unused;
+    const struct timespec each = {.tv_nsec = time_of_an_operation()};
     pthread_mutex_lock(&lock);
     for (;;) {
         bool polled = false;
@@ -218,6 +225,7 @@ static void *run_streams(void *unused) {
                 continue;
             }
             pthread_mutex_unlock(&lock);
+            if (each.tv_nsec) nanosleep(&each, NULL);
             perform(&action);
             pthread_mutex_lock(&lock);
             finish(stream);
