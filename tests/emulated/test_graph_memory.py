@@ -193,7 +193,7 @@ assert gate.closed
 sk.new_stream()
 assert library.pools[-1]() is not None
 gate.open()
-reader.sync()
+check(driver.cuCtxSynchronize())
 sk.new_stream()
 assert library.pools[-1]() is None
 gate.free()
@@ -223,7 +223,7 @@ for other in (stream.handle, 1):
 sk.new_stream()
 assert library.pools[-1]() is not None
 gate.open()
-check(driver.cuStreamSynchronize(handle))
+check(driver.cuCtxSynchronize())
 sk.new_stream()
 assert library.pools[-1]() is None
 gate.free()
@@ -248,7 +248,7 @@ check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
 sk.new_stream()
 assert library.pools[-1]() is not None
 gate.open()
-other.sync()
+check(driver.cuCtxSynchronize())
 sk.new_stream()
 assert library.pools[-1]() is None
 gate.free()
@@ -278,7 +278,7 @@ assert gate.closed
 sk.new_stream()
 assert library.pools[-1]() is not None
 gate.open()
-other.sync()
+check(driver.cuCtxSynchronize())
 sk.new_stream()
 assert library.pools[-1]() is None, "the failure keeps it"
 gate.free()
