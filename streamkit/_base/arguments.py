@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 from streamkit._base.messages import describe
 
+_LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
 
-def check_timeout(timeout: object, what: object) -> None:
-    """Raise TypeError or ValueError unless ``what`` can wait that long: None or seconds from 0."""
+
+def in_seconds(timeout: Any, what: object) -> float | None:
+    """Return how long ``what`` may wait, as a float of Python's own; None is without an end.
+
+    TypeError or ValueError unless it is None or a number of seconds from 0, of any library.
+    """
     if timeout is None:
-        return
+        return None
     is_number = isinstance(timeout, (int, float)) or hasattr(timeout, "__float__")
     if isinstance(timeout, bool) or not is_number:
         raise TypeError(_bad_timeout(timeout, what))
-    if not timeout >= 0:  # type: ignore[operator]  # a number of any library; and nan is not
+    if not timeout >= 0:  # nan is not
         raise ValueError(_bad_timeout(timeout, what))
+    return float(min(timeout, _LONGEST))
 
 
 def _bad_timeout(timeout: object, what: object) -> str:

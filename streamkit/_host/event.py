@@ -76,7 +76,7 @@ class HostEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         mark = self._live()
         if timeout is not None:
-            arguments.check_timeout(timeout, self)
+            timeout = arguments.in_seconds(timeout, self)
         with trace.note(self._source(), "synchronisation", "event sync"):
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)

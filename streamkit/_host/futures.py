@@ -60,12 +60,12 @@ class _EngineFuture(callbacks.Outcome):
         return self._end.done or super().done()
 
     def result(self, timeout: float | None = None) -> Any:
-        arguments.check_timeout(timeout, self)
+        timeout = arguments.in_seconds(timeout, self)
         self._end.wait(timeout)
         return super().result(timeout and 0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        arguments.check_timeout(timeout, self)
+        timeout = arguments.in_seconds(timeout, self)
         self._end.wait(timeout)
         return super().exception(timeout and 0)
 

@@ -300,7 +300,7 @@ class HostStream(Stream, metaclass=Concrete):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         self._check_open()
         if timeout is not None:
-            arguments.check_timeout(timeout, self)
+            timeout = arguments.in_seconds(timeout, self)
         with trace.note(self, "synchronisation", "sync"):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:

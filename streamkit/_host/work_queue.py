@@ -86,9 +86,6 @@ def drain() -> None:
         mark.wait()
 
 
-_LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
-
-
 class _Blocked:
     """A thread that waits for a point of a queue."""
 
@@ -124,7 +121,7 @@ def _wait(
         if spin:
             reached = waits.ask(functools.partial(_is_set, event), timeout)
         else:
-            reached = event.wait(None if timeout is None else min(timeout, _LONGEST))
+            reached = event.wait(timeout)
     finally:
         try:
             _unblock(thread, blocked)

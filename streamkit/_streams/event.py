@@ -109,7 +109,7 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
-            arguments.check_timeout(timeout, self)
+            timeout = arguments.in_seconds(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
             waits.block(self._is_reached, self._mark, self, timeout, spin=spin)
 

@@ -244,7 +244,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
-            arguments.check_timeout(timeout, self)
+            timeout = arguments.in_seconds(timeout, self)
         done, mark = self._done_and_mark("a sync")
         with trace.note(self, "synchronisation", "sync"):
             waits.block(done, mark, self, timeout, spin=spin)

@@ -48,7 +48,7 @@ class Outcome(Future[Any]):
         self.set_exception(failure.error)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        arguments.check_timeout(timeout, self)
+        timeout = arguments.in_seconds(timeout, self)
         error = super().exception(timeout)
         return error if self._failure is None else self._failure.tell()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import weakref
 
 import numpy as np
@@ -15,6 +16,7 @@ from streamkit.testing import adversarial, for_seeds
 BAD_TYPES = ["a", b"1", True, [], object()]
 BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan")]
 GOOD = [None, 0, 5, 0.5, float("inf"), np.float32(1), np.int64(1), 10**400]
+LONG_ENOUGH = [None, 60, 60.0, float("inf"), np.float32(60), np.int64(60), 10**400]
 
 
 def waits(stream):
@@ -49,9 +51,21 @@ def test_a_negative_timeout_and_nan_are_refused_at_the_call(wait, timeout):
 
 @pytest.mark.parametrize("timeout", GOOD, ids=lambda value: str(value)[:9])
 def test_any_other_number_of_seconds_is_taken(stream, timeout):
+    event = stream.record()
     stream.sync()
-    for wait in (stream.sync, stream.record().sync):
+    for wait in (stream.sync, event.sync):
         wait(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", LONG_ENOUGH, ids=lambda value: str(value)[:9])
+@pytest.mark.parametrize("name", ["HostStream", "HostEvent", "Outcome", "Outcome at"])
+def test_any_other_number_of_seconds_is_taken_while_busy(stream, hold, name, timeout):
+    gate = hold(stream)
+    wait, opener = waits(stream)[name], threading.Timer(0.02, gate.open)
+    opener.start()
+    wait(timeout=timeout)
+    opener.join()
+    stream.sync()
 
 
 def test_a_future_of_an_engine_refuses_a_bad_timeout_too():

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from support.garbage import no_collections
 from support.keepalive import Thing, array, capsule, thing
 from support.programs import needs_fork
-from support.queues import eventually, pending, together, within
+from support.queues import LONG, eventually, together, within
 
 # -- how long ---------------------------------------------------------------------------------
 
@@ -136,10 +137,9 @@ def test_any_of_these_lets_it_go(stream, hold, look):
     del kept
     look(stream)
     assert seen() is not None
-    gate.open()
-    assert eventually(lambda: pending(stream) == 0)
-    look(stream)
-    assert seen() is None
+    with no_collections():
+        gate.open()
+        assert eventually(lambda: (look(stream), seen() is None)[1])
 
 
 def test_young_collections_let_nothing_go(stream, hold):
@@ -147,16 +147,15 @@ def test_young_collections_let_nothing_go(stream, hold):
     kept, seen = thing()
     stream.keep(kept)
     del kept
-    gc.disable()
-    try:
+    passed = threading.Event()
+    stream.submit(passed.set)
+    with no_collections():
         gate.open()
-        assert eventually(lambda: pending(stream) == 0)
+        assert passed.wait(LONG)
         gc.collect(0)
         assert seen() is not None
         gc.collect(1)
         assert seen() is None
-    finally:
-        gc.enable()
 
 
 def test_what_is_let_go_may_use_the_stream(stream, hold):

@@ -597,8 +597,9 @@ def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
                          ids=["sync", "done", "await"])  # fmt: skip
 def test_an_events_wait_tells_the_error_and_leaves_it_for_the_stream(stream, wait):
     stream.submit(fail, "first")
-    event = stream.record()
-    assert eventually(lambda: pending(stream) == 0)
+    event, passed = stream.record(), threading.Event()
+    stream.submit(passed.set)
+    assert passed.wait(LONG)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="first"):
             wait(event)
