@@ -314,8 +314,8 @@ class Graph(Protocol, metaclass=StaticProtocol):
     """
 
     _members: ClassVar[tuple[str, ...]] = (
-        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot",
-        "to_svg", "close",
+        "stream", "nodes", "closed", "updated_in_place", "launch", "upload", "update", "section",
+        "keep", "to_dot", "to_svg", "close",
     )  # fmt: skip
 
     @property
@@ -332,6 +332,14 @@ class Graph(Protocol, metaclass=StaticProtocol):
     @abstractmethod
     def closed(self) -> bool:
         """Whether it was closed, or its capture failed."""
+
+    @property
+    @abstractmethod
+    def updated_in_place(self) -> bool | None:
+        """Whether CUDA could put the last ``update`` into the same executable graph.
+
+        False: a new one was made, which takes longer. None before the first update.
+        """
 
     @abstractmethod
     def launch(self, stream: StreamLike | None = None) -> None:
@@ -361,6 +369,25 @@ class Graph(Protocol, metaclass=StaticProtocol):
         Raises:
             DeviceMismatchError: As in ``launch``.
             CaptureError: As in ``launch``.
+        """
+
+    @abstractmethod
+    def update(self) -> AbstractContextManager[Graph]:
+        """Capture what the block does into this graph, in place of its work, without running it.
+
+        The block captures on ``stream``, with the errors of ``streamkit.capture``. Until it ends,
+        and if it or the capture fails, the graph is what it was: other threads may launch that.
+        Runs from before keep the old work, and come first. What the old work used and kept goes
+        once its last run has ended.
+
+        CUDA updates the executable graph in place if the new work has the same nodes and edges, and
+        none of them allocates memory. A graph that torch began gets a new executable each time:
+        torch's random numbers and memory belong to the one that it has made.
+
+        Raises:
+            StreamClosedError: The graph, or the stream on which it is captured, was closed.
+            CaptureError: The graph is being captured or updated, also by another thread; or this
+                thread captures.
         """
 
     @abstractmethod

@@ -125,6 +125,7 @@ class QueueRecord(Queue):
     """What cuStreamGetId says; None while unknown because the stream captures."""
     nonblocking: bool | None = None
     """Without the implicit order with the legacy stream; None while unknown."""
+    dies_with_owner: bool = False
     primary: bool = True
     """Whether the context is the device's primary one."""
     thread: ThreadToken | None

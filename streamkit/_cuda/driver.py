@@ -334,4 +334,9 @@ def is_done(call: str, handle: int) -> bool:
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
     with beside_captures():
-        return is_done("cuStreamQuery", stream)
+        return query(stream)
+
+
+def query(stream: int) -> bool:
+    """Return the answer of ``stream_done``; the thread must be inside ``beside_captures``."""
+    return is_done("cuStreamQuery", stream)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
 
 _ACTIVE = 1
+_INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
 _KERNEL, _MEMORY_FREE = 0, 11  # types of nodes
 
@@ -97,9 +101,44 @@ def instantiate(graph: int) -> int:
     return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
 
 
+def update(executable: int, graph: int) -> bool:
+    """Have the executable's next launches do a graph's work; False if CUDA cannot.
+
+    Illegal beside a capture, as ``destroy_executable``. After a failure the executable's work may
+    be neither; an update to the graph that it was made of puts it back.
+    """
+    code, _ = loader.cu.cuGraphExecUpdate(executable, graph)
+    if code and code != _UPDATE_FAILURE:
+        raise driver.error("cuGraphExecUpdate", code)
+    return not code
+
+
 def launch(executable: int, stream: int) -> None:
     """Queue a run of the graph, after the one before."""
     ask("cuGraphLaunch", executable, stream)
+
+
+def relauncher(executable: int, stream: int) -> Callable[[], bool]:
+    """Return what queues runs on a stream that is no default one, at the least cost.
+
+    It returns False, and has queued none, if the stream captures, or if the driver wants the
+    stream's context to be current.
+    """
+    run, target = loader.cu.CUgraphExec(executable), loader.cu.CUstream(stream)
+
+    def relaunch() -> bool:
+        cu = loader.cu
+        code, status = cu.cuStreamIsCapturing(target)
+        if code:
+            raise driver.error("cuStreamIsCapturing", code)
+        if status:
+            return False
+        (code,) = cu.cuGraphLaunch(run, target)
+        if code and code != _INVALID_CONTEXT:
+            raise driver.error("cuGraphLaunch", code)
+        return not code
+
+    return relaunch
 
 
 def upload(executable: int, stream: int) -> None:
@@ -160,13 +199,19 @@ def destroy_executable(executable: int) -> None:
 
 
 class DriverPart:
-    """The driver's own part in a capture, where no library has to begin it."""
+    """The driver's own part in a capture, where no library has to begin it.
+
+    Its graph replaces ``old``, if there is one, and has the executable of that if CUDA can update
+    it.
+    """
 
     _is_refused = False
+    _made: DriverGraph | None = None
 
-    def __init__(self, stream: int, mode: str) -> None:
+    def __init__(self, stream: int, mode: str, old: DriverGraph | None) -> None:
         self._stream = stream
         self._mode = mode
+        self._old = old
 
     def begin(self) -> None:
         """Begin it."""
@@ -178,16 +223,26 @@ class DriverPart:
 
     def end(self) -> DriverGraph:
         """End it and return its executable graph."""
-        graph = DriverGraph()
+        graph = self._made = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))
             with driver.beside_captures():
-                graph.executable = instantiate(graph.graph)
+                if self._old is None or not graph.take_over(self._old):
+                    graph.executable = instantiate(graph.graph)
         except BaseException:
-            with driver.beside_captures():
-                graph.close()
+            self.take_back()
             raise
         return graph
+
+    def take_back(self) -> None:
+        """Destroy the graph that ``end`` has made, if any; the old one is as it was before."""
+        made, self._made = self._made, None
+        if made is not None:
+            with driver.beside_captures():
+                try:
+                    made.give_back()
+                finally:
+                    made.close()
 
     def abandon(self) -> None:
         """End it, in whatever state."""
@@ -200,6 +255,25 @@ class DriverGraph:
 
     graph: int = 0
     executable: int = 0
+    is_update = False
+    """Whether its executable was another graph's before."""
+    _old: DriverGraph | None = None
+
+    def take_over(self, old: DriverGraph) -> bool:
+        """Update the executable of another graph, and have it; False if CUDA cannot."""
+        self._old = old
+        if update(old.executable, self.graph):
+            self.is_update = True
+            self.executable, old.executable = old.executable, 0
+        return self.is_update
+
+    def give_back(self) -> None:
+        """Undo ``take_over``, also one that has failed: the other graph launches its own work."""
+        old, self._old = self._old, None
+        if old is not None:
+            if not old.executable:
+                old.executable, self.executable = self.executable, 0
+            update(old.executable, old.graph)
 
     def launch(self, stream: Any) -> None:
         """Queue a run on a stream, given by its handle."""

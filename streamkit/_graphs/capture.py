@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from streamkit._base import garbage
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
-from streamkit._cuda.graphs import DriverPart
+from streamkit._cuda.graphs import DriverGraph, DriverPart
 from streamkit._graphs import checks, disposal
 from streamkit._graphs.disposal import OwnedGraph
 from streamkit._graphs.graph import CudaGraph
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from streamkit._scopes.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturePart, StreamLike
+    from streamkit.protocols import Adapter, CapturedGraph, CapturePart, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
@@ -86,18 +87,21 @@ def capture(
             f"{describe(target)} is the legacy default stream, which CUDA cannot capture. Capture "
             "on a stream of its own: streamkit.capture() makes one."
         )
-    return _captured(target, mode)
+    kept: list[object] = []
+    graph = CudaGraph(target, kept, functools.partial(_captured, target, mode))
+    return _captured(target, mode, graph, kept)
 
 
 @contextlib.contextmanager
-def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
+def _captured(
+    stream: CudaStream[Any], mode: str, graph: CudaGraph, kept: list[object]
+) -> Generator[CudaGraph]:
+    """Capture the block into the graph, which keeps ``kept``; one that had work before loses it."""
     disposal.sweep()
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
     single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
     queue = stream._live()  # now, because the block can close the stream
-    kept: list[object] = []
-    graph = CudaGraph(stream, kept)
     held: list[Any] = []
     try:
         with active_captures.noted(single, kept):
@@ -109,14 +113,17 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
                 pooling = [adapter for adapter in adapters if isinstance(adapter, PoolsMemory)]
                 held.extend(pools.enter_context(adapter.pool()) for adapter in pooling)
-                parts = _Parts(stream, mode, adapters)
+                old = graph._executable  # noqa: SLF001 - no attribute for users
+                parts = _Parts(stream, mode, adapters, old)
                 try:
                     parts.begin()
                     yield graph
                     parts.check(libraries)
-                    graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
+                    graph._complete(  # noqa: SLF001 - no method for users
+                        functools.partial(parts.end, held), parts.take_back
+                    )
                 except BaseException as error:
-                    graph._fail()  # noqa: SLF001 - no method for users
+                    graph._fail(kept)  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
                         disposal.waiting.append(disposal.UsedPools(queue, tuple(held)))
                         held.clear()
@@ -135,12 +142,19 @@ def _captured(stream: CudaStream[Any], mode: str) -> Generator[CudaGraph]:
 class _Parts:
     """The parts of a running capture: of the library or driver that began it, and of who joined."""
 
-    def __init__(self, stream: CudaStream[Any], mode: str, adapters: list[Adapter]) -> None:
+    def __init__(
+        self,
+        stream: CudaStream[Any],
+        mode: str,
+        adapters: list[Adapter],
+        old: CapturedGraph | None,
+    ) -> None:
         self._stream = stream
         self._queue = stream._live()  # kept here, because the block can close the stream
         self._adapters = adapters
         self._library: str | None = None
-        self._first: CapturePart = DriverPart(self._queue.handle, mode)
+        replaced = old if isinstance(old, DriverGraph) else None
+        self._first: CapturePart = DriverPart(self._queue.handle, mode, replaced)
         self._joined: list[CapturePart] = []
         for adapter in adapters:
             if isinstance(adapter, BeginsCapture) and self._library is None:
@@ -171,6 +185,11 @@ class _Parts:
         graph = OwnedGraph(executable, self._library, self._queue, tuple(held[:pools]))
         graph.held.extend(held[pools:])
         return graph
+
+    def take_back(self) -> None:
+        """Undo what ``end`` has done to the graph that was to be updated."""
+        if isinstance(self._first, DriverPart):
+            self._first.take_back()
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is the block's own error."""

@@ -10,13 +10,16 @@ when its capture failed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
+from streamkit._cuda.graphs import DriverGraph
 from streamkit._graphs import checks
+from streamkit._graphs.launches import Launches
 from streamkit._queues import active_captures, identity, keepalive, registry
 from streamkit._scopes import loaded_libraries
 from streamkit.protocols import DefersFrees, JoinsCapture, Queue
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
 
 
@@ -47,10 +51,8 @@ class UsedPools:
 class OwnedGraph(UsedPools):
     """An executable graph, and what has to live as long."""
 
-    last_launch: Any = None
-    """The event after it."""
-    last_queue: int | tuple[int, int, int] | None = None
-    """The id of the queue that was given the last launch."""
+    replaced: OwnedGraph | None = None
+    """What the graph was before an update; its runs come first."""
     _is_destroyed = False
 
     def __init__(
@@ -64,15 +66,34 @@ class OwnedGraph(UsedPools):
         self.executable = executable
         self.library = library  # whose streams ``launch`` takes; None for handles
         self.held: list[Any] = []
+        self.kept: list[object] = []  # by ``keep``, also later
+        self.launches = Launches()
+
+    @property
+    def is_update(self) -> bool:
+        """Whether its executable was another graph's before."""
+        return isinstance(self.executable, DriverGraph) and self.executable.is_update
+
+    def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
+        """Queue a run on a stream, whose queue does not capture; one thread at a time."""
+        library = self.library
+        where = queue.handle if library is None else target.to(library)
+        # the driver orders the runs, but not what a library does before each
+        run = functools.partial(self.executable.launch, where)
+        with driver.ensure_context(self.context):
+            if self.replaced is not None:
+                self.replaced.launches.hold(queue)
+            self.launches.add(queue, run, in_order=library is not None)
 
     def end(self) -> bool:
         """Destroy the graph, then let go of what it used; False if that cannot be done now."""
-        if self.last_launch is not None and not self.last_launch.done:
+        if not self.launches.have_ended():
             return False
+        self.replaced = None
         if not self._is_destroyed:
             self.executable.close()
             self._is_destroyed = True
-        self.held = []
+        self.held, self.kept = [], []
         return super().end()
 
 

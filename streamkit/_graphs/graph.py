@@ -14,16 +14,18 @@ from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal, picture
 from streamkit._host.stream import HostStream
-from streamkit._queues import identity, ordering
+from streamkit._queues import ordering
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.protocols import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
 
+    from streamkit._base.queue import QueueRecord
     from streamkit._graphs.disposal import OwnedGraph
-    from streamkit.protocols import StreamLike
+    from streamkit.protocols import CapturedGraph, StreamLike
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -35,22 +37,63 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
     _is_capturing = True
+    _updated_in_place: bool | None = None
+    _again: tuple[QueueRecord | None, Callable[[], bool]] = (None, lambda: False)
+    """The queue of the last launch, if only that is left to do there; and what does it."""
 
-    def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
+    def __init__(
+        self,
+        stream: CudaStream[Any],
+        kept: list[object],
+        captured_into: Callable[[CudaGraph, list[object]], AbstractContextManager[CudaGraph]],
+    ) -> None:
         self._stream = stream
         self._context = stream.context  # made current for calls: default streams depend on it
-        self._kept = kept
+        self._kept = kept  # while it is captured, by the graph in the making
+        self._captured_into = captured_into
         self._lock = threading.RLock()  # no forked child can use the graph
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    def _complete(self, owned: OwnedGraph) -> None:
-        owned.held.append(self._kept)
-        self._owned, self._is_capturing = owned, False
+    @contextlib.contextmanager
+    def update(self) -> Generator[CudaGraph]:
+        kept: list[object] = []
+        with self._lock:
+            self._ready()
+            if self._is_capturing:
+                raise self._still_capturing()
+            self._is_capturing, self._kept = True, kept
+        try:
+            with self._captured_into(self, kept):
+                yield self
+        finally:
+            self._fail(kept)  # nothing if it did not
 
-    def _fail(self) -> None:
-        self._is_capturing = False
-        self._kept = []
+    @property
+    def updated_in_place(self) -> bool | None:
+        return self._updated_in_place
+
+    def _complete(self, end: Callable[[], OwnedGraph], take_back: Callable[[], None]) -> None:
+        """Own what ``end`` returns; after an error what was owned before, as it was."""
+        with self._lock:  # another thread may launch what it is until now
+            before = self._owned
+            try:
+                owned = end()
+                owned.kept, owned.replaced = self._kept, before
+                self._owned, self._again = owned, CudaGraph._again
+                self._is_capturing, self._kept = False, []
+            except BaseException:
+                self._owned = before
+                take_back()
+                raise
+            if before is not None:
+                self._updated_in_place = owned.is_update
+                disposal.waiting.append(before)
+
+    def _fail(self, kept: list[object]) -> None:
+        with self._lock:
+            if self._kept is kept:  # not another thread's update, which has begun since
+                self._is_capturing, self._kept = False, []
 
     @contextlib.contextmanager
     def section(self, name: str) -> Generator[None]:
@@ -66,9 +109,9 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise checks.no_work(f"{what}: it", self._stream)
 
     def keep(self, *objects: object) -> None:
-        if not self._is_capturing:
-            self._ready()
-        self._kept.extend(objects)
+        with self._lock:
+            kept = self._kept if self._is_capturing else self._ready().kept
+            kept.extend(objects)
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -100,12 +143,14 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Show the picture in a notebook, of a graph that can be launched."""
         return None if self._owned is None else self.to_svg()
 
+    @property
+    def _executable(self) -> CapturedGraph | None:
+        return None if self._owned is None else self._owned.executable
+
     def _ready(self) -> OwnedGraph:
         owned = self._owned
-        if self._is_capturing:
-            raise self._still_capturing()
         if owned is None:
-            raise messages.closed(self)
+            raise self._still_capturing() if self._is_capturing else messages.closed(self)
         return owned
 
     def _still_capturing(self) -> errors.CaptureError:
@@ -124,15 +169,22 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        self._ready()
-        target = self._target(stream)
+        target = stream if type(stream) is CudaStream else self._target(stream)
         if target is None:
             self._launch_as_a_call()
-        else:
+            return
+        with self._lock:
+            steady, relaunch = self._again
+            queue = target._queue  # noqa: SLF001 - the hot path
+            is_queued = queue is steady and queue is not None and relaunch()
+        if not is_queued:
             self._launch(target)
+        elif disposal.waiting:
+            disposal.sweep()
 
     def _launch_as_a_call(self) -> None:
         """Launch after what the libraries were given before, and before what they get next."""
+        self._ready()
         queue = self._stream._live()
         with driver.ensure_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
@@ -150,17 +202,11 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._lock:
             owned, queue = self._check(target)
-            library, before = owned.library, owned.last_launch
-            number = identity.public_id(queue)  # one first seen in a capture has its own by now
-            if library is not None and before is not None and owned.last_queue != number:
-                # the driver orders the runs, but not what a library does before each
-                target.wait(before)
-            where = queue.handle if library is None else target.to(library)
-            with driver.ensure_context(self._context):
-                try:
-                    owned.executable.launch(where)
-                finally:  # an interrupt can come when the run is queued already
-                    owned.last_launch, owned.last_queue = target.record(before), number
+            owned.launch(target, queue)
+            steady = owned.launches.steady
+            if steady is not None:
+                relaunch = graphs.relauncher(owned.executable.executable, steady.handle)
+                self._again = steady, relaunch
         if disposal.waiting:
             disposal.sweep()
 
@@ -173,8 +219,6 @@ class CudaGraph(Graph, metaclass=Concrete):
                 graphs.upload(owned.executable.executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
-        if type(stream) is CudaStream:  # the hot path
-            return stream
         found = open_scopes.innermost() if stream is None else wrap(stream)
         if isinstance(found, HostStream):
             raise messages.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")
@@ -198,11 +242,11 @@ class CudaGraph(Graph, metaclass=Concrete):
         )
 
     def close(self) -> None:
-        if self._is_capturing:
-            raise self._still_capturing()
         with self._lock:
+            if self._is_capturing:
+                raise self._still_capturing()
             owned, self._owned = self._owned, None
-            self._kept = []  # the other one holds them until the last run has ended
+            self._again = CudaGraph._again
         if owned is not None:
             disposal.dispose(owned)
 

@@ -72,6 +72,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
     if found.permanent and queue.permanent:
         found.record = queue
     elif found.dies_with_owner:
+        queue.dies_with_owner = queue.owner is owner
         _carry(queue.first_record(), owner)
     for watcher in _watchers:
         watcher(queue)

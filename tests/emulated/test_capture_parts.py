@@ -183,6 +183,34 @@ assert "onelib and twolib can take part in one at a time" in refused[0], refused
     )
 
 
+def test_a_graph_that_a_library_began_gets_a_new_executable(program):  # noqa: F811
+    """Its random numbers and memory are of the executable that it has made."""
+    program(
+        START
+        + """
+g = work()
+g.launch(stream)
+stream.sync()
+ORDER.clear()
+with g.update():
+    stream.record(event, external=True)
+assert g.updated_in_place is False
+assert ORDER == [
+    "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
+    "onelib begin", "twolib begin inside", "twolib end inside", "onelib end inside",
+    "twolib unpool", "onelib unpool", "onelib close",
+], ORDER
+ORDER.clear()
+g.launch(stream)
+stream.sync()
+g.close()
+assert ORDER == ["onelib launch", "onelib close"], ORDER
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
 def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(program):  # noqa: F811
     """What a library does before each run is ordered by an edge, so the two must not be one."""
     program(

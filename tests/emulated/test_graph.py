@@ -19,9 +19,13 @@ import emulator
 import streamkit as sk
 from streamkit._base import garbage  # captures that overlap, without threads
 from streamkit._cuda import graphs  # its calls are delayed
-from streamkit._graphs import disposal  # what waits for its end goes at once
 from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
-from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
+from support.emulated.captures import (  # noqa: F401 - a fixture
+    capturing,
+    fill,
+    nothing_left,
+    settle,
+)
 from support.emulated.operations import Foreign, foreign
 from support.emulated.state_snapshot import alive
 from support.gpu.raw import (
@@ -630,6 +634,7 @@ def test_a_graph_dropped_inside_a_capture_does_not_disturb_it(cells):
     stream.sync()
     assert cell.read() == 2
     g.close()
+    settle()
     assert emulator.live("executables") == count
 
 
@@ -674,6 +679,7 @@ def test_a_closed_graph_lets_go_of_what_it_kept(cells):
     g.stream.sync()
     assert seen() is not None
     g.close()
+    settle()
     assert seen() is None
 
 
@@ -810,13 +816,13 @@ def test_nothing_is_left_alive(cells, end):
 
     once()
     gc.collect()
-    disposal.sweep()
+    settle()
     before = alive()
     for _ in range(30):
         once()
     gc.collect()
+    settle()
     sk.new_stream()  # lets go of what was kept
-    disposal.sweep()
     assert alive() == before
 
 

@@ -16,10 +16,14 @@ import streamkit as sk
 from streamkit._cuda import graphs  # its calls are interrupted
 from streamkit._graphs import checks  # another capture begins in between
 from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
-from support.emulated.captures import capturing, fill, nothing_left  # noqa: F401 - a fixture
+from support.emulated.captures import (  # noqa: F401 - a fixture
+    capturing,
+    fill,
+    nothing_left,
+    settle,
+)
 from support.emulated.operations import in_another_context
 from support.gpu.raw import (
-    busy,
     check,
     current_context,
     destroy_stream,
@@ -296,32 +300,6 @@ def test_what_is_kept_may_hold_the_graph(cells):
     assert emulator.live("executables") == count
 
 
-def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(cells, gate, monkeypatch):
-    cell, kept, launch = cells(1), Kept(), graphs.launch
-    seen = weakref.ref(kept)
-    with sk.capture() as g:
-        fill(cell, 2, g.stream.handle)
-        g.keep(kept)
-    del kept
-
-    def interrupted(*arguments):
-        launch(*arguments)
-        raise KeyboardInterrupt
-
-    stream = sk.new_stream(nonblocking=True)
-    gate.hold(stream.handle)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(graphs, "launch", interrupted)
-        g.launch(stream)
-    g.close()
-    assert busy(stream.handle)
-    assert seen() is not None
-    gate.open()
-    stream.sync()
-    assert seen() is None
-    assert cell.read() == 2
-
-
 @pytest.mark.parametrize("way", ["closed", "dropped", "collected"])
 def test_a_graph_given_up_in_somebodys_capture_is_destroyed_later(warp, cells, undo, way):
     cell, raw, count = cells(1), make_stream(), emulator.live("executables")
@@ -348,7 +326,7 @@ def test_a_graph_given_up_in_somebodys_capture_is_destroyed_later(warp, cells, u
         assert emulator.live("executables") == count + 1
         assert capturing(raw) == 1
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
-    sk.new_stream()
+    settle()
     assert emulator.live("executables") == count
     del stream
     gc.collect()

@@ -184,6 +184,14 @@ def graphed_functions_keep_their_signatures(array: CudaArray) -> None:
     sk.graphed(5)  # type: ignore[call-overload]
 
 
+def graphs_are_updated(g: sk.CudaGraph, of_any: sk.Graph) -> None:
+    with g.update() as same:
+        assert_type(same, sk.CudaGraph)
+    with of_any.update() as graph:
+        assert_type(graph, sk.Graph)
+    assert_type(g.updated_in_place, bool | None)
+
+
 def host_streams_wait_for_futures(
     s: sk.HostStream, c: sk.CudaStream[None], done: Future[int], task: asyncio.Future[None]
 ) -> None:

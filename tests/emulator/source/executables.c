@@ -9,6 +9,7 @@ struct executable {
     CUgraph original_handle;
     uint64_t original_id;
     cuuint64_t flags;
+    struct event *end; /* of its last launch, which the next one waits for on any stream */
 };
 
 #define FLAGS                                                                          \
@@ -28,6 +29,8 @@ static CUresult instantiate(CUgraphExec *executable, CUgraph handle, cuuint64_t 
     made->original_handle = handle;
     made->original_id = graph->id;
     made->flags = flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    made->end = zeroed(sizeof *made->end);
+    made->end->references = 1;
     *executable = new_handle(EXECUTABLE, made);
     return CUDA_SUCCESS;
 }
@@ -51,6 +54,56 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph gr
     struct executable *executable = object_of(EXECUTABLE, handle); \
     REQUIRE(executable, CUDA_ERROR_INVALID_VALUE)
 
+static bool depends_alike(const struct node *one, const struct node *other) {
+    if (one->dependencies.count != other->dependencies.count) return false;
+    for (size_t i = 0; i < one->dependencies.count; i++)
+        if (place_of(one->dependencies.items[i]) != place_of(other->dependencies.items[i]))
+            return false;
+    return true;
+}
+
+/* What keeps a node from taking over the parameters of its pair. The two of a pair are at the same
+ * place of their graphs; the driver finds them by the edges. */
+static CUgraphExecUpdateResult compare(const struct node *node, const struct node *wanted) {
+    const struct action *now = &node->action, *then = &wanted->action;
+    REQUIRE(node->type == wanted->type, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+    REQUIRE(depends_alike(node, wanted), CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+    REQUIRE(node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->type != CU_GRAPH_NODE_TYPE_MEM_FREE,
+            CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    bool is_flat = now->work != FILL || (now->fill.height == 1 && then->fill.height == 1);
+    REQUIRE(is_flat || (now->fill.width == then->fill.width &&
+                        now->fill.height == then->fill.height),
+            CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED);
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+static CUgraphExecUpdateResult compare_graphs(const struct graph *graph, const struct graph *wanted,
+                                              CUgraphNode *error) {
+    REQUIRE(graph->nodes.count == wanted->nodes.count, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        *error = wanted->nodes.items[i]->handle;
+        CUgraphExecUpdateResult found = compare(graph->nodes.items[i], wanted->nodes.items[i]);
+        REQUIRE(!found, found);
+    }
+    *error = NULL;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+/* What was launched holds its own copies of the old work. */
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
+                                     CUgraphExecUpdateResultInfo *result) {
+    ENTER_EXECUTABLE(handle);
+    struct graph *graph = object_of(GRAPH, graph_handle);
+    REQUIRE(graph && result, CUDA_ERROR_INVALID_VALUE);
+    TRY(refuse_unsafe());
+    *result = (CUgraphExecUpdateResultInfo){0};
+    result->result = compare_graphs(executable->graph, graph, &result->errorNode);
+    REQUIRE(!result->result, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    free_graph(executable->graph);
+    executable->graph = copy_graph(graph);
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
     ENTER_EXECUTABLE(handle);
     *flags = executable->flags;
@@ -66,6 +119,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
         original->id == executable->original_id)
         original->is_instantiated = false;
     free_graph(executable->graph);
+    release_event(executable->end);
     free(executable);
     drop_handle(handle);
     return CUDA_SUCCESS;
@@ -111,7 +165,10 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     TRY(find_target(stream_handle, &stream));
     TRY(refuse_capturing(stream));
     TRY(lend_memory(executable));
+    if (!record_reached(executable->end->record))
+        submit(stream, &(struct action){AWAIT, .event = executable->end});
     launch(executable->graph, stream);
+    submit(stream, &(struct action){RECORD, .event = executable->end});
     return CUDA_SUCCESS;
 }
 

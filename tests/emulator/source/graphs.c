@@ -44,6 +44,12 @@ void add_work(struct stream *stream, const struct action *action, CUgraphNodeTyp
     APPEND(stream->frontier, node);
 }
 
+size_t place_of(const struct node *node) {
+    size_t place = 0;
+    while (node->graph->nodes.items[place] != node) place++;
+    return place;
+}
+
 /* A copy is nobody's to look at: it has no handles. */
 static struct node *copy_node(const struct node *node, struct graph *graph) {
     struct node *copy = zeroed(sizeof *copy);
@@ -52,9 +58,7 @@ static struct node *copy_node(const struct node *node, struct graph *graph) {
     copy->action = node->action;
     if (uses_event(copy)) copy->action.event->references++;
     for (size_t i = 0; i < node->dependencies.count; i++) /* those come first in their graph */
-        for (size_t k = 0; k < graph->nodes.count; k++)
-            if (node->graph->nodes.items[k] == node->dependencies.items[i])
-                APPEND(copy->dependencies, graph->nodes.items[k]);
+        APPEND(copy->dependencies, graph->nodes.items[place_of(node->dependencies.items[i])]);
     return copy;
 }
 

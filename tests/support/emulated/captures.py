@@ -10,6 +10,7 @@ import gc
 
 import pytest
 
+from streamkit._graphs import disposal  # what waits for its end goes at once
 from streamkit._queues import active_captures  # no capture may stay listed
 from streamkit.backends._warp import adapter as warp_adapter  # Warp's part cannot run here
 from support.emulated.state_snapshot import StateSnapshot
@@ -31,6 +32,16 @@ def fill(cell, value, handle):
     """A node, or work of a queue: write the bits of a number into the cell."""
     bits = {1: 0x3F800000, 2: 0x40000000, 3: 0x40400000}[value]
     check(driver.cuMemsetD32Async(cell.pointer, bits, 1, handle))
+
+
+def settle():
+    """Have what has been given up go: its end is marked, reached and seen.
+
+    One look does not do if a stream is not idle for a moment, as where memory of Warp's is freed.
+    """
+    disposal.sweep()
+    check(driver.cuCtxSynchronize())
+    disposal.sweep()
 
 
 def capturing(handle):

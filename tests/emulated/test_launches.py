@@ -1,0 +1,367 @@
+# ruff: noqa: PT012 - a launch is interrupted by a patch
+"""Launches: what one costs, and that what a graph holds outlives the last of them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+
+import pytest
+
+import emulator
+import streamkit as sk
+from streamkit._cuda import graphs  # its calls are interrupted
+from streamkit._queues import ordering  # a capture begins in between
+from support.emulated.captures import (  # noqa: F401 - a fixture
+    capturing,
+    fill,
+    nothing_left,
+    settle,
+)
+from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from support.queues import eventually
+
+pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+
+
+class Kept:
+    pass
+
+
+@pytest.fixture
+def undo():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def captured(cells):
+    """A graph that writes a 2 into a cell, and what tells whether something of it is kept."""
+    cell, kept = cells(1), Kept()
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.keep(kept)
+    return g, cell, weakref.ref(kept)
+
+
+def end_of_a_capture(raw):
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
+# -- what it costs ----------------------------------------------------------------------------
+
+
+def of_streamkit(warp):
+    return sk.new_stream()
+
+
+def of_warp(warp):
+    return sk.wrap(warp.Stream("cuda:0"))
+
+
+@pytest.mark.parametrize("make", [of_streamkit, of_warp], ids=lambda make: make.__name__)
+def test_a_steady_launch_is_one_question_and_one_launch(warp, captured, make):
+    g, cell, _ = captured
+    stream = make(warp)
+    g.launch(stream)
+    emulator.reset_calls()
+    g.launch(stream)
+    assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    with stream:
+        emulator.reset_calls()
+        g.launch()
+        assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    stream.sync()
+    assert cell.read() == 2
+
+
+def test_a_launch_on_another_stream_needs_no_event(captured):
+    g, _, _ = captured
+    streams = sk.new_stream(), sk.new_stream()
+    for stream in streams:
+        g.launch(stream)
+    emulator.reset_calls()
+    for stream in streams:
+        g.launch(stream)
+    calls = emulator.all_calls()
+    assert calls["cuGraphLaunch"] == 2
+    assert not {"cuEventRecord", "cuStreamWaitEvent", "cuEventCreate"} & set(calls)
+
+
+@pytest.mark.parametrize("of", ["a bare handle", "the default stream", "the per-thread one"])
+def test_a_stream_that_can_die_has_an_event_for_each_launch(captured, undo, of):
+    g, _, _ = captured
+    if of == "a bare handle":
+        raw = make_stream()
+        undo.callback(destroy_stream, raw)
+        stream = sk.from_handle(raw)
+    else:
+        stream = sk.default_stream() if of == "the default stream" else sk.per_thread_stream()
+    g.launch(stream)
+    emulator.reset_calls()
+    for _ in range(3):
+        g.launch(stream)
+    assert emulator.calls("cuEventRecord") == 3
+    assert emulator.calls("cuEventCreate") <= 1  # there are two, by turns
+    stream.sync()
+    g.close()
+
+
+# -- refused, or made in another way ----------------------------------------------------------
+
+
+def test_a_closed_graph_is_not_launched_again(captured):
+    g, _, _ = captured
+    stream = sk.new_stream()
+    for _ in range(2):
+        g.launch(stream)
+    g.close()
+    with pytest.raises(sk.StreamClosedError):
+        g.launch(stream)
+
+
+def test_a_closed_stream_is_no_steady_one(captured):
+    g, _, _ = captured
+    stream = sk.new_stream()
+    g.launch(stream)
+    stream.close()
+    with pytest.raises(sk.StreamClosedError):
+        g.launch(stream)
+
+
+@pytest.mark.parametrize("call", ["cuStreamIsCapturing", "cuGraphLaunch"])
+def test_an_error_of_the_driver_is_raised_and_the_graph_stays(captured, call):
+    g, cell, _ = captured
+    stream = sk.new_stream()
+    g.launch(stream)
+    emulator.fail(call, driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(sk.DriverError, match="OUT_OF_MEMORY"):
+        g.launch(stream)
+    stream.sync()
+    cell.write(1)
+    g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2
+
+
+def test_where_the_driver_wants_the_context_it_is_made_current(captured):
+    g, cell, _ = captured
+    stream = sk.new_stream()
+    g.launch(stream)
+    stream.sync()
+    cell.write(1)
+    emulator.fail("cuGraphLaunch", driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
+    g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2
+
+
+def test_a_steady_stream_that_captures_is_left_whole(captured):
+    g, _, _ = captured
+    stream = sk.new_stream(nonblocking=True)
+    g.launch(stream)
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+    with pytest.raises(sk.CaptureError):
+        g.launch(stream)
+    assert capturing(stream.handle) == 1
+    end_of_a_capture(stream.handle)
+    g.launch(stream)
+
+
+# -- what a graph holds outlives its launches -------------------------------------------------
+
+
+@pytest.mark.parametrize("launches", [1, 3])
+def test_what_a_graph_kept_goes_once_its_last_launch_is_done(captured, gate, launches):
+    g, cell, seen = captured
+    stream = sk.new_stream(nonblocking=True)
+    g.launch(stream)
+    stream.sync()
+    gate.hold(stream.handle)
+    for _ in range(launches):
+        g.launch(stream)
+    handle = stream.handle
+    del stream
+    g.close()
+    del g
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    check(driver.cuStreamSynchronize(handle))
+    settle()
+    assert seen() is None
+    assert cell.read() == 2
+
+
+def test_the_last_of_two_streams_tells_the_end_of_both(captured, gate):
+    """CUDA lets the run on the second wait for that on the first."""
+    g, _, seen = captured
+    first, second = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    gate.hold(first.handle)
+    g.launch(first)
+    g.launch(second)
+    assert not eventually(lambda: not busy(second.handle), seconds=0.2)
+    g.close()
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    second.sync()
+    settle()
+    assert seen() is None
+
+
+def test_a_stream_that_nobody_holds_may_die_before_the_graph(captured, gate):
+    """``handles`` notices the use of a dead one."""
+    g, _, seen = captured
+    raw = make_stream()
+    gate.hold(raw)
+    g.launch(sk.from_handle(raw))
+    gc.collect()
+    destroy_stream(raw)
+    g.close()
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    settle()
+    assert seen() is None
+
+
+def test_a_graph_given_up_while_its_stream_captures_goes_later(captured):
+    g, _, seen = captured
+    stream = sk.new_stream(nonblocking=True)
+    g.launch(stream)
+    stream.sync()
+    check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(2)))
+    g.close()
+    sk.new_stream()
+    assert seen() is not None
+    assert capturing(stream.handle) == 1
+    end_of_a_capture(stream.handle)
+    settle()
+    assert seen() is None
+
+
+def test_a_capture_that_begins_while_the_end_is_marked_is_not_asked(captured, gate, monkeypatch):
+    g, _, seen = captured
+    stream, record = sk.new_stream(nonblocking=True), ordering.mark
+    gate.hold(stream.handle)
+    g.launch(stream)
+
+    def then_another_begins(event, queue):
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(2)))
+        record(event, queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ordering, "mark", then_another_begins)
+        g.close()
+    sk.new_stream()
+    assert capturing(stream.handle) == 1
+    end_of_a_capture(stream.handle)
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    settle()
+    assert seen() is None
+
+
+def test_a_steady_launch_destroys_what_waits_for_its_end(captured, cells, gate):
+    g, _, seen = captured
+    stream, other, cell = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True), cells(1)
+    with sk.capture() as later:
+        fill(cell, 3, later.stream.handle)
+    later.launch(other)
+    gate.hold(stream.handle)
+    g.launch(stream)
+    g.close()
+    assert seen() is not None
+    gate.open()
+    check(driver.cuStreamSynchronize(stream.handle))
+    later.launch(other)
+    assert seen() is None
+    other.sync()
+
+
+def mortal(undo):
+    raw = make_stream(nonblocking=True)
+    undo.callback(destroy_stream, raw)
+    return sk.from_handle(raw)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(
+    captured, gate, monkeypatch, undo, lives
+):
+    g, cell, seen = captured
+    stream = sk.new_stream(nonblocking=True) if lives else mortal(undo)
+    launch = graphs.launch
+
+    def interrupted(*arguments):
+        launch(*arguments)
+        raise KeyboardInterrupt
+
+    gate.hold(stream.handle)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(graphs, "launch", interrupted)
+        g.launch(stream)
+    g.close()
+    assert busy(stream.handle)
+    assert seen() is not None
+    gate.open()
+    stream.sync()
+    settle()
+    assert seen() is None
+    assert cell.read() == 2
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_interrupt_before_a_launch_forgets_no_run(captured, gate, monkeypatch, undo, lives):
+    g, _, seen = captured
+    first = sk.new_stream(nonblocking=True)
+    second = sk.new_stream(nonblocking=True) if lives else mortal(undo)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    gate.hold(first.handle)
+    g.launch(first)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(graphs, "launch", interrupted)
+        g.launch(second)
+    g.close()
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    first.sync()
+    settle()
+    assert seen() is None
+
+
+def test_threads_launch_one_graph_until_it_is_closed(captured):
+    """A launch is made with a living executable, or refused: ``handles`` would notice another."""
+    g, _, seen = captured
+    ready, ends = threading.Barrier(3), []
+
+    def launch_on_and_on():
+        stream = sk.new_stream(nonblocking=True)
+        g.launch(stream)
+        ready.wait()
+        while True:
+            try:
+                g.launch(stream)
+            except sk.StreamClosedError as error:
+                ends.append(error)
+                return
+
+    threads = [threading.Thread(target=launch_on_and_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    g.close()
+    for thread in threads:
+        thread.join()
+    assert len(ends) == 2
+    settle()
+    assert seen() is None
