@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
+from streamkit._queues import registry  # what a CUDA stream calls of torch, as far as it goes here
 from support.libraries import need
 from support.queues import LONG, within
 from support.ranks import run_ranks
@@ -29,6 +30,16 @@ def test_work_after_it_runs_after_the_collective(tmp_path):
     run_ranks(
         START
         + """
+from streamkit._queues import registry  # what a CUDA stream calls, as far as it goes without CUDA
+
+def refused(work):
+    try:
+        registry.work_library(work).wait_for(work)
+    except sk.UnsupportedStreamError as error:
+        assert "call its wait(), which blocks the host" in str(error), error
+    else:
+        raise AssertionError("torch cannot hold a stream here")
+
 def collective():
     return dist.all_reduce(x, async_op=True)
 
@@ -42,7 +53,10 @@ for begin, result in ((collective, 3.0), (future, 3.0), (message, 2.0)):
     x.fill_(rank + 1.0)
     key = "join " + begin.__name__
     if rank == 0:
-        s, log = stream_that_waits(begin())
+        pending = begin()
+        s, log = stream_that_waits(pending)
+        third = sk.new_stream("cpu")
+        third.wait(pending)  # any number of streams can
         other.submit(lambda: log.append(x[0].item()))  # the control: what does not wait
         other.sync(60)
         try:
@@ -50,8 +64,12 @@ for begin, result in ((collective, 3.0), (future, 3.0), (message, 2.0)):
         except TimeoutError:
             log.append("busy")
         assert sorted(map(str, log)) == ["1.0", "before", "busy"], (begin, log)
+        if begin is not future:
+            refused(pending)
         store.set(key, "")
         s.sync(60)
+        third.sync(60)
+        registry.work_library(pending).wait_for(pending)  # done, it blocks and holds nobody
         assert log[-1] == [result] * 4, (begin, log)
     else:
         store.wait([key])
@@ -93,7 +111,16 @@ def test_its_error_is_the_queues(tmp_path):
         + """
 sys.unraisablehook = lambda found: print(repr(found.object))
 if rank == 0:
+    message, told = dist.irecv(torch.zeros(4), src=1), []
+    store.set("begun", "")
     store.wait(["gone"])
+    for s in (sk.new_stream("cpu"), sk.new_stream("cpu")):
+        s.wait(message)
+        try:
+            s.sync(60)
+        except RuntimeError as error:
+            told.append(error)
+    assert len(told) == 2, told  # by each stream that waits for it
     s, log = stream_that_waits(dist.all_reduce(x, async_op=True))
     try:
         s.sync(60)
@@ -104,6 +131,7 @@ if rank == 0:
     s.wait(dist.all_reduce(x, async_op=True))
     s.close()  # an error that nobody waits for
 else:
+    store.wait(["begun"])
     store.set("gone", "")  # and it is, before the sum is whole
 """,
         tmp_path,
@@ -134,6 +162,18 @@ def test_the_error_of_a_future_of_torch_is_the_queues():
     with pytest.raises(LookupError, match="of the future"):
         s.sync(LONG)
     s.sync(LONG)
+
+
+def test_a_cuda_stream_takes_a_future_of_torch_that_is_done():
+    done, failed, pending = torch.futures.Future(), torch.futures.Future(), torch.futures.Future()
+    wait_for = registry.work_library(done).wait_for  # what it calls: there is no CUDA stream here
+    done.set_result(None)
+    wait_for(done)
+    failed.set_exception(LookupError("of the future"))
+    with pytest.raises(LookupError, match="of the future"):
+        wait_for(failed)
+    with pytest.raises(sk.UnsupportedStreamError, match=r"future.add_done_callback\(launch\)"):
+        wait_for(pending)
 
 
 def test_neither_is_a_stream():

@@ -39,7 +39,7 @@ def need_engine(module: str, lane_name: str) -> None:
         pytest.skip(f"not installed: {module}", allow_module_level=True)
 
 
-def run_with_children(*arguments, seconds=90, **variables):
+def run_with_children(*arguments, seconds=110, **variables):
     """Run Python, and end what it has started too if that takes longer; return how it ended.
 
     It finds this streamkit. ``variables`` are of its environment.

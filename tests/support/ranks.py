@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import streamkit
@@ -42,21 +43,28 @@ def run_ranks(program, folder, *, backend="gloo", end=END):
     )
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     command = [sys.executable, "-P", "-W", "ignore", "-c", code]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(count), folder / "meet"],
-            env={**os.environ, "PYTHONPATH": path, **loopback},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+    said = [folder / f"rank {rank}" for rank in range(count)]
+    ranks = []
     try:
-        said = [rank.communicate(timeout=90) for rank in ranks]
+        for rank, file in enumerate(said):
+            with file.open("w") as out:
+                started = subprocess.Popen(
+                    [*command, str(rank), str(count), folder / "meet"],
+                    env={**os.environ, "PYTHONPATH": path, **loopback},
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            ranks.append(started)
+        limit = time.monotonic() + 110
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < limit:
+            if any(rank.poll() for rank in ranks):
+                break
+            time.sleep(0.05)
+        ended = [rank.poll() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert not any(rank.returncode for rank in ranks), "\n".join(error for _, error in said)
-    return [out for out, _ in said]
+    out = [file.read_text(encoding="utf-8") for file in said]
+    assert ended == [0] * count, "\n".join(out)
+    return out

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from streamkit._base import messages
+from streamkit._base.locks import new_lock
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture
@@ -310,8 +312,11 @@ def wait_for_work(work: Any) -> None:
                 "what follows when it is done: future.add_done_callback(launch).",
             )
         work.wait()
-    elif not torch.cuda.is_current_stream_capturing() and work.is_completed():
-        work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
+    elif not _captures() and work.is_completed():
+        if _is_message(work):
+            work.synchronize()
+        else:
+            work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
     else:
         try:
             work.block_current_stream()  # not ``wait``, which can be configured to block the host
@@ -321,15 +326,58 @@ def wait_for_work(work: Any) -> None:
             ) from error
 
 
+def _captures() -> bool:
+    """Whether torch's current stream captures: then nobody may ask whether NCCL is done."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
 _WAIT_BEFORE = "call its wait(), which blocks the host, before you give the stream what follows."
+
+
+def _is_message(work: Any) -> bool:
+    """Whether it is a message of gloo's, whose second ``wait`` would wait for another message."""
+    try:
+        work.get_future()
+    except RuntimeError:
+        return True
+    return False
+
+
+class _Message:
+    """What became of a message for which streams wait."""
+
+    def __init__(self) -> None:
+        self.lock = new_lock()
+        self.error: RuntimeError | None = None
+
+
+_messages: WeakKeyDictionary[Any, _Message] = WeakKeyDictionary()
+_lock = new_lock()
 
 
 def finish_work(work: Any) -> None:
     """Block until it is done; NCCL's own ``wait`` orders streams alone."""
-    work.wait()
-    if not isinstance(work, torch.Future):
+    if isinstance(work, torch.Future):
+        work.wait()
+    elif _is_message(work):
+        _finish_message(work)
+    else:
+        work.wait()
         while torch.cuda.is_initialized() and not work.is_completed():
             time.sleep(_LOOK)
+
+
+def _finish_message(work: Any) -> None:
+    with _lock:
+        message = _messages.setdefault(work, _Message())
+    with message.lock:
+        if message.error is None and not work.is_completed():
+            try:
+                work.wait()
+            except RuntimeError as error:
+                message.error = error
+    if message.error is not None:
+        raise message.error
 
 
 # -- tensors ----------------------------------------------------------------------------------
