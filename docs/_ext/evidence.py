@@ -27,6 +27,8 @@ NAMES = {
     "cupy-cuda13x": "CuPy",
     "warp": "Warp",
     "warp-lang": "Warp",
+    "tvm_ffi": "tvm-ffi",
+    "apache-tvm-ffi": "tvm-ffi",
     "numba": "numba-cuda",
     "numba-cuda": "numba-cuda",
     "cuda.core": "cuda-core",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from streamkit._base import messages
 from streamkit._cuda import driver
 from streamkit._queues import registry
-from streamkit._streams.handoff import ON_HOST
+from streamkit._streams.array_libraries import ON_HOST
 from streamkit.protocols import ArrayLayout, Arrays, CopiesArrays
 
 if TYPE_CHECKING:

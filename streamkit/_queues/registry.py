@@ -16,7 +16,7 @@ from streamkit import errors
 from streamkit._base import library as library_rows
 from streamkit._base import messages
 from streamkit._cuda import loader
-from streamkit.backends import _cuda_bindings, _cuda_core, _cupy, _numba, _torch, _warp
+from streamkit.backends import _cuda_bindings, _cuda_core, _cupy, _numba, _torch, _tvm_ffi, _warp
 from streamkit.protocols import (
     API,
     Adapter,
@@ -41,6 +41,7 @@ LIBRARIES[:] = [
     _torch.LIBRARY,
     _cupy.LIBRARY,
     _warp.LIBRARY,
+    _tvm_ffi.LIBRARY,
     _numba.LIBRARY,
     _cuda_core.LIBRARY,
     _cuda_bindings.LIBRARY,
@@ -302,7 +303,7 @@ def rank(library: str) -> int:
 def current_of(served: Adapter) -> CurrentStream:
     """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
     if not isinstance(served, CurrentStream):
-        raise _no_current_stream(served.name)
+        raise no_current_stream(served.name)
     return served
 
 
@@ -310,7 +311,7 @@ def with_current_named(library: str) -> str:
     """Return the one name of a library with a current stream, without importing the library."""
     row = BY_NAME.get(library) if isinstance(library, str) else None
     if row is not None and not row.has_current:
-        raise _no_current_stream(row.name)
+        raise no_current_stream(row.name)
     if row is None or row.module in sys.modules:
         served = adapter(library)
         current_of(served)
@@ -318,7 +319,8 @@ def with_current_named(library: str) -> str:
     return row.name
 
 
-def _no_current_stream(library: str) -> errors.UnsupportedStreamError:
+def no_current_stream(library: str) -> errors.UnsupportedStreamError:
+    """Word a library, by name, that is asked for its current stream and has none."""
     return errors.UnsupportedStreamError(
         f"{library} has no current stream: it takes a stream with each call. Pass it "
         f"s.to({library!r})."

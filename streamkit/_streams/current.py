@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import messages
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
-from streamkit._streams.factories import default_stream
+from streamkit._streams.array_libraries import place_of
+from streamkit._streams.factories import default_stream, from_handle
 from streamkit._streams.stream import wrap
 from streamkit.errors import OneQueueError, ScopeError
 from streamkit.protocols import CurrentHere
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import StreamLike
+    from streamkit.protocols import ArrayLike, StreamLike
 
 
 # by any name of the library that was asked for: its ``current``, and its ``current_here`` if any
@@ -27,7 +29,7 @@ _ways: dict[str, tuple[Callable[[int], Any], Callable[[], Any] | None]] = {}
 
 
 def current_stream(
-    library: str | None = None, *, device: object = None
+    library: str | None = None, *, device: object = None, of: ArrayLike | None = None
 ) -> CudaStream[Any] | HostStream:
     """Return the stream on which a library's next work in this thread would run.
 
@@ -35,12 +37,17 @@ def current_stream(
         library: Its name. None: the stream of this thread's innermost scope, else the one queue on
             which all loaded libraries are, else the default stream if none is loaded.
         device: As in ``new_stream``.
+        of: An array, which names the library and the device: one with an adapter, or any whose
+            class of arrays has DLPack's exchange API (DLPack 1.3).
 
     Raises:
         ScopeError: No library is named, and the loaded ones differ.
         UnsupportedStreamError: The library has no current stream, or no adapter has this name.
         BackendNotInstalledError: The library cannot be imported.
+        TypeError: ``of`` is no array on a GPU, or stands beside another argument.
     """
+    if of is not None:
+        return _current_of(of, library, device)
     if library is not None:
         try:
             current, current_here = _ways[library]
@@ -51,7 +58,7 @@ def current_stream(
             _ways[library] = current, current_here
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
-        return _current(current, devices.ordinal_or_current(device))
+        return current_on(current, devices.ordinal_or_current(device))
     scope = open_scopes.innermost()
     if scope is not None and devices.parse(device) in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
@@ -59,14 +66,12 @@ def current_stream(
     if devices.on_host(device):
         return host_stream.default_stream
     streams = current_streams(device=device)
-    if not streams:
-        return default_stream(device)
     if len(set(streams.values())) > 1:
         raise ScopeError(
             f"the libraries have different current streams: {_listed(streams)}. Name one, as in "
             "streamkit.current_stream('...'), or enter streamkit.use(stream)."
         )
-    return next(iter(streams.values()))
+    return next(iter(streams.values())) if streams else default_stream(device)
 
 
 def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
@@ -80,16 +85,34 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
     ordinal = devices.ordinal_or_current(device)
     streams = {}
     for found in loaded_libraries.libraries():
-        streams[found.name] = _current(found.current, ordinal)
+        streams[found.name] = current_on(found.current, ordinal)
     return streams
 
 
-def _current(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+def current_on(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+    """Return the stream of which ``current`` gives the library's own object, or the handle."""
     context = driver.primary_context(ordinal)
     if driver.current_context() == context:
-        return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
+        return _wrapped(current(ordinal), ordinal)
     with driver.in_context(context):  # its default streams are the current context's
-        return wrap(current(ordinal))  # type: ignore[no-any-return]  # a library's own object
+        return _wrapped(current(ordinal), ordinal)
+
+
+def _wrapped(found: Any, ordinal: int) -> CudaStream[Any]:
+    if isinstance(found, int):
+        return from_handle(found, device=ordinal)
+    return wrap(found)  # type: ignore[no-any-return]  # a library's own object
+
+
+def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream[Any]:
+    if library is not None or device is not None:
+        raise TypeError("of= names the library and the device: leave the others out.")
+    found, ordinal = place_of(array)
+    if found is None or ordinal is None:
+        raise messages.not_on_a_gpu(array)
+    if found.current is None:
+        raise registry.no_current_stream(found.name)
+    return current_on(found.current, ordinal)
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
@@ -145,7 +168,7 @@ class use:  # noqa: N801 - used as a function
     Args:
         stream: Any library's; errors as those of ``wrap``.
         libraries: Which of those already imported; None for all that have a current stream (torch,
-            CuPy, Warp and plugins). numba-cuda and cuda.core have none: pass them ``s.to(...)``.
+            CuPy, Warp, tvm-ffi, plugins). numba-cuda and cuda.core have none: pass ``s.to(...)``.
         ordered: Let the stream first wait for each moved library's previous stream, and those wait
             for it at the end, on the device. Without it no wait is added.
 

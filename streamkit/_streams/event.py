@@ -78,6 +78,10 @@ class CudaEvent(Event, metaclass=Concrete):
             raise messages.closed(self)
         return self._library.handle(self._native)
 
+    def __cuda_event__(self) -> tuple[int, int]:
+        """Return ``(0, handle)``: proposed beside ``__cuda_stream__``, to take any event."""
+        return 0, self.handle
+
     @property
     def device(self) -> str:
         """``"cuda:N"``; where the wrapped library does not say, the device current at wrap."""

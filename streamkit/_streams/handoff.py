@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY
 from streamkit._host.stream import HostStream
-from streamkit._queues import identity, keepalive, ordering, registry
+from streamkit._queues import identity, keepalive, ordering
 from streamkit._scopes.open_scopes import innermost
-from streamkit._streams.current import current_stream
+from streamkit._streams.array_libraries import place_of
+from streamkit._streams.current import current_on
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit.protocols import Arrays, CountsHolders, CurrentStream, KnowsLoans, RecordsStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from streamkit._base.queue import QueueRecord
+    from streamkit._streams.array_libraries import ArrayLibrary
     from streamkit.protocols import ArrayLike, StreamLike
 
 ArrayT = TypeVar("ArrayT", bound="ArrayLike")
-
-ON_HOST = 1, 3
-"""DLPack's device types of host memory, the second of pinned memory."""
-
-
-class _ArrayLibrary(NamedTuple):
-    """What a handoff calls of an array's library, looked up once for each type of array."""
-
-    name: str
-    device_of: Callable[[Any], int | None]
-    lend: Callable[[Any, object], Any]
-    record_stream: Callable[[Any, Any], bool] | None
-    counts: CountsHolders | None
-    lent_by: Callable[[Any], Any] | None
-    has_current: bool
-
-
-_types: dict[type, _ArrayLibrary] = {}
 
 
 def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
@@ -64,7 +45,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         CaptureError: One of the two streams captures.
     """
     target: Any = wrap(stream)
-    library, device = _place_of(array)
+    library, device = place_of(array)
     queue = target._queue if isinstance(target, CudaStream) else None  # noqa: SLF001 - the hot path
     if device != (target.device_id if queue is None else queue.device):
         place = "the host" if device is None else f"cuda:{device}"
@@ -88,7 +69,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         ordering.check_thread(queue, target)
     if queue.handle != LEGACY and ordering.capture_of(queue) is not None:
         raise messages.kept_in_capture(target)
-    lent: ArrayT = _lend(array, cast("_ArrayLibrary", library), target, queue)
+    lent: ArrayT = _lend(array, cast("ArrayLibrary", library), target, queue)
     ordering.wait_queue(queue, before)
     return lent
 
@@ -106,11 +87,11 @@ def _handoff_on_host(array: ArrayT, source: Any, target: Any) -> ArrayT:
 
 
 def _current(
-    array: object, library: _ArrayLibrary | None, device: int | None
+    array: object, library: ArrayLibrary | None, device: int | None
 ) -> CudaStream[Any] | HostStream:
     """Return the current stream of the array's library, or of the host's scope around the call."""
-    if library is not None and device is not None and library.has_current:
-        return current_stream(library.name, device=device)
+    if library is not None and device is not None and library.current is not None:
+        return current_on(library.current, device)
     scope = innermost()
     if device is None and isinstance(scope, HostStream):
         return scope
@@ -120,42 +101,7 @@ def _current(
     )
 
 
-def _place_of(array: object) -> tuple[_ArrayLibrary | None, int | None]:
-    """Return the array's library, if any, and its CUDA device, None on the host."""
-    kind = type(array)
-    known = _types.get(kind)
-    for library in _libraries(kind) if known is None else (known,):
-        try:
-            device = library.device_of(array)
-        except TypeError:  # not its array
-            continue
-        _types[kind] = library
-        return library, device
-    try:
-        place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
-    except Exception as error:  # it has none, it is a class, or it knows no such device
-        raise messages.not_an_array(array) from error
-    if place not in ON_HOST:
-        raise messages.not_an_array(array)
-    return None, None
-
-
-def _libraries(kind: type) -> Iterator[_ArrayLibrary]:
-    """Yield the libraries with arrays that may have made this type."""
-    for adapter in registry.candidates(kind):
-        if isinstance(adapter, Arrays):
-            yield _ArrayLibrary(
-                adapter.name,
-                adapter.array_device,
-                adapter.lend,
-                adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
-                adapter if isinstance(adapter, CountsHolders) else None,
-                adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
-                has_current=isinstance(adapter, CurrentStream),
-            )
-
-
-def _lend(array: Any, library: _ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
+def _lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
     if queue.owner is None or not identity.owners_of(queue):
         record_stream = library.record_stream

@@ -451,9 +451,9 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
     torch's at its first use, which raises what is wrong with it. Safe from any thread.
 
     Args:
-        obj: A stream of torch, CuPy, Warp, cuda.core, cuda.bindings, numba-cuda or a library with
-            an adapter, or any object with ``__cuda_stream__()``. It is kept alive. A StreamKit
-            stream comes back as itself.
+        obj: A stream of torch, CuPy, Warp, tvm-ffi, cuda.core, cuda.bindings, numba-cuda or a
+            library with an adapter, or any object with ``__cuda_stream__()``. It is kept alive. A
+            StreamKit stream comes back as itself.
         device: Where a default stream is whose object names no device; None for the current one.
 
     Raises:

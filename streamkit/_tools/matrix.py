@@ -145,6 +145,7 @@ _HANDLES: dict[str, Callable[[Any], Any]] = {
     "torch": lambda stream: stream.cuda_stream,
     "cupy": lambda stream: stream.ptr,
     "warp": lambda stream: stream.cuda_stream or 0,
+    "tvm_ffi": lambda context: _stream_inside(context),  # noqa: PLW0108 - defined below
     "numba": lambda stream: stream.handle,
     "cuda.core": lambda stream: stream.__cuda_stream__()[1],
     "cuda.bindings": int,
@@ -164,6 +165,8 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
             new_stream = partial(module.cuda.Stream, non_blocking=True)
         case "warp":
             new_stream = partial(module.Stream, f"cuda:{device}")
+        case "tvm_ffi":
+            new_stream = partial(_raw_stream_of, module.device("cuda", device), cleanup)
         case "numba":
             cuda = machine.load("numba.cuda")
             cuda.select_device(device)
@@ -185,7 +188,7 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
         new_stream,
         lambda stream: int(_HANDLES[name](stream)),
         # torch's queues are those of a pool; StreamKit's are held by their views.
-        destroys=name not in ("torch", "cuda.bindings", NATIVE),
+        destroys=name not in ("torch", "tvm_ffi", "cuda.bindings", NATIVE),
         holds=name != "cuda.bindings",
     )
     if library.handle_of(library.new_stream()) == 0:
@@ -197,6 +200,21 @@ def _bare_handle(cleanup: contextlib.ExitStack) -> Any:
     from cuda.bindings.driver import CUstream
 
     return CUstream(cleanup.enter_context(_gate.raw_stream()))
+
+
+def _raw_stream_of(device: Any, cleanup: contextlib.ExitStack) -> Any:
+    import tvm_ffi
+
+    return tvm_ffi.use_raw_stream(device, cleanup.enter_context(_gate.raw_stream()))
+
+
+def _stream_inside(context: Any) -> int:
+    """Return the handle with which a function of tvm-ffi launches inside the block."""
+    import tvm_ffi
+
+    device = tvm_ffi.device("cuda", context.device_id)
+    with context:
+        return int(tvm_ffi.get_raw_stream(device))
 
 
 # -- one pair ---------------------------------------------------------------------------------

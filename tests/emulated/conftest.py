@@ -6,8 +6,10 @@ give tests that describe life without a driver one. There its tests are skipped.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -91,6 +93,21 @@ def idle(in_primary_context):
     from support.gpu.raw import check, driver
 
     check(driver.cuCtxSynchronize())
+
+
+@pytest.fixture(autouse=True)
+def one_queue():
+    """Have tvm-ffi, once a test has loaded it, where Warp is: on one queue outside of all scopes.
+
+    A file about tvm-ffi has a fixture of this name, which leaves it alone.
+    """
+    warp, tvm_ffi = map(sys.modules.get, ("warp", "tvm_ffi"))
+    with contextlib.ExitStack() as blocks:
+        if warp is not None and tvm_ffi is not None and warp.is_cuda_available():
+            for index in range(2):
+                handle = warp.get_stream(f"cuda:{index}").cuda_stream
+                blocks.enter_context(tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", index), handle))
+        yield
 
 
 @pytest.fixture(autouse=True)

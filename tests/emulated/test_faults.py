@@ -27,7 +27,7 @@ from support.emulated.operations import (
     streams,  # noqa: F401 - the same
 )
 from support.emulated.waits import warm_up
-from support.libraries import installed
+from support.libraries import installed, need
 
 tried = set()
 
@@ -45,6 +45,8 @@ def quick_collections(primary_context):
         from streamkit.backends._warp import memory  # its records would be counted
 
         memory.watched.clear()  # of the tests before: Warp's frees would call for them too
+    if installed("tvm_ffi"):
+        need("tvm_ffi")
     if installed("numba"):
         libraries.numba()
     gc.collect()

@@ -254,7 +254,7 @@ assert driver.cuCtxGetCurrent() == before
 
 
 def test_a_library_that_is_not_loaded_is_named():
-    with pytest.raises(sk.ScopeError, match="torch is not imported"), sk.follow("torch"):
+    with pytest.raises(sk.ScopeError, match="cupy is not imported"), sk.follow("cupy"):
         pass
 
 

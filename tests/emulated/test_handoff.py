@@ -1,4 +1,4 @@
-"""``handoff`` of real Warp and numba-cuda arrays: the order, and who holds the memory how long."""
+"""``handoff`` of real arrays: the order, and who holds the memory how long."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._queues import keepalive  # what is kept must not grow
+from support.emulated.memory import Memory
+from support.exchange_toy import Library
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
 from support.interrupts import interrupted
 from support.keepalive import stays_until
@@ -24,20 +26,6 @@ from support.queues import within
 pytestmark = pytest.mark.usefixtures("handles")
 
 THREAD_LOCAL = driver.CUstreamCaptureMode(1)
-
-
-class Memory:
-    """Device memory that tells when a library has freed it."""
-
-    def __init__(self, device=0, size=1024):
-        with_context = check(driver.cuDevicePrimaryCtxRetain(device))
-        check(driver.cuCtxPushCurrent(with_context))
-        self.pointer = int(check(driver.cuMemAlloc(size)))
-        check(driver.cuCtxPopCurrent())
-        self.freed = threading.Event()
-
-    def free(self, *_):
-        self.freed.set()
 
 
 def warp_array(memory, device=0, **options):
@@ -62,7 +50,23 @@ def numba_array(memory, device=0):
         return devicearray.DeviceNDArray((4, 8), (32, 4), np.float32, gpu_data=data)
 
 
-MAKERS = {"warp": warp_array, "numba": numba_array}
+TOY = Library()
+
+
+class Freed:
+    def __init__(self, memory):
+        self._free = memory.free
+
+    def __del__(self):
+        self._free()
+
+
+def toy_array(memory, device=0):
+    """An array of a library that StreamKit does not know."""
+    return TOY.Array(memory.pointer, device, Freed(memory))
+
+
+MAKERS = {"warp": warp_array, "numba": numba_array, "toy": toy_array}
 each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 

@@ -192,6 +192,10 @@ def scope_of_one_library(streams):
     return sk.use(streams[0], libraries=["warp"])
 
 
+def scope_of_two_libraries(streams):
+    return sk.use(streams[0], libraries=["warp", "tvm_ffi"], ordered=True)
+
+
 def scope_of_a_foreign_stream(streams):
     need("numba")  # numba's import warns with some versions of NumPy
     return sk.use(streams[0].to("numba"))
@@ -199,7 +203,14 @@ def scope_of_a_foreign_stream(streams):
 
 SCOPES = pytest.mark.parametrize(
     "make",
-    [one_scope, scope_by_use, ordered_scope, scope_of_one_library, scope_of_a_foreign_stream],
+    [
+        one_scope,
+        scope_by_use,
+        ordered_scope,
+        scope_of_one_library,
+        scope_of_two_libraries,
+        scope_of_a_foreign_stream,
+    ],
 )
 OUTSIDE = pytest.mark.parametrize(
     "outside", ["nothing", "the same stream", "another", "no context"]
@@ -213,6 +224,7 @@ class Watched:
         self._warp = need("warp")
         self._warp.config.log_level = self._warp.LOG_WARNING
         self._warp.init()
+        self._tvm_ffi = need("tvm_ffi")
         self._streams = sk.new_stream(1), sk.new_stream(0)
         self._make, self._outside = make, outside
         self._home = driver.CUcontext(0 if outside == "no context" else self._streams[1].context)
@@ -261,6 +273,10 @@ class Watched:
         native = current_stream.native_stream
         return {
             "context": current_context(),
+            "tvm-ffi": [
+                self._tvm_ffi.get_raw_stream(self._tvm_ffi.device("cuda", index))
+                for index in devices
+            ],
             "warp": [self._warp.get_stream(f"cuda:{index}") for index in devices],
             "native": [native(self._warp.get_cuda_device(index)) for index in devices],
             "warp device": self._warp.get_device(),

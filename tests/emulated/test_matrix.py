@@ -14,7 +14,7 @@ from streamkit._tools import matrix  # the command prints no objects
 from streamkit.testing import _gate  # how long a gate waits in vain
 from support.libraries import installed, need
 
-HERE = [name for name in ("warp", "numba") if installed(name)]
+HERE = [name for name in ("warp", "tvm_ffi", "numba") if installed(name)]
 HERE += ["cuda.core", "cuda.bindings", "native"]
 
 

@@ -37,8 +37,9 @@ HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE = range(4)  # exit statuses of -
 READ = ("streamkit", SUITE, "tests/support", "tests/plugin", "tests/conftest.py", "pyproject.toml",
         "examples")  # fmt: skip
 NOT_READ = ("tests/support/emulated", "tests/plugin/build")
-PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "cuda-core", "cuda-bindings",
-            "numba-cuda", "jax", "triton", "cupti-python", "numpy", "pytest")  # fmt: skip
+PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ffi", "cuda-core",
+            "cuda-bindings", "numba-cuda", "jax", "triton", "cupti-python", "numpy",
+            "pytest")  # fmt: skip
 
 
 def files() -> Iterator[Path]:

@@ -12,7 +12,7 @@ from support.libraries import need
 
 @pytest.fixture(scope="module")
 def report(primary_context):
-    need("torch", "cupy", "warp")
+    need("torch", "cupy", "warp", "tvm_ffi")
     from support.gpu.raw import check, driver
 
     # set up before the context of each test is: the file before may have left another device

@@ -29,7 +29,7 @@ import sys
 before = set(sys.modules)  # a library's .pth file may import a part of it at the start
 import streamkit.testing
 
-assert not {"torch", "cupy", "warp", "numba", "cuda"} & (set(sys.modules) - before)
+assert not {"torch", "cupy", "warp", "tvm_ffi", "numba", "cuda"} & (set(sys.modules) - before)
 """)
 
 

@@ -13,6 +13,7 @@ MODULES = {
     "torch": {"torch"},
     "cupy": {"cupy"},
     "warp": {"warp"},
+    "tvm_ffi": {"tvm_ffi"},
     "numba": {"numba"},
     "cuda": {"cuda.core", "cuda.bindings"},
 }
@@ -41,7 +42,7 @@ def test_what_is_installed_is_listed_and_not_imported():
 import sys
 import streamkit as sk
 sk.doctor()
-imported = {"torch", "cupy", "warp", "numba", "cuda.core"} & set(sys.modules)
+imported = {"torch", "cupy", "warp", "tvm_ffi", "numba", "cuda.core"} & set(sys.modules)
 assert not imported, imported
 """)
 

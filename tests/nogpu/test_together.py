@@ -15,6 +15,7 @@ IMPORTS = {
     "numba": "import numba.cuda",
     "torch": "import torch",
     "warp": "import warp",
+    "tvm_ffi": "import tvm_ffi",
 }
 ADAPTERS = {
     "cuda": ("cuda.core", "cuda.bindings"),
@@ -22,12 +23,14 @@ ADAPTERS = {
     "numba": ("numba",),
     "torch": ("torch",),
     "warp": ("warp",),
+    "tvm_ffi": ("tvm_ffi",),
 }
 # what is blocked: the adapters that must then say so, and the libraries that cannot live without it
 BLOCKED = {
     "torch": (("torch",), ()),
     "cupy": (("cupy",), ()),
     "warp": (("warp",), ()),
+    "tvm_ffi": (("tvm_ffi",), ()),
     "numba": (("numba",), ()),
     "cuda.core": (("cuda.core",), ("numba",)),
     "cuda.bindings": (("cuda.core", "cuda.bindings"), ("numba",)),
@@ -37,6 +40,7 @@ DISTRIBUTIONS = {
     "cuda.bindings": "cuda-bindings",
     "cupy": "cupy-cuda1",
     "warp": "warp-lang",
+    "tvm_ffi": "apache-tvm-ffi",
     "numba": "numba-cuda",
     "torch": "torch",
 }
@@ -46,6 +50,7 @@ OBJECTS = {
     "cupy": "cupy.cuda.Stream.null, cupy.cuda.Device(0), cupy.ndarray",
     "numba": "numba.cuda.cudadrv.driver.Stream, numba.cuda.jit, numba.cuda.cudadrv.driver.Event",
     "torch": "torch.Stream('cpu'), torch.zeros(3), torch.device('cpu'), torch.cuda.Stream",
+    "tvm_ffi": "tvm_ffi.use_raw_stream(tvm_ffi.device('cuda', 0), 64), tvm_ffi.device('cpu', 0)",
     "warp": "warp.Stream, warp.get_device('cpu'), warp.float32",
 }
 
@@ -99,7 +104,7 @@ def test_wrap_imports_no_library(library):
 import sys
 import streamkit as sk
 {IMPORTS[library]}
-roots = ("torch", "cupy", "warp", "numba", "cuda.core")
+roots = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda.core")
 before = set(sys.modules)
 class Protocol:
     def __cuda_stream__(self):
@@ -134,7 +139,7 @@ assert not set(loaded) & set(sys.modules)
     )
 
 
-@pytest.mark.parametrize("library", ["cuda", "cupy", "numba", "torch", "warp"])
+@pytest.mark.parametrize("library", ["cuda", "cupy", "numba", "torch", "tvm_ffi", "warp"])
 def test_recognition_works_at_each_moment_of_the_import(library):
     """A library that is being imported asks for its own modules: each time, wrap is called."""
     need(library)

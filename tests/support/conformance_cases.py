@@ -152,6 +152,23 @@ def cuda_bindings():
     return Case(make_stream, int, make_event, CURRENT | BOUND | set(waive), waive)
 
 
+def tvm_ffi():
+    tvm_ffi = need("tvm_ffi")
+    owners = []  # of these streams, which own nothing themselves
+    device = tvm_ffi.device("cuda", 0)
+
+    def make_stream():
+        owners.append(RawStream())
+        return tvm_ffi.use_raw_stream(device, int(owners[-1].stream))
+
+    def handle_of(stream):
+        """What its functions would launch on."""
+        with stream:
+            return tvm_ffi.get_raw_stream(device)
+
+    return Case(make_stream, handle_of, not_applicable=EVENTS)
+
+
 def toylib():
     need("cuda")
     toylib = pytest.importorskip("toylib")
@@ -167,12 +184,13 @@ CASES = {
     "torch": torch,
     "cupy": cupy,
     "warp": warp,
+    "tvm_ffi": tvm_ffi,
     "numba": numba,
     "cuda.core": cuda_core,
     "cuda.bindings": cuda_bindings,
     "toylib": toylib,
 }
-ON_AN_EMULATED_DRIVER = ("warp", "numba", "cuda.core", "cuda.bindings", "toylib")
+ON_AN_EMULATED_DRIVER = ("warp", "tvm_ffi", "numba", "cuda.core", "cuda.bindings", "toylib")
 
 
 def check_library(library: str) -> None:

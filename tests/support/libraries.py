@@ -21,6 +21,7 @@ LIBRARIES = {
     "cupy": ("cupy",),
     "numba": ("numba.cuda", "numba_cuda"),  # numba alone brings a numba.cuda of its own
     "torch": ("torch",),
+    "tvm_ffi": ("tvm_ffi",),
     "warp": ("warp",),
 }
 

@@ -156,6 +156,7 @@ def any_event_is_one(s: sk.Stream, stream: sk.StreamLike, event: EventLike) -> N
 def arrays_keep_their_types(s: sk.Stream, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
     assert_type(sk.handoff(array, s), np.ndarray[Any, np.dtype[np.float32]])
     assert_type(sk.handoff(CudaArray(), s, after=s), CudaArray)
+    assert_type(sk.current_stream(of=array), sk.CudaStream[Any] | sk.HostStream)
 
 
 @sk.graphed
@@ -226,5 +227,6 @@ def wrong_events_and_arrays(s: sk.Stream, array: CudaArray) -> None:
     sk.wrap_event(s)  # type: ignore[arg-type]
     sk.wrap_event(array)  # type: ignore[arg-type]
     sk.handoff("x", s)  # type: ignore[type-var]
+    sk.current_stream(of="x")  # type: ignore[arg-type]
     sk.handoff(array, 5)  # type: ignore[arg-type]
     s.synchronize()  # type: ignore[attr-defined]

@@ -167,6 +167,7 @@ def test_the_rows_are_those_that_were_promised():
         "with sk.use(q, libraries=('torch', 'cupy'))": (0.5, 0.35),
         "with sk.use(q, libraries=('torch', 'cupy')) from 8 threads": (1.0, 0.67),
         "with sk.follow('torch', libraries=['cupy']), on one queue already": (0.65, 0.5),
+        "with s:, tvm-ffi beside the three": (0.40, 0.30),
         "wrap and first scope of a stream": (2.5, 1.5),
         "a Warp array made and dropped, non-blocking s": (3.0, 2.0),
         "b.wait(a)": (0.35, 0.26),

@@ -28,7 +28,7 @@ from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
 
-LIBRARIES = ("torch", "cupy", "warp")  # slow to import, and not what is tested here
+LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi")  # slow to import, and not what is tested here
 
 REPORT = BenchReport(
     date="2026-11-21",

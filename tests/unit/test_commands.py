@@ -14,7 +14,7 @@ from support.programs import streamkit_
 
 np = pytest.importorskip("numpy")
 
-LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
+LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 COMMANDS = set(cli.COMMANDS)
 CI = (ROOT / ".ci" / "run").read_text()
 BLOCKS = [

@@ -30,6 +30,7 @@ CLEAN = {
     "torch": "2.11.0+cu130",
     "cupy-cuda13x": "14.2.0",
     "warp-lang": "1.19.0",
+    "apache-tvm-ffi": "0.1.15.post2",
     "numba-cuda": "0.30.4",
     "cuda-core": "1.2.2",
     "cuda_bindings": "13.3.1",
@@ -143,7 +144,11 @@ def test_a_planted_fault_is_found_and_nothing_else(installed, fault):
 
 
 def test_switches_that_all_libraries_follow_are_no_finding(installed):
-    here = {name: version for name, version in CLEAN.items() if name not in ("torch", "warp-lang")}
+    here = {
+        name: version
+        for name, version in CLEAN.items()
+        if name not in ("torch", "warp-lang", "apache-tvm-ffi")
+    }
     found = installed(here, None, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"})
     assert codes(found.check(DRIVER)) == []
     rows = found.libraries({}, all_loaded=False)
@@ -376,7 +381,7 @@ def test_what_is_installed_and_what_is_missing_is_listed(installed):
         ("torch", "2.11.0", "13.0"),
         ("cuda.core", "1.2.2", None),
     ]
-    assert found.missing == ["cupy", "warp", "numba", "cuda.bindings"]
+    assert found.missing == ["cupy", "warp", "tvm_ffi", "numba", "cuda.bindings"]
 
 
 def test_a_plugin_is_listed(installed, tmp_path):
@@ -504,7 +509,7 @@ def test_it_imports_no_library():
 import sys
 import streamkit as sk
 report = sk.doctor()
-assert not {"torch", "cupy", "warp", "numba"} & set(sys.modules)
+assert not {"torch", "cupy", "warp", "tvm_ffi", "numba"} & set(sys.modules)
 assert not any(library.loaded for library in report.libraries), report.libraries
 """)
 

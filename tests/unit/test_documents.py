@@ -17,7 +17,7 @@ from support.programs import python
 
 pytest.importorskip("numpy")
 
-LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
+LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 PROGRAM = {"gpu", "gpus", "raises", "not run"}
 LANGUAGES = {"python", "sh", "toml", "text", ""}
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]

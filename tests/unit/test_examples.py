@@ -21,7 +21,7 @@ pytest.importorskip("numpy")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = examples(with_engine=False)
 WITH_ENGINE = examples(with_engine=True)
-LIBRARIES = ("torch", "cupy", "warp", "numba", "cuda")
+LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 
 
 def run(path, source):

@@ -113,7 +113,7 @@ s = sk.new_stream("cpu")
 with s:
     s.record()
 s.sync()
-loaded = {"cuda", "torch", "cupy", "warp", "numba", "numpy", "ctypes"} & set(sys.modules)
+loaded = {"cuda", "torch", "cupy", "warp", "tvm_ffi", "numba", "numpy", "ctypes"} & set(sys.modules)
 assert not loaded, loaded
 """)
 

@@ -42,7 +42,7 @@ LAYERS = (
 TOOLS = ("_tools",)
 
 FILES = sorted(ROOT.rglob("*.py"))
-LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|numba)(?![A-Za-z])", re.IGNORECASE)
+LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|tvm_ffi|numba)(?![A-Za-z])", re.IGNORECASE)
 
 
 architecture = extension("architecture")
@@ -120,7 +120,7 @@ def test_the_search_for_patches_finds_them():
 )
 def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
     name = path.relative_to(ROOT).as_posix()
-    own = re.fullmatch(r"backends/_(torch|cupy|warp|numba)/\w+\.py", name)
+    own = re.fullmatch(r"backends/_(torch|cupy|warp|tvm_ffi|numba)/\w+\.py", name)
     source = path.read_text()
     if own:
         source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)

@@ -65,6 +65,7 @@ def test_the_data_holds_the_verdicts():
     ("name", "line"),
     [
         ("cupy", 'pip install "cupy-cuda{}x>=14.0"'),
+        ("tvm_ffi", 'pip install "apache-tvm-ffi>=0.1.6"'),
         ("numba", 'pip install "numba-cuda[cu{}]"'),
         ("torch", 'pip uninstall torch, then pip install "torch>=2.10" --index-url '),
     ],
@@ -161,7 +162,7 @@ def test_the_grid_of_all_libraries_fits_a_narrow_terminal(matrix):
     pairs = [pair(*names) for names in itertools.permutations(LABELS, 2)]
     report = MatrixReport("", "a GPU", "13.0", {}, list(LABELS), {}, pairs)
     _, output, _ = matrix(report, columns=60)
-    assert output.splitlines()[2].split() == ["from", "\\", "to", *"1234567"]
+    assert output.splitlines()[2].split() == ["from", "\\", "to", *"12345678"]
     grid = rows(output)
     assert list(grid) == list(LABELS.values())
     assert {len(cells) for cells in grid.values()} == {len(LABELS)}

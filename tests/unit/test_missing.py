@@ -12,6 +12,7 @@ BLOCKED = {
     "torch": ["torch"],
     "cupy": ["cupy"],
     "warp": ["warp"],
+    "tvm_ffi": ["tvm_ffi"],
     "numba": ["numba", "numba_cuda"],
     "cuda.core": ["cuda.core"],
     "cuda.bindings": ["cuda.bindings"],
@@ -20,6 +21,7 @@ REQUIREMENTS = {
     "torch": "torch>=2.10",
     "cupy": "cupy-cuda1",
     "warp": "warp-lang>=1.14",
+    "tvm_ffi": "apache-tvm-ffi>=0.1",
     "numba": "numba-cuda[cu1",
     "cuda.core": "cuda-core>=1.0",
     "cuda.bindings": "cuda-bindings>=1",
@@ -94,7 +96,7 @@ def test_a_class_that_pretends_to_be_of_a_library_imports_none():
     python(
         LOOK
         + """
-for root in ("torch", "cupy", "warp", "numba", "cuda"):
+for root in ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda"):
     imitation = type("Stream", (), {"__module__": root + ".streams"})
     try:
         sk.wrap(imitation())
@@ -109,8 +111,9 @@ def test_asking_for_the_known_names_imports_no_library():
     python(
         LOOK
         + """
-assert set(registry.known()) >= {"torch", "cupy", "warp", "numba", "cuda.core", "cuda.bindings"}
-assert not {"torch", "cupy", "warp", "numba", "cuda"} & set(sys.modules)
+known = {"torch", "cupy", "warp", "tvm_ffi", "numba", "cuda.core", "cuda.bindings"}
+assert set(registry.known()) >= known
+assert not {"torch", "cupy", "warp", "tvm_ffi", "numba", "cuda"} & set(sys.modules)
 """
     )
 

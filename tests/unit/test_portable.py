@@ -81,7 +81,7 @@ import streamkit
 @pytest.mark.parametrize("command", [["demo"], ["doctor"], ["--version"]])
 def test_the_command_works_there_on_a_console_with_few_characters(command):
     pytest.importorskip("rich")
-    code = BLOCKER.format(blocked=("torch", "cupy", "warp", "cuda", "numba")) + COMMAND
+    code = BLOCKER.format(blocked=("torch", "cupy", "warp", "tvm_ffi", "cuda", "numba")) + COMMAND
     done = run_python(
         "-P", "-c", code, *command, path=[PORTABLE], COLUMNS="100", PYTHONIOENCODING="cp1252"
     )
@@ -103,7 +103,7 @@ for make in (lambda: sk.new_stream("cuda"), lambda: sk.current_stream("{library}
     except (sk.NoDeviceError, sk.BackendNotInstalledError) as error:
         print(error)
 """
-EVERYTHING = ("torch", "cupy", "warp", "cuda", "numba")
+EVERYTHING = ("torch", "cupy", "warp", "tvm_ffi", "cuda", "numba")
 
 
 def errors_on(platform, library):

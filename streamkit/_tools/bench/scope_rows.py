@@ -63,6 +63,42 @@ def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
 
 
 @_row(
+    "with s:, tvm-ffi beside the three",
+    "the same managers and tvm_ffi.use_raw_stream, nested",
+    at_most=0.40,
+    aim=0.30,
+    note="needs tvm-ffi",
+    is_last=True,  # all scopes move it from then on
+)
+def _scope_of_four(libraries: Libraries) -> Generator[Arms]:
+    s = sk.new_stream()
+    s.to("tvm_ffi")  # imports it, or says what is missing
+    import tvm_ffi
+
+    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
+    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
+    device, handle = tvm_ffi.device("cuda", libraries.device), s.handle
+    enter_raw = tvm_ffi.use_raw_stream
+
+    def ours(items: list[Any]) -> None:
+        for _ in items:
+            with s:
+                pass
+
+    def theirs(items: list[Any]) -> None:
+        for _ in items:
+            with (
+                enter_torch(in_torch),
+                in_cupy,
+                enter_warp(in_warp, sync_enter=False),
+                enter_raw(device, handle),
+            ):
+                pass
+
+    yield Arms(ours, theirs, same(None), same(None))
+
+
+@_row(
     "wrap and first scope of a stream",
     "the same managers, of streams made there",
     at_most=2.5,

@@ -1,4 +1,4 @@
-"""What is current in this thread and the libraries, by the driver's answers and Warp's own."""
+"""What is current in this thread and the libraries, by the driver's answers and their own."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def drop_spare_events():
 
 
 class StateSnapshot:
-    """This thread's contexts and capture mode, and Warp's streams and default device."""
+    """This thread's contexts and capture mode, Warp's streams and default device, and tvm-ffi's."""
 
     def __init__(self):
         self.contexts = contexts()
         self.mode = check(driver.cuThreadExchangeStreamCaptureMode(RELAXED))
         check(driver.cuThreadExchangeStreamCaptureMode(self.mode))
         self.warp = _Warp() if "warp" in sys.modules else None
+        self.tvm_ffi = _TvmFfi() if "tvm_ffi" in sys.modules else None
 
     def differences(self):
         """What is otherwise now, each with its text."""
@@ -50,6 +51,7 @@ class StateSnapshot:
             "the contexts": (self.contexts, now.contexts),
             "the capture mode": (self.mode.name, now.mode.name),
             "Warp": (str(self.warp), str(now.warp)),
+            "tvm-ffi": (str(self.tvm_ffi), str(now.tvm_ffi)),
         }
         return {
             what: f"{what}: {before} became {after}"
@@ -61,6 +63,8 @@ class StateSnapshot:
         check(driver.cuThreadExchangeStreamCaptureMode(self.mode))
         if self.warp is not None:
             self.warp.restore()
+        if self.tvm_ffi is not None:
+            self.tvm_ffi.restore()
         _set_contexts(self.contexts)
 
 
@@ -100,3 +104,19 @@ class _Warp:
         for device, stream in zip(self._devices, self._streams, strict=True):
             device.set_stream(stream, sync=False)
         self._set_device(self._default)
+
+
+class _TvmFfi:
+    def __init__(self):
+        import tvm_ffi
+
+        self._devices = [tvm_ffi.device("cuda", index) for index in range(2)]
+        self._handles = [tvm_ffi.get_raw_stream(device) for device in self._devices]
+        self._use = tvm_ffi.use_raw_stream
+
+    def __str__(self):
+        return f"its environment streams {self._handles}"
+
+    def restore(self):
+        for device, handle in zip(self._devices, self._handles, strict=True):
+            self._use(device, handle).__enter__()  # set, for good

@@ -76,10 +76,31 @@ def to_warp_on_the_other_device(undo):
 
 
 @operation
+def to_tvm_ffi(undo):
+    need("tvm_ffi")
+    stream = sk.wrap(foreign(undo))
+    return lambda: stream.to("tvm_ffi")
+
+
+@operation
+def wrap_a_stream_of_tvm_ffi(undo):
+    tvm_ffi = need("tvm_ffi")
+    _, handle = foreign(undo).__cuda_stream__()
+    native = tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), handle)
+    return lambda: sk.wrap(native).id
+
+
+@operation
+def the_current_stream_of_tvm_ffi(undo):
+    need("tvm_ffi")
+    return lambda: sk.current_stream("tvm_ffi", device=1)
+
+
+@operation
 def the_per_thread_stream_to_each_library(undo):
-    warp(), need("numba")
-    stream = sk.per_thread_stream()
-    return lambda: [stream.to(name) for name in ("cuda.core", "cuda.bindings", "numba", "warp")]
+    warp(), need("numba"), need("tvm_ffi")
+    stream, names = sk.per_thread_stream(), ("cuda.core", "cuda.bindings", "numba", "warp")
+    return lambda: [stream.to(name) for name in (*names, "tvm_ffi")]
 
 
 @operation

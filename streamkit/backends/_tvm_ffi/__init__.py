@@ -1,0 +1,15 @@
+"""tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+
+from streamkit._base.library import Library
+
+LIBRARY = Library(
+    "tvm_ffi",
+    label="tvm-ffi",
+    root="tvm_ffi",
+    module="tvm_ffi",
+    requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA
+    distribution="apache-tvm-ffi",
+    oldest=(0, 1, 6),
+    aliases=("tvm-ffi",),
+    has_current=True,
+)

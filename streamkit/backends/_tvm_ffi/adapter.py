@@ -1,0 +1,180 @@
+"""tvm-ffi: its environment streams, a handle for each device in each thread.
+
+It has no class of streams. What stands for one is ``tvm_ffi.StreamContext``, the context manager
+that sets an environment stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import tvm_ffi
+
+from streamkit._base import messages
+from streamkit._base.queue import LEGACY
+from streamkit.backends import _managed_tensor
+from streamkit.protocols import Binding, Queue, Traits, unbound
+
+if TYPE_CHECKING:
+    from typing import Self
+
+name = "tvm_ffi"
+api = 1
+traits = Traits(
+    streams_are_fixed=True,
+    streams_are_values=True,
+    remembers_handles=False,  # it allocates nothing of its own
+)
+
+_CUDA = 2  # DLPack's kDLCUDA
+
+
+def _public_get(_kind: int, device: int) -> int:
+    return int(tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", device)))
+
+
+def _public_set(_kind: int, device: int, handle: int) -> int:
+    context = tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), handle)
+    context.__enter__()
+    return int(context.prev_stream)
+
+
+# what the public functions call, at a quarter of the cost
+_get: Any = getattr(tvm_ffi.core, "_env_get_current_stream", _public_get)
+_set: Any = getattr(tvm_ffi.core, "_env_set_current_stream", _public_set)
+
+
+class _Before(threading.local):
+    """The handles that ``EnvironmentStream`` has replaced in this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.handles: list[int] = []
+
+
+_before = _Before()
+
+
+class EnvironmentStream(tvm_ffi.StreamContext):  # type: ignore[misc]  # its base is Any
+    """A stream as tvm-ffi takes it: an argument of its functions, and a block that sets it.
+
+    One object serves nested blocks and several threads at once, which its base does not.
+    """
+
+    def __init__(self, handle: int, device: int) -> None:
+        super().__init__(tvm_ffi.device("cuda", device), handle)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream
+
+    def __enter__(self) -> Self:
+        _before.handles.append(_set(_CUDA, self.device_id, self.stream))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _set(_CUDA, self.device_id, _before.handles.pop())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tvm_ffi.StreamContext):
+            return NotImplemented
+        return _value(self) == _value(other)
+
+    def __hash__(self) -> int:
+        return hash(_value(self))
+
+
+def _value(stream: Any) -> tuple[int, int, int]:
+    handle = stream.stream  # an integer, or ctypes.c_void_p
+    return stream.device_type, stream.device_id, getattr(handle, "value", handle) or 0
+
+
+def extract(obj: Any) -> Queue:
+    """Read the stream that a ``StreamContext`` sets; 0 is the legacy one, as for CUDA itself.
+
+    It owns nothing, and neither does tvm-ffi.
+    """
+    if not isinstance(obj, tvm_ffi.StreamContext):
+        raise messages.not_a_stream(obj)
+    kind, device, handle = _value(obj)
+    if kind != _CUDA:
+        raise messages.library_cannot_take(
+            "streamkit.wrap", f"tvm-ffi's stream of device type {kind}", "only CUDA has them"
+        )
+    queue: Queue | None = getattr(obj, "_streamkit_queue", None)
+    return Queue(handle, device) if queue is None else queue
+
+
+def borrow(queue: Queue) -> Any:
+    """Build the object for the queue, which keeps it."""
+    stream = EnvironmentStream(queue.handle, queue.device or 0)
+    stream._streamkit_queue = queue
+    return stream
+
+
+# -- current stream ---------------------------------------------------------------------------
+
+
+_never_set: dict[int, EnvironmentStream] = {}  # by device, so that StreamKit's stream is one too
+
+
+def current(device: int) -> Any:
+    """Return the environment stream of the device, in this thread; 0 where it was never set."""
+    handle = _get(_CUDA, device)
+    if handle:
+        return EnvironmentStream(handle, device)
+    return _never_set.get(device) or _never_set.setdefault(device, EnvironmentStream(0, device))
+
+
+def bind(stream: Any) -> Binding:
+    """Prepare the stream; what is saved and restored is the bare handle."""
+    _, device, handle = _value(stream)
+    set_current = functools.partial(_set, _CUDA, device, handle)
+
+    def enter(_former: int) -> None:
+        set_current()
+
+    def leave(former: int) -> None:
+        _set(_CUDA, device, former)
+
+    save = functools.partial(_get, _CUDA, device)
+    same = (0, LEGACY) if handle <= LEGACY else (handle,)  # of the legacy stream both are handles
+    return Binding(save, enter, leave, lambda: save() in same, set_current, told_outside=True)
+
+
+enter, leave = unbound(bind)
+
+
+# -- tensors ----------------------------------------------------------------------------------
+
+_HOST = 1, 3  # DLPack's device types of host memory, the second of pinned memory
+_MANAGED = 13  # and of memory that the host and CUDA share
+
+
+def array_device(array: Any) -> int | None:
+    """Return the device of a ``tvm_ffi.Tensor``."""
+    if isinstance(array, tvm_ffi.Tensor):
+        kind, device = array.__dlpack_device__()
+        if kind in (_CUDA, _MANAGED):
+            return int(device)
+        if kind in _HOST:
+            return None
+    raise messages.not_an_array(array)
+
+
+def lend(array: Any, owner: object) -> Any:
+    """Build a tensor on the same memory, as from another library."""
+    return _managed_tensor.lend(_source(array), owner, _from_managed)
+
+
+def lent_by(array: Any) -> Any:
+    """Return the owner with which memory was lent that begins where the tensor does."""
+    return _managed_tensor.owner_of(_source(array))
+
+
+def _source(array: Any) -> int:
+    return _managed_tensor.taken_from(array.__dlpack__(max_version=(1, 0)))
+
+
+def _from_managed(address: int) -> Any:
+    return tvm_ffi.from_dlpack(_managed_tensor.as_capsule(address))
