@@ -243,3 +243,17 @@ def test_a_random_graph_of_waits_holds_in_every_order():
     for stream in streams:
         stream.sync(timeout=20)
     check(driver.cuMemFree(words))
+
+
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_an_event_gives_its_handle_by_the_protocol_that_is_proposed(borrowed):
+    event = sk.new_stream().record()
+    shown = sk.wrap_event(event.to("cuda.bindings")) if borrowed else event
+    version, handle = shown.__cuda_event__()
+    assert (type(version), type(handle)) == (int, int)
+    assert (version, handle) == (0, event.handle)
+    assert not hasattr(sk.new_stream("cpu").record(), "__cuda_event__")
+    event.close()
+    if not borrowed:
+        with pytest.raises(sk.StreamClosedError):
+            event.__cuda_event__()
