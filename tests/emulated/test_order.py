@@ -221,12 +221,12 @@ def test_a_steady_wait_for_a_stream_that_nobody_wraps_is_a_record_and_a_wait(war
 
 def test_a_steady_ordered_scope_is_a_wait_in_and_one_out(warp):
     """Beside it, each of the two queues is asked twice whether a capture goes on."""
-    stream = sk.new_stream(nonblocking=True)
+    scope = sk.use(sk.new_stream(nonblocking=True), libraries=["warp"], ordered=True)
     for _ in range(2):
-        with sk.use(stream, ordered=True):
+        with scope:
             pass
     emulator.reset_calls()
-    with sk.use(stream, ordered=True):
+    with scope:
         pass
     calls = emulator.all_calls()
     assert (calls["cuEventRecord"], calls["cuStreamWaitEvent"]) == (2, 2)

@@ -10,6 +10,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from support.exchange_toy import Library
 from support.libraries import need
 
 
@@ -106,3 +107,12 @@ def test_a_tensor_of_the_host_says_where_it_is():
         sk.current_stream(of=tensor)
     one, other = sk.new_stream("cpu"), sk.new_stream("cpu")
     assert sk.handoff(tensor, one, after=other) is tensor
+
+
+def test_a_library_that_is_known_to_have_no_current_stream_is_not_asked():
+    """The table of cuda.core's views (1.2) says 0 for every device: none is meant."""
+    need("cuda")
+    library = Library()
+    view = type("View", (library.Array,), {"__module__": "cuda.core.mine"})
+    with pytest.raises(TypeError, match="no array that can be handed over"):
+        sk.current_stream(of=view(0))

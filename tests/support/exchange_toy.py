@@ -93,6 +93,7 @@ class Library:
             def reshape(self, _):
                 return self[:]
 
+        Array.library = self  # as a table lives as long as the process
         self.Array = Array
         self.place = place
 
