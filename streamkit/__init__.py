@@ -34,6 +34,7 @@ from streamkit.errors import (
     ForkedProcessError,
     NoDeviceError,
     OneQueueError,
+    RaceError,
     ScopeError,
     StreamClosedError,
     StreamKitError,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graph import CudaGraph
     from streamkit._graphs.graphed import GraphedFunction, graphed
+    from streamkit._races.calls import accesses
+    from streamkit._races.races import races
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
 
@@ -55,12 +58,14 @@ __version__ = "0.2.0"
 _LATER = {  # loaded at first use: not every program needs them
     "CudaGraph": "streamkit._graphs.graph",
     "GraphedFunction": "streamkit._graphs.graphed",
+    "accesses": "streamkit._races.calls",
     "audit": "streamkit._audit.audit",
     "capture": "streamkit._graphs.capture",
     "doctor": "streamkit._doctor.doctor",
     "follow": "streamkit._streams.follow",
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
+    "races": "streamkit._races.races",
 }
 
 __all__ = [
@@ -79,12 +84,14 @@ __all__ = [
     "HostStream",
     "NoDeviceError",
     "OneQueueError",
+    "RaceError",
     "ScopeError",
     "Stream",
     "StreamClosedError",
     "StreamKitError",
     "StreamLike",
     "UnsupportedStreamError",
+    "accesses",
     "assert_one_queue",
     "audit",
     "capture",
@@ -99,6 +106,7 @@ __all__ = [
     "new_event",
     "new_stream",
     "per_thread_stream",
+    "races",
     "use",
     "wrap",
     "wrap_event",

@@ -87,6 +87,10 @@ class OneQueueError(StreamKitError, AssertionError):
     """The loaded libraries, or their work, are not on one queue; the message lists them."""
 
 
+class RaceError(StreamKitError, AssertionError):
+    """Work on the same memory has no order; the message lists it, and what mends it."""
+
+
 class CaptureError(StreamKitError, RuntimeError):
     """The operation is illegal on a capturing stream; the capture is still valid."""
 

@@ -16,9 +16,18 @@ from streamkit._scopes import open_scopes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkit._audit.operations import Kind
     from streamkit._base.trace import Step
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
+_SHOWN: dict[str, Kind] = {
+    "function": "function",
+    "scope": "scope",
+    "record": "record",
+    "wait": "wait",
+    "synchronisation": "synchronisation",
+}
+"""The kinds of steps that are operations of a report."""
 
 
 class HostRecorder:
@@ -27,15 +36,20 @@ class HostRecorder:
     def __init__(self) -> None:
         self._steps: list[Step] = []
         self._began_ns = 0
+        self._listener = self.take  # one object, to be found again
 
     def start(self) -> None:
         """Begin."""
         self._began_ns = time.perf_counter_ns()
-        trace.listeners.append(self._steps.append)
+        trace.listeners.append(self._listener)
 
     def stop(self) -> None:
         """End; what was given so far may still have to run."""
-        trace.listeners.remove(self._steps.append)
+        trace.listeners.remove(self._listener)
+
+    def take(self, step: Step) -> None:
+        """Note a step, in the thread that gives it."""
+        self._steps.append(step)
 
     def sync(self) -> None:
         """Wait until what was given has run, but for a queue that goes on when this scope ends."""
@@ -56,8 +70,7 @@ class HostRecorder:
         queues: dict[Any, Any] = {None: None}
         for stream in {step.stream for step in self._steps} - {None}:
             if isinstance(stream, HostStream):
-                name = stream.name or f"host stream id={stream.id}"
-                queues[stream] = AuditedQueue("cpu", name, stream.id)
+                queues[stream] = host_queue(stream)
             else:
                 queues[stream] = None if queue_of is None else queue_of(stream)
         marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
@@ -69,7 +82,11 @@ class HostRecorder:
         found: list[Operation] = []
         unfinished = 0
         for step in self._steps:
-            queue, after, mark = queues[step.stream], None, step.mark
+            kind = _SHOWN.get(step.kind)
+            if kind is None:
+                continue
+            queue, after = queues[step.stream], None
+            mark = step.mark if step.kind in ("record", "wait") else None
             start, end = step.start_ns, step.end_ns
             if mark is not None:
                 start = end = max(mark.time_ns, step.given_ns)
@@ -80,17 +97,27 @@ class HostRecorder:
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue
-            root = step.module.partition(".")[0]
             found.append(
                 Operation(
-                    step.kind,
+                    kind,
                     step.name,
                     queue,
                     start - self._began_ns,
                     end - self._began_ns,
-                    root if step.kind == "function" and root in _ROOTS else None,
+                    library_of(step) if step.kind == "function" else None,
                     after=after,
                     blocks_host=step.kind == "synchronisation",
                 )
             )
         return found, unfinished
+
+
+def host_queue(stream: HostStream) -> AuditedQueue:
+    """Return what a report calls a host stream."""
+    return AuditedQueue("cpu", stream.name or f"host stream id={stream.id}", stream.id)
+
+
+def library_of(step: Step) -> str | None:
+    """Return whose function it is, where its module tells; None if it is of nobody known."""
+    root = step.module.partition(".")[0]
+    return root if root in _ROOTS else None

@@ -25,9 +25,9 @@ from streamkit._queues.kernel_names import short
 from streamkit._queues.styles import STYLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from streamkit._audit.operations import Operations
+    from streamkit._audit.operations import AuditedQueue, Operation, Operations
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -65,13 +65,18 @@ _PAGE = """<!doctype html>
 """
 
 
-def html_of(report: Operations) -> str:
-    """Return the page."""
+def html_of(
+    report: Operations, *, heading: str | None = None, missing: Sequence[Operation] = ()
+) -> str:
+    """Return the page; ``heading`` instead of the audit's own sentence.
+
+    ``missing`` are waits that should be there: the page shows each by an arrow of its own kind.
+    """
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
-    data = json.dumps(page_data(report), separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
     return _PAGE.format(
         title=html.escape(title(report)),
-        verdict=html.escape(verdict(report)),
+        verdict=html.escape(heading or verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
         style=_read("timeline.css"),
         data=data,
@@ -89,7 +94,7 @@ def as_cell(report: Operations) -> str:
     )
 
 
-def page_data(report: Operations) -> dict[str, Any]:
+def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
     """Return what the script draws, described there."""
     rows = rows_of(report)
     number = {row.queue: place for place, row in enumerate(rows)}
@@ -116,12 +121,19 @@ def page_data(report: Operations) -> dict[str, Any]:
         ],
         "names": list(names),
         "work": work,
-        "waits": [
-            [number[wait.after], wait.start_ns / 1e6, number[wait.queue], wait.end_ns / 1e6]
-            for wait in report.waits
-            if wait.after is not None
-        ],
+        "waits": _arrows(report.waits, number),
+        "missing": _arrows(missing, number),
     }
+
+
+def _arrows(
+    waits: Sequence[Operation], number: dict[AuditedQueue | None, int]
+) -> list[tuple[int, float, int, float]]:
+    return [
+        (number[wait.after], wait.start_ns / 1e6, number[wait.queue], wait.end_ns / 1e6)
+        for wait in waits
+        if wait.after in number and wait.queue in number
+    ]
 
 
 def _summary(report: Operations) -> Iterator[str]:

@@ -1,7 +1,7 @@
-// Draws what page.py put into DATA: {rows, libraries, names, work, waits}.
+// Draws what page.py put into DATA: {rows, libraries, names, work, waits, missing}.
 //   rows: [label]; libraries: [[label, colour, colour of text on it]]; names: [text], each once
 //   work: [[row, track, library, name, full name, start, duration]] by row, then start; times in ms
-//   waits: [[row, time, other row, its time]]
+//   waits, missing: [[row, time, other row, its time]]
 // What runs at the same time on one row is on tracks below each other, so that no bar covers another.
 "use strict";
 
@@ -98,8 +98,9 @@ function draw() {
     paint.fillRect(0, tops[row] - PAD, width, (tops[row + 1] ?? bottom + PAD) - tops[row]);
   }
   axis(width);
-  arrows();  // below the bars, which have names
+  arrows(DATA.waits, "--ink", []);  // below the bars, which have names
   for (let row = 0; row < tops.length; row++) for (const one of seen(row)) bar(one, width);
+  arrows(DATA.missing, "--missing", [5, 4]);
   if (drag) {
     paint.fillStyle = "rgba(100, 140, 200, 0.3)";
     paint.fillRect(Math.min(drag.from, drag.to), 0, Math.abs(drag.to - drag.from), height);
@@ -145,15 +146,16 @@ function bar(one, width) {
   paint.globalAlpha = 1;
 }
 
-function waitsSeen() {
-  const found = DATA.waits.filter(([, start, , end]) => end >= view[0] && start <= view[1]);
+function inView(waits) {
+  const found = waits.filter(([, start, , end]) => end >= view[0] && start <= view[1]);
   return found.length > ARROWS ? [] : found;  // more could not be read
 }
 
-function arrows() {
-  paint.strokeStyle = paint.fillStyle = colour("--ink");
-  paint.lineWidth = 1.2;
-  for (const [from, start, to, end] of waitsSeen()) {
+function arrows(waits, ink, dashes) {
+  paint.strokeStyle = paint.fillStyle = colour(ink);
+  paint.lineWidth = dashes.length ? 2 : 1.2;
+  paint.setLineDash(dashes);
+  for (const [from, start, to, end] of inView(waits)) {
     const down = to > from, sign = down ? 1 : -1;
     const tracks = (tops[to + 1] ?? bottom + PAD) - tops[to] - 2 * PAD;
     const tipY = down ? tops[to] - 2 : tops[to] + tracks + 1;
@@ -167,6 +169,7 @@ function arrows() {
     paint.lineTo(x(end) + 4, tipY - 8 * sign);
     paint.fill();
   }
+  paint.setLineDash([]);
 }
 
 function look(left, right) {
@@ -297,6 +300,7 @@ DATA.libraries.forEach(([label, fill], library) => {
   line.prepend(box);
 });
 if (DATA.waits.length) added(byId("legend"), "span", "arrow: a queue waits for another");
+if (DATA.missing.length) added(byId("legend"), "span", "dashed arrow: a wait that is missing");
 DATA.rows.forEach((label, row) => {
   added(byId("labels"), "div", label, {title: label}).style.top = `${tops[row] - 4}px`;
   added(byId("queue"), "option", label, {value: row});

@@ -1,8 +1,9 @@
-"""What StreamKit reports to an audit: what host streams are given, and where the host waits."""
+"""What StreamKit tells recorders: what host streams are given, and where the host waits."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,12 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Kind = Literal["function", "scope", "record", "wait", "synchronisation"]
+    Kind = Literal[
+        "function", "then", "scope", "record", "point", "wait", "synchronisation", "query"
+    ]
 
 _order = itertools.count()
 listeners: list[Callable[[Step], object]] = []
 """Each is told of every step, in the thread that gives it."""
 NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class _Thread(threading.local):
+    step: Step | None = None  # the function of a queue that the thread runs
+
+
+_thread = _Thread()
 
 
 class Step:
@@ -27,7 +37,14 @@ class Step:
         what = getattr(what, "func", what)  # of a functools.partial
         name = getattr(what, "__qualname__", None) or getattr(what, "__name__", None)
         self.name = what if isinstance(what, str) else str(name or type(what).__qualname__)
-        self.module: str = getattr(what, "__module__", None) or type(what).__module__
+        owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
+        self.module: str = getattr(what, "__module__", None) or type(owner).__module__
+        self.call: Any | None = None
+        self.is_inline = False
+        self.thread = threading.get_ident()
+        self.giver = _thread.step
+        self._outer: Step | None = None
+        self.has_failed = False
         self.order = next(_order)
         self.given_ns = time.perf_counter_ns()
         self.start_ns = 0
@@ -35,22 +52,38 @@ class Step:
 
     def __enter__(self) -> None:
         self.start_ns = time.perf_counter_ns()
+        if self.kind in ("function", "then") and not self.is_inline:
+            self._outer, _thread.step = _thread.step, self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if _thread.step is self:
+            _thread.step = self._outer
+        self._outer = None
+        self.has_failed = kind is not None
         self.end_ns = self.end_ns or time.perf_counter_ns()  # the first time counts
 
 
-def note(
-    stream: Any, kind: Kind, what: Any, mark: Any | None = None
+def note(  # noqa: PLR0913 - each caller gives what it has
+    stream: Any,
+    kind: Kind,
+    what: Any,
+    mark: Any | None = None,
+    *,
+    call: Any | None = None,
+    is_inline: bool = False,
 ) -> AbstractContextManager[None]:
     """Return a context to hold while the step runs, which is reported to all listeners.
 
     ``stream`` can be the id of a CUDA queue, which keeps no stream alive. ``what`` is a function
-    or a name. ``mark`` is the point of a host queue that the step sets or waits for.
+    or a name. ``mark`` is the point of a host queue that the step sets or waits for, or the step
+    of a function given to ``then``. ``call``, with the function's arguments, is for the listeners
+    alone. ``is_inline`` says that the thread holds the stream, so that the step runs at once.
     """
     if not listeners:
         return NOTHING
     step = Step(stream, kind, what, mark)
+    step.call, step.is_inline = call, is_inline
     for listener in listeners.copy():
         listener(step)
+    step.call = None  # it keeps arrays alive
     return step

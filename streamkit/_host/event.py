@@ -70,6 +70,8 @@ class HostEvent(Event, metaclass=Concrete):
         if mark is None:
             return True
         done = mark.done
+        if done:
+            trace.note(self._source(), "query", "done", mark)
         mark.raise_error()
         return done
 
@@ -77,7 +79,7 @@ class HostEvent(Event, metaclass=Concrete):
         mark = self._live()
         if timeout is not None:
             timeout = arguments.in_seconds(timeout, self)
-        with trace.note(self._source(), "synchronisation", "event sync"):
+        with trace.note(self._source(), "synchronisation", "event sync", mark):
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)
         if mark is not None:
@@ -87,6 +89,7 @@ class HostEvent(Event, metaclass=Concrete):
         mark = self._live()
         if mark is not None:
             yield from mark.__await__()
+            trace.note(self._source(), "query", "await", mark)
             mark.raise_error()
 
     def __sub__(self, start: object) -> float:

@@ -12,6 +12,7 @@ from streamkit._waiting import callbacks
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
 
     from streamkit._host.work_queue import Item
 
@@ -29,16 +30,27 @@ class After:
         mark: Mark,
         function: Callable[[], Any],
         what: object,
+        step: AbstractContextManager[None],
     ) -> Future[Any]:
-        """Have it called when the mark is reached, which ``put`` queues; return its future."""
+        """Have it called when the mark is reached, which ``put`` queues; return its future.
+
+        ``step`` is held while it runs.
+        """
+
+        def run() -> Any:
+            with step:
+                return function()
+
         if work_queue.has_engine():
             end = Mark(self._queue)
-            call = callbacks.Call(function, what, future=_EngineFuture(end))
+            call = callbacks.Call(run, what, future=_EngineFuture(end))
+            call.future.step = step
             put(mark)
             for item in (Wait(mark), lambda: call.run(mark.failure), end):
                 self._queue.put(item)
             return call.future
-        call = callbacks.Call(function, what)
+        call = callbacks.Call(run, what)
+        call.future.step = step
         try:
             callbacks.reserve(call)
             mark.tell(lambda: self._calls.tell([(call, mark.failure)]))

@@ -183,8 +183,10 @@ class HostStream(Stream, metaclass=Concrete):
         if not callable(fn):
             raise arguments.not_callable(fn, self, "submit")
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
-        step = trace.note(self, "function", fn)
-        self._put(_Call(what, self, step, functools.partial(fn, *args, **kwargs)))
+        call = functools.partial(fn, *args, **kwargs)
+        is_inline = open_scopes.holds(self)
+        step = trace.note(self, "function", fn, call=call, is_inline=is_inline)
+        self._put(_Call(what, self, step, call))
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive until all work submitted so far has run; never blocks.
@@ -238,7 +240,7 @@ class HostStream(Stream, metaclass=Concrete):
         mark = Mark(self._work)
         self._put(mark)
         target._record(mark, weakref.ref(self))  # noqa: SLF001 - the class is public
-        trace.note(self, "record", "record", mark)
+        trace.note(self, "record", "record", mark, is_inline=open_scopes.holds(self))
         return target
 
     def wait(
@@ -271,7 +273,7 @@ class HostStream(Stream, metaclass=Concrete):
             return
         mark = event._live()
         if mark is not None:
-            trace.note(self, "wait", "wait", mark)
+            trace.note(self, "wait", "wait", mark, is_inline=open_scopes.holds(self))
             self._put(Wait(mark))
 
     def _wait_for_future(self, future: object) -> None:
@@ -285,14 +287,17 @@ class HostStream(Stream, metaclass=Concrete):
     def _put_wait(self, other: object, call: Callable[[], object], depth: int = 2) -> None:
         """Queue a call that blocks until ``other`` is done, given by the caller so far up."""
         what = Submitted(other, sys._getframe(depth))  # noqa: SLF001 - a traceback keeps more
-        step = trace.note(self, "function", other)
+        told = getattr(other, "step", None)  # of a future of ``then``
+        step = trace.note(self, "function", other, told, is_inline=open_scopes.holds(self))
         self._put(_Call(what, self, step, call))
 
     @property
     def done(self) -> bool:
         self._check_open()
-        done = open_scopes.holds(self) or self._work.polled()
+        is_inline = open_scopes.holds(self)
+        done = is_inline or self._work.polled()
         if done:
+            trace.note(self, "query", "done", is_inline=is_inline)
             keepalive.drain()
             self._work.raise_error()
         return done
@@ -301,7 +306,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._check_open()
         if timeout is not None:
             timeout = arguments.in_seconds(timeout, self)
-        with trace.note(self, "synchronisation", "sync"):
+        with trace.note(self, "synchronisation", "sync", is_inline=open_scopes.holds(self)):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)
@@ -310,9 +315,12 @@ class HostStream(Stream, metaclass=Concrete):
 
     def __await__(self) -> Generator[Any, Any, None]:
         self._check_open()
+        is_inline = open_scopes.holds(self)
         mark = self._mark()
         if mark is not None:
+            trace.note(self, "point", "await", mark, is_inline=is_inline)
             yield from mark.__await__()
+        trace.note(self, "query", "await", mark, is_inline=is_inline)
         keepalive.drain()
         self._work.raise_error(mark)
 
@@ -339,7 +347,8 @@ class HostStream(Stream, metaclass=Concrete):
             after = self._after = self._after or After(self._work.name)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
-        future: Future[T] = after.add(self._put, Mark(self._work), call, what)
+        step = trace.note(self, "then", fn, call=call, is_inline=open_scopes.holds(self))
+        future: Future[T] = after.add(self._put, Mark(self._work), call, what, step)
         return future
 
     def close(self) -> None:

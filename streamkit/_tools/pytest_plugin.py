@@ -1,4 +1,4 @@
-"""The pytest plugin: a stream for each test, adversarial seeds, and a marker for GPU tests.
+"""The pytest plugin: a stream for each test, adversarial seeds, races, and a marker for GPU tests.
 
 pytest loads this at its start in every project that has StreamKit installed. So it imports only
 pytest, StreamKit and the standard library until a test uses a fixture. All that it offers has
@@ -23,7 +23,7 @@ _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--streamkit-seed`` and ``--streamkit-seeds``."""
+    """Add ``--streamkit-seed``, ``--streamkit-seeds`` and ``--streamkit-races``."""
     group = parser.getgroup("streamkit")
     group.addoption(
         "--streamkit-seed",
@@ -39,12 +39,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="COUNT",
         help=f"run tests with streamkit_seed under this many seeds ({_SEEDS})",
     )
+    group.addoption(
+        "--streamkit-races",
+        action="store_true",
+        help="fail each test in which work on the same memory surely has no order",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker ``streamkit_gpu``."""
+    """Register the markers ``streamkit_gpu`` and ``streamkit_no_races``."""
     config.addinivalue_line(
         "markers", "streamkit_gpu: needs a CUDA device; skipped where there is none"
+    )
+    config.addinivalue_line(
+        "markers", "streamkit_no_races: has races on purpose; --streamkit-races does not look"
     )
 
 
@@ -63,6 +71,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test with the marker ``streamkit_gpu`` where there is no CUDA device."""
     if item.get_closest_marker("streamkit_gpu") is not None and not driver.is_present():
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run the test inside ``races``, with ``--streamkit-races`` and unless it is marked."""
+    __tracebackhide__ = True
+    is_wanted = item.config.getoption("streamkit_races")
+    if not is_wanted or item.get_closest_marker("streamkit_no_races") is not None:
+        return (yield)
+    with streamkit.races() as report:
+        outcome = yield
+    report.assert_none()
+    return outcome
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import arguments, ending, forks, messages
+from streamkit._base import arguments, ending, forks, messages, trace
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
@@ -41,6 +41,7 @@ class Outcome(Future[Any]):
     """A future whose error others may share, and which is reported if nobody asks for it."""
 
     _failure: Failure | None = None
+    step: object = None  # what a recorder calls the function
 
     def fail(self, failure: Failure) -> None:
         """Have the future raise the error."""
@@ -50,6 +51,7 @@ class Outcome(Future[Any]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         timeout = arguments.in_seconds(timeout, self)
         error = super().exception(timeout)
+        trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
 
     def result(self, timeout: float | None = None) -> Any:

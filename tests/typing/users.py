@@ -210,6 +210,27 @@ def any_stream_waits_for_work(
     sk.wrap(work)  # type: ignore[call-overload]
 
 
+@sk.accesses(reads=("x",), writes=["y"])
+def doubles(x: CudaArray, y: CudaArray) -> int:
+    return 2
+
+
+def races_are_typed(x: CudaArray) -> None:
+    assert_type(doubles(x, x), int)
+    doubles(x)  # type: ignore[call-arg]
+    sk.accesses(("x",))  # type: ignore[call-arg]
+    with sk.races({"x": x}) as report:
+        pass
+    for race in report.races:
+        assert_type(race.certain, bool)
+        assert_type(race.mend, str)
+        assert_type(race.array.name, str | None)
+        assert_type(race.first.line, int)
+    assert_type(report.coverage.missed, tuple[str, ...])
+    report.assert_none(possible=True)
+    sk.races([x])  # type: ignore[arg-type]
+
+
 def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.wrap("x")  # type: ignore[call-overload]
     sk.wrap(5)  # type: ignore[call-overload]

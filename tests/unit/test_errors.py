@@ -24,6 +24,7 @@ TREE = {
     sk.DeviceMismatchError: ValueError,
     sk.ScopeError: RuntimeError,
     sk.OneQueueError: AssertionError,
+    sk.RaceError: AssertionError,
     sk.CaptureError: RuntimeError,
     sk.ForkedProcessError: RuntimeError,
 }

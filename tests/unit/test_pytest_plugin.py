@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, distribution
 
+import numpy  # noqa: F401, ICN001 - a pytest inside this one cannot import it a second time
 import pytest
 
 from streamkit._cuda import driver  # there is no device
@@ -156,6 +157,54 @@ def test_work_that_is_left_at_the_end_runs_in_the_order_of_the_seed(run):
     result.stdout.fnmatch_lines(["*ZeroDivisionError*", "*adversarial(0)*"])
 
 
+# -- races ------------------------------------------------------------------------------------
+
+RACES = """
+    import pytest
+    import numpy as np
+    import streamkit
+
+    def run(*, wait):
+        a, b = streamkit.new_stream("cpu"), streamkit.new_stream("cpu")
+        x, y = np.zeros(3), np.zeros(3)
+        a.submit(np.copyto, x, 7)
+        if wait:
+            b.wait(a)
+        b.submit(np.copyto, y, x)
+
+    def test_with(): run(wait=True)
+
+    def test_without(): run(wait=False)
+
+    def test_with_seeds(streamkit_seed): run(wait=False)
+
+    @pytest.mark.streamkit_no_races
+    def test_on_purpose(): run(wait=False)
+
+    def test_that_fails(): raise KeyError("its own")
+
+    @pytest.mark.skip
+    def test_skipped(): run(wait=False)
+    """
+
+
+def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
+    result = run(RACES, "--streamkit-races", "--streamkit-seeds=2", "--strict-markers")
+    result.assert_outcomes(passed=2, failed=4, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*RaceError: 1 race found, and 0 possible ones:",
+            "*race on x (float64, shape (3,), 24 bytes), found once:",
+            "*if NumPy's copyto should come first: b.wait(a) before line 11",
+            "*KeyError: 'its own'",
+        ]
+    )
+
+
+def test_races_are_looked_for_only_if_asked(run):
+    run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
+
+
 # -- the marker streamkit_gpu -----------------------------------------------------------------
 
 MARKED = """
@@ -247,11 +296,18 @@ def test_all_that_it_offers_has_streamkits_name(run, pytester):
         ]
         shown[question] = found[1] - found[0]
     markers = [line for line in shown["--markers"] if line.startswith("@pytest.mark.")]
-    assert [line.partition(":")[0] for line in markers] == ["@pytest.mark.streamkit_gpu"]
+    assert {line.partition(":")[0] for line in markers} == {
+        "@pytest.mark.streamkit_gpu",
+        "@pytest.mark.streamkit_no_races",
+    }
     fixtures = {line.partition(" ")[0] for line in shown["--fixtures"] if " -- " in line}
     assert fixtures == {"streamkit_seed", "streamkit_stream"}
-    options = {line.split("=")[0].strip() for line in shown["--help"] if line.startswith("  --")}
-    assert options == {"--streamkit-seed", "--streamkit-seeds"}
+    options = {
+        line.partition("=")[0].split()[0]
+        for line in shown["--help"]
+        if line.startswith("  --streamkit")
+    }
+    assert options == {"--streamkit-races", "--streamkit-seed", "--streamkit-seeds"}
     result = pytester.runpytest_inprocess(*with_it)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'stream' not found*"])

@@ -176,14 +176,14 @@ def test_ten_thousand_operations_can_be_zoomed_and_pointed_at(opened):
     answer = opened(
         many(10_000),
         """const far = {listed: document.querySelectorAll("tbody tr").length,
-                        arrows: waitsSeen().length};
+                        arrows: inView(DATA.waits).length};
            look(5, 5.01);
            const one = byRow[2].find((one) => one.start >= 5), box = canvas.getBoundingClientRect();
            canvas.dispatchEvent(new PointerEvent("pointermove", {
              clientX: box.left + x(one.start + one.duration / 2),
              clientY: box.top + tops[2] + 5}));
            return {far, names: [...seen(0), ...seen(1), ...seen(2)].map((one) => one.name),
-                   arrows: waitsSeen().length, tip: tip.textContent, hidden: tip.hidden,
+                   arrows: inView(DATA.waits).length, tip: tip.textContent, hidden: tip.hidden,
                    expected: one.name};""",
     )
     assert answer["far"] == {"listed": 100, "arrows": 0}  # more cannot be read

@@ -1,0 +1,111 @@
+"""The arrays among the arguments of a call: where their memory is, and whose."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._races.extents import strided
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from streamkit._races.extents import Extent
+
+_ON_THE_HOST = 1  # kDLCPU of DLPack
+_CONTAINERS = (tuple, list, set, frozenset)
+_DEPTH = 4  # of containers in each other
+
+
+@dataclass(frozen=True)
+class RacedArray:
+    """An array of which a race is."""
+
+    name: str | None
+    """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    """Of its elements."""
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
+        return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
+
+
+class Memory(NamedTuple):
+    """The memory of an array. It keeps nothing alive."""
+
+    allocation: int | None
+    """Other than that of each array that was freed before; None where that cannot be told."""
+    extent: Extent
+    array: RacedArray
+
+
+class Memories:
+    """Finds the memory of arrays, and tells allocations apart that follow at one address."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
+
+    def of(self, array: Any, names: Mapping[int, str]) -> Memory | None:
+        """Return an array's memory, None if it has none; ``names`` are those of objects' ids."""
+        interface = array.__array_interface__
+        shape, strides = interface["shape"], interface["strides"]
+        dtype = array.dtype
+        if strides is None:
+            strides = tuple(
+                dtype.itemsize * count
+                for count in itertools.accumulate((1, *shape[:0:-1]), int.__mul__)
+            )[::-1]
+        extent = strided(interface["data"][0], shape, strides[: len(shape)], dtype.itemsize)
+        if extent is None:
+            return None
+        owner = owner_of(array)
+        name = names.get(id(array))
+        if name is None and id(owner) in names:
+            name = f"part of {names[id(owner)]}"
+        described = RacedArray(name, str(dtype), tuple(shape), array.nbytes)
+        number = self._number(owner) if owner.flags.owndata else None
+        return Memory(number, extent, described)
+
+    def _number(self, owner: Any) -> int:
+        found = self._owners.get(id(owner))
+        if found is None or found[0]() is not owner:
+            found = self._owners[id(owner)] = weakref.ref(owner), next(self._numbers)
+        return found[1]
+
+
+def owner_of(array: Any) -> Any:
+    """Return the array of which this one is a view, perhaps itself."""
+    while isinstance(array.base, sys.modules["numpy"].ndarray):
+        array = array.base
+    return array
+
+
+def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yield the arrays of the host in a value, also in containers, as arrays of NumPy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(
+        value, (type, numpy.generic)
+    ):  # a scalar shares its memory with none
+        return
+    if isinstance(value, numpy.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        yield from among(tuple(value.values()), depth)
+    elif isinstance(value, _CONTAINERS):
+        for one in value if depth else ():
+            yield from among(one, depth - 1)
+    elif hasattr(value, "__dlpack_device__"):
+        with contextlib.suppress(Exception):  # it cannot be lent
+            if value.__dlpack_device__()[0] == _ON_THE_HOST:
+                yield numpy.from_dlpack(value)
+    elif hasattr(value, "__array_interface__"):
+        with contextlib.suppress(Exception):  # its memory is on a GPU
+            yield numpy.asarray(value)

@@ -1,0 +1,197 @@
+"""``races``: which work on the same memory nothing orders, in a block."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from streamkit._audit.host_recording import host_queue, library_of
+from streamkit._audit.operations import AuditedQueue, Operations
+from streamkit._base.messages import describe
+from streamkit._cuda import driver, loader
+from streamkit._queues import registry
+from streamkit._races import search
+from streamkit._races.host import RaceRecorder, stamps
+from streamkit._races.order import are_ordered
+from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
+from streamkit.errors import StreamKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Hashable, Iterator, Mapping
+
+    from streamkit._races.host import Given
+    from streamkit._races.search import Pair
+
+_UNSEEN = "all work on CUDA streams, which is not counted"
+
+
+@contextmanager
+def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
+    """Find work of the block, of any thread, on the same memory that nothing orders.
+
+    It looks at what host streams are given: the NumPy arrays among the arguments of ``submit`` and
+    ``then``, and what NumPy's own functions do with them. Of other functions ``streamkit.accesses``
+    tells it. Where nobody does, what they do with their arrays, and with those that they bring
+    along, is possible. **Work on CUDA streams is not seen**: where the process has used CUDA, the
+    report's coverage says so. It does not see either what the Python code of the block, or the body
+    of ``with s:``, does with an array itself. Nor does it see an order that functions make among
+    themselves, with locks say, if the one that waits was given first.
+
+    ``arrays`` gives names to arrays; else a report has those of the caller's variables.
+
+    The report is made when the block ends, which waits until all has run; if the block raises, it
+    holds what was given by then. Blocks nest, with each other and with audits. Nothing is left
+    behind. TypeError if ``arrays`` is no dictionary.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros(3), np.zeros(3)
+    >>> a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
+    >>> with sk.races() as report:
+    ...     a.submit(np.copyto, x, 7)
+    ...     b.submit(np.copyto, y, x)
+    >>> report.races[0].array.name
+    'x'
+    >>> report.races[0].mend.partition(" before")[0]
+    "if NumPy's copyto should come first: b.wait(a)"
+    """
+    if not (arrays is None or isinstance(arrays, dict)):
+        raise TypeError(
+            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
+            f"{describe(arrays)}."
+        )
+    report, recorder = RaceReport(), RaceRecorder(arrays or {})
+    has_used_cuda = _uses_cuda()
+    with ExitStack() as completing, ExitStack() as finishing:
+        finishing.callback(recorder.stop)
+        recorder.start()
+        completing.callback(lambda: _complete(report, recorder, has_used_cuda or _uses_cuda()))
+        yield report
+        recorder.sync()
+
+
+def _uses_cuda() -> bool:
+    """Whether a library of the process may have work on a CUDA device; loads no driver for none."""
+    if loader.is_forked or not (loader.is_loaded() or registry.loaded()):
+        return False
+    try:
+        return driver.is_present() and any(
+            map(driver.primary_is_active, range(driver.device_count()))
+        )
+    except StreamKitError:  # the driver cannot be asked, and a library may use it all the same
+        return True
+
+
+def _complete(report: RaceReport, recorder: RaceRecorder, has_used_cuda: bool) -> None:  # noqa: FBT001 - of this module
+    given = recorder.given
+    strictly = stamps(recorder.steps, given, threads_talk=False)
+    loosely = stamps(recorder.steps, given, threads_talk=True)
+    works = [
+        search.Work(order, _site(one), tuple(_seen(one)))
+        for order, one in sorted(given.items())
+        if order in strictly
+    ]
+    pairs = search.find(
+        works,
+        lambda one, other: are_ordered(strictly[one], strictly[other]),
+        lambda one, other: are_ordered(loosely[one], loosely[other]),
+    )
+    found: dict[Hashable, list[Pair]] = {}
+    for pair in pairs:
+        lines = given[pair.first].place, given[pair.second].place
+        whose = pair.one.allocation or pair.one.array
+        found.setdefault((lines, whose), []).append(pair)
+    operations = Operations()
+    ran, unfinished = recorder.operations()
+    operations.complete(ran, unfinished=unfinished)
+    describer = _Describer(recorder, operations)
+    report.complete(
+        tuple(map(describer.race, found.values())),
+        _coverage(given, has_used_cuda=has_used_cuda),
+        operations,
+    )
+
+
+def _seen(given: Given) -> Iterator[search.Access]:
+    """Yield the accesses of a piece of work; one that failed has perhaps not come to them."""
+    for access in given.accesses:
+        yield access._replace(is_sure=access.is_sure and not given.step.has_failed)
+
+
+def _site(given: Given) -> Hashable:
+    return given.place or given.step.order, given.step.stream, given.step.kind
+
+
+def _coverage(given: Mapping[int, Given], *, has_used_cuda: bool) -> Coverage:
+    missed = [_name(one) for _, one in sorted(given.items()) if not one.is_known]
+    names = [*dict.fromkeys(missed), *([_UNSEEN] if has_used_cuda else [])]
+    return Coverage(len(given) - len(missed), len(given), tuple(names))
+
+
+def _name(given: Given) -> str:
+    step = given.step
+    if step.kind == "scope":
+        return f"the body of a scope of {host_queue(step.stream)}"
+    return f"a wait for a {step.name}" if given.is_future else step.name
+
+
+class _Describer:
+    """Describes the races of one block."""
+
+    def __init__(self, recorder: RaceRecorder, operations: Operations) -> None:
+        self._recorder = recorder
+        queues = (queue for one in operations.operations for queue in (one.queue, one.after))
+        self._queues = {queue.id: queue for queue in queues if queue is not None}  # distinct names
+
+    def race(self, pairs: list[Pair]) -> Race:
+        """Return the race of all pairs of two lines."""
+        pair = next((one for one in pairs if one.is_certain), pairs[0])
+        first, second = (self._recorder.given[number] for number in (pair.first, pair.second))
+        # an operation that reads and writes an array has two accesses
+        same = [one for one in pairs if (one.first, one.second) == (pair.first, pair.second)]
+        described = self._operation(first, {one.one.mode for one in same})
+        return Race(
+            min((pair.one.array, pair.other.array), key=lambda array: array.name is None),
+            described,
+            self._operation(second, {one.other.mode for one in same}),
+            pair.is_certain,
+            _mend(first, second, described.title),
+            len({(one.first, one.second) for one in pairs}),
+        )
+
+    def _operation(self, given: Given, modes: set[search.Mode]) -> RacedOperation:
+        step, place = given.step, given.place
+        queue = self._queues.get(step.stream.id) or host_queue(step.stream)
+        if step.kind == "then":
+            queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
+        return RacedOperation(
+            step.name,
+            library_of(step),
+            queue,
+            "write" if "write" in modes else min(modes),
+            None if place is None else place.file,
+            0 if place is None else place.line,
+            *self._recorder.times(step),
+        )
+
+
+def _mend(first: Given, second: Given, title: str) -> str:
+    """Word the call that orders the second after the first."""
+    before = "it" if second.place is None else f"line {second.place.line}"
+    if second.place and first.place and second.place.file != first.place.file:
+        before += f" of {second.place.file}"
+    waiting = _variable(second, second.step.stream)
+    if first.step.kind == "then":
+        where = "" if first.place is None else f" of line {first.place.line}"
+        return (
+            f"if {title} should come first: keep the future of 'then'{where}, and "
+            f"{waiting}.wait(future) before {before}"
+        )
+    return (
+        f"if {title} should come first: {waiting}.wait({_variable(second, first.step.stream)}) "
+        f"before {before}"
+    )
+
+
+def _variable(given: Given, stream: Any) -> str:
+    """Return what the code of a place calls a stream, or the stream's own name."""
+    return given.streams.get(stream.id) or host_queue(stream).name

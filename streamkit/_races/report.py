@@ -1,0 +1,194 @@
+"""The report of ``races``: work on the same memory that nothing orders, and what mends it."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamkit._audit import page
+from streamkit._audit.operations import Operation, Operations
+from streamkit._audit.timeline import counted, times
+from streamkit._queues.kernel_names import in_one_line
+from streamkit._queues.styles import STYLES
+from streamkit.errors import RaceError, ScopeError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from streamkit._audit.operations import AuditedQueue
+    from streamkit._races.arrays import RacedArray
+    from streamkit._races.search import Mode
+
+_DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
+_NAMED = 8  # operations that a sentence names
+
+
+@dataclass(frozen=True)
+class RacedOperation:
+    """One of the two operations of a race."""
+
+    name: str
+    """Of the function or kernel."""
+    library: str | None
+    """Whose it is, where that is known."""
+    queue: AuditedQueue
+    mode: Mode
+    """``"read"``, ``"write"`` or ``"unknown"``."""
+    file: str | None
+    """Of the innermost line outside StreamKit and the libraries that gave the work."""
+    line: int
+    """0 where no line is known."""
+    start_ns: int
+    """When it ran, since the block began; 0 if it had not run."""
+    end_ns: int
+
+    @property
+    def title(self) -> str:
+        """Whose operation it is, in words."""
+        name = in_one_line(self.name)
+        return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
+
+    def __str__(self) -> str:
+        where = f", {self.file}:{self.line}" if self.file else ""
+        return f"{self.title} {_DOES[self.mode]} it on {self.queue}{where}"
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two operations on the same memory that nothing orders."""
+
+    array: RacedArray
+    first: RacedOperation
+    """The one that was given first."""
+    second: RacedOperation
+    certain: bool
+    """Whether both surely use the same bytes, one surely writes, and surely nothing orders them."""
+    mend: str
+    """The call that is missing, and where."""
+    count: int
+    """How often it was found at this pair of lines."""
+
+    def __str__(self) -> str:
+        kind = "race" if self.certain else "possible race"
+        return (
+            f"{kind} on {self.array}, found {times(self.count)}:\n"
+            f"  {self.first}\n  {self.second}\n  {self.mend}"
+        )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the work was understood."""
+
+    understood: int
+    """Operations of which all that they read and write is known."""
+    total: int
+    missed: tuple[str, ...]
+    """What was not understood, each name once; also what could not be seen at all."""
+
+    def __str__(self) -> str:
+        text = f"{self.understood} of {counted(self.total, 'operation')} understood"
+        if not self.missed:
+            return f"{text}."
+        more = len(self.missed) - _NAMED
+        names = ", ".join(map(in_one_line, self.missed[:_NAMED]))
+        return f"{text}; not: {names}{f', and {more} more' if more > 0 else ''}."
+
+
+class RaceReport:
+    """What ``streamkit.races`` found; made when its block ends."""
+
+    def __init__(self) -> None:
+        self._races: tuple[Race, ...] = ()
+        self._coverage: Coverage | None = None
+        self._operations = Operations()
+
+    def complete(self, races: tuple[Race, ...], coverage: Coverage, operations: Operations) -> None:
+        """Take what was found."""
+        self._races, self._operations = races, operations
+        self._coverage = coverage
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """One for each pair of lines and array, in the order in which they were given."""
+        self._check()
+        return self._races
+
+    @property
+    def certain(self) -> tuple[Race, ...]:
+        """Those that are surely races."""
+        return tuple(race for race in self.races if race.certain)
+
+    @property
+    def possible(self) -> tuple[Race, ...]:
+        """All others: what the operations do with the memory, or their order, is not known."""
+        return tuple(race for race in self.races if not race.certain)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the work was understood. What was not can race unseen."""
+        self._check()
+        assert self._coverage is not None  # noqa: S101 - checked above
+        return self._coverage
+
+    def _check(self) -> None:
+        if self._coverage is None:
+            message = "the report is made when the block ends. Read it after 'with ... as report:'"
+            raise ScopeError(message)
+
+    def assert_none(self, *, possible: bool = False) -> None:
+        """Raise RaceError, listing them, if there are certain races; with ``possible``, any."""
+        __tracebackhide__ = True  # in pytest
+        found = self.races if possible else self.certain
+        if found:
+            raise RaceError(
+                "\n".join([f"{_counted(found)}:", *map(str, found), str(self.coverage)])
+            )
+
+    # -- to look at ---------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Print the races, what mends each, and what was not understood."""
+        print(self)  # noqa: T201 - what it is for
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the audit's page, with an arrow for each order that is missing; return its path."""
+        missing = [
+            Operation(
+                "wait",
+                "missing wait",
+                race.second.queue,
+                race.first.end_ns,
+                race.second.start_ns,
+                after=race.first.queue,
+            )
+            for race in self.races
+            if race.first.end_ns and race.second.end_ns
+        ]
+        heading = f"{_counted(self.races)}. {self.coverage}"
+        written = Path(path)
+        text = page.html_of(self._operations, heading=heading, missing=missing)
+        written.write_text(text, encoding="utf-8")
+        return written
+
+    def _repr_html_(self) -> str | None:
+        """Show the text in a notebook."""
+        return None if self._coverage is None else f"<pre>{html.escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{_counted(self.races)}.", *map(str, self.races), str(self.coverage)])
+
+    def __repr__(self) -> str:
+        if self._coverage is None:
+            return "<streamkit race report, not over>"
+        return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
+
+
+def _counted(races: tuple[Race, ...]) -> str:
+    """Return how many there are of each class, in words; never that there are none."""
+    certain = sum(race.certain for race in races)
+    if not races:
+        return "no race found in what was understood"
+    return f"{counted(certain, 'race')} found, and {counted(len(races) - certain, 'possible one')}"

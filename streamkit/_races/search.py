@@ -1,0 +1,91 @@
+"""Which pairs of work use the same memory without an order: the engine behind every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from streamkit._races.extents import overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from streamkit._races.extents import Extent
+
+Mode = Literal["read", "write", "unknown"]
+
+
+class Access(NamedTuple):
+    """Memory that a piece of work uses."""
+
+    allocation: Hashable
+    """What the memory belongs to from its allocation until it is freed; None: it is not known."""
+    extent: Extent
+    mode: Mode
+    is_sure: bool
+    """Whether all of these bytes are surely used."""
+    array: Any = None
+    """What a report says of it."""
+
+
+class Work(NamedTuple):
+    """A piece of work."""
+
+    number: int
+    site: Hashable
+    """Where it was given, and to which queue: later work of a site stands for earlier one."""
+    accesses: tuple[Access, ...]
+
+
+class Pair(NamedTuple):
+    """Two pieces of work that nothing orders, the one given first, and the memory they share."""
+
+    first: int
+    second: int
+    one: Access
+    other: Access
+    is_certain: bool
+
+
+def find(
+    works: Iterable[Work],
+    are_ordered: Callable[[int, int], bool],
+    may_be_ordered: Callable[[int, int], bool],
+) -> Iterator[Pair]:
+    """Yield the pairs that race.
+
+    Certain are those of which ``may_be_ordered`` says no, which surely share a byte, and one of
+    which surely writes. All others are possible.
+    """
+    seen: dict[Hashable, dict[Hashable, tuple[int, Access]]] = {}
+    for work in works:
+        for access in work.accesses:
+            for number, earlier in _to_compare(seen, access.allocation):
+                if number == work.number or (earlier.mode == access.mode == "read"):
+                    continue
+                if earlier.extent.stop <= access.extent.start:
+                    continue
+                if access.extent.stop <= earlier.extent.start or are_ordered(number, work.number):
+                    continue
+                shared = overlap(earlier.extent, access.extent)
+                if shared is not False:
+                    is_certain = (
+                        shared is True
+                        and earlier.is_sure
+                        and access.is_sure
+                        and "write" in (earlier.mode, access.mode)
+                        and None not in (earlier.allocation, access.allocation)
+                        and not may_be_ordered(number, work.number)
+                    )
+                    yield Pair(number, work.number, earlier, access, is_certain)
+        for access in work.accesses:
+            same = seen.setdefault(access.allocation, {})
+            same[work.site, access.extent, access.mode, access.is_sure] = work.number, access
+
+
+def _to_compare(
+    seen: dict[Hashable, dict[Hashable, tuple[int, Access]]], allocation: Hashable
+) -> Iterator[tuple[int, Access]]:
+    """Yield what may be the same memory: of the same allocation, or of one that is not known."""
+    where = list(seen) if allocation is None else [allocation, None]
+    for one in where:
+        yield from seen.get(one, {}).values()

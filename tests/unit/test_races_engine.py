@@ -1,0 +1,327 @@
+"""The engine of ``races``: which bytes overlap, what is ordered, which pairs race."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamkit._races import extents, order, search  # a report shows what they say of real streams
+from support.model import search as always_the_same
+
+np = pytest.importorskip("numpy")
+
+
+# -- which bytes ------------------------------------------------------------------------------
+
+
+def extent_of(array):
+    found = array.__array_interface__
+    return extents.strided(found["data"][0], array.shape, array.strides, array.itemsize)
+
+
+MEMORY = np.zeros(64, np.uint8)
+
+
+@st.composite
+def views(draw):
+    """A view of a few bytes of MEMORY, with strides of any kind."""
+    size = draw(st.sampled_from([1, 2, 4]))
+    axes = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), max_size=3))
+    low = sum(min(0, stride) * max(count - 1, 0) for count, stride in axes)
+    high = sum(max(0, stride) * max(count - 1, 0) for count, stride in axes) + size
+    shift = draw(st.integers(0, 40))
+    begin = min(shift - low, 64 - high)
+    begin = max(begin, -low)
+    if begin + high > 64:
+        axes, begin = [], shift
+    return np.ndarray(
+        [count for count, _ in axes], f"u{size}", MEMORY, begin, [stride for _, stride in axes]
+    )
+
+
+def bytes_of(view):
+    start = view.__array_interface__["data"][0]
+    steps = [
+        [number * stride for number in range(count)]
+        for count, stride in zip(view.shape, view.strides, strict=True)
+    ]
+    places = (start + sum(one) for one in itertools.product(*steps))
+    return {place + byte for place in places for byte in range(view.itemsize)}
+
+
+@settings(always_the_same, max_examples=1_000)
+@given(views(), views())
+def test_an_overlap_is_what_the_bytes_say(one, other):
+    ours = [extent_of(view) for view in (one, other)]
+    bytes_ = [bytes_of(view) for view in (one, other)]
+    for extent, own in zip(ours, bytes_, strict=True):
+        assert (extent is None) == (not own)
+        if extent is not None:
+            assert (extent.start, extent.stop) == (min(own), max(own) + 1)
+    if None in ours:
+        return
+    found = extents.overlap(*ours)
+    assert found == extents.overlap(*reversed(ours))
+    if found is not None:
+        assert found == bool(bytes_[0] & bytes_[1])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        (np.s_[:500], np.s_[500:], False),
+        (np.s_[:501], np.s_[500:], True),
+        (np.s_[::2], np.s_[1::2], False),
+        (np.s_[::2], np.s_[::-2], False),
+        (np.s_[::2], np.s_[::3], True),
+        (np.s_[1::2], np.s_[4::6], False),
+        (np.s_[::2], np.s_[501:502], False),
+        (np.s_[::2], np.s_[500:501], True),
+    ],
+)
+@pytest.mark.parametrize("count", [1000, 1_000_000])
+def test_slices_of_one_array_are_told_apart(one, other, shared, count):
+    array = np.zeros(count, np.uint8)
+    assert extents.overlap(extent_of(array[one]), extent_of(array[other])) is shared
+
+
+def test_rows_columns_and_tiles_are_told_apart():
+    array = np.zeros((1000, 1000))
+    views = array[:, :500], array[:, 500:], array[3], array[4:, ::2], array[4:, 1::2]
+    overlaps = {
+        (i, j): extents.overlap(extent_of(one), extent_of(other))
+        for (i, one), (j, other) in itertools.combinations(enumerate(views), 2)
+    }
+    assert {pair for pair, shared in overlaps.items() if shared} == {
+        (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)
+    }  # fmt: skip
+    assert None not in overlaps.values()
+
+
+def test_what_would_take_too_long_is_not_decided():
+    array = np.zeros(10_000_000, np.uint8)
+    assert extents.overlap(extent_of(array[::7]), extent_of(array[1::11])) is True  # soon found
+    strides = 1055, 7  # no common period
+    apart = (np.ndarray((9000, 3), np.uint8, array, offset, strides) for offset in (0, 1))
+    assert extents.overlap(*map(extent_of, apart)) is None
+
+
+# -- what is ordered --------------------------------------------------------------------------
+
+QUEUES, HOSTS = 3, 2
+_queue, _host, _number = st.integers(0, QUEUES - 1), st.integers(0, HOSTS - 1), st.integers(0, 30)
+_step = st.one_of(
+    *[st.tuples(st.just("work"), _queue, _host)] * 3,
+    *[st.tuples(st.just("wait"), _queue, _number)] * 2,
+    st.tuples(st.just("point"), _queue, _host),
+    st.tuples(st.just("sync"), _host, _number),
+    st.tuples(st.just("body"), _queue, _host),
+)
+step_lists = st.lists(_step, min_size=8, max_size=30)
+
+
+class Orders:
+    """The same steps for the clocks and, as a graph of edges, for a search through it."""
+
+    def __init__(self):
+        self.clocks = order.VectorClocks()
+        self.stamps, self.edges = {}, set()  # of the numbers of nodes
+        self.nodes = itertools.count()
+        self.queues, self.hosts, self.points = {}, {}, []
+
+    def run(self, steps):
+        for name, *arguments in steps:
+            getattr(self, name)(*arguments)
+        return self
+
+    def node(self, *befores):
+        number = next(self.nodes)
+        self.edges |= {(before, number) for before in befores if before is not None}
+        return number
+
+    def work(self, queue, host):
+        self.queues[queue] = number = self.node(self.queues.get(queue), self.hosts.get(host))
+        self.stamps[number] = self.clocks.work(queue, host)
+
+    def point(self, queue, host):
+        self.queues[queue] = number = self.node(self.queues.get(queue), self.hosts.get(host))
+        self.points.append((number, self.clocks.point(queue, host)))
+
+    def wait(self, queue, which):
+        if self.points:
+            number, clock = self.points[which % len(self.points)]
+            self.queues[queue] = self.node(self.queues.get(queue), number)
+            self.clocks.wait(queue, clock)
+
+    def sync(self, host, which):
+        if self.points:
+            number, clock = self.points[which % len(self.points)]
+            self.hosts[host] = self.node(self.hosts.get(host), number)
+            self.clocks.learn(host, clock)
+
+    def body(self, queue, host):
+        """A scope with two pieces of work, and between them a point inside and one of the queue."""
+        begin = self.node(self.queues.get(queue), self.hosts.get(host))
+        body = self.clocks.enter(queue, host)
+        inside = self.node(begin)
+        self.stamps[inside] = self.clocks.work_inside(body, host)
+        self.points.append((inside, self.clocks.here(host)))
+        end = self.node(inside)
+        self.queues[queue] = number = self.node(end)
+        self.points.append((number, self.clocks.point(queue, None)))
+        self.stamps[end] = self.clocks.work_inside(body, host)
+        self.hosts[host] = end
+
+    def reachable(self):
+        """By each node, all that must have ended before it."""
+        before = {}
+        for number in range(next(self.nodes)):
+            own = {one for one, other in self.edges if other == number}
+            before[number] = own.union(*(before[one] for one in own))
+        return before
+
+
+@settings(always_the_same, max_examples=300)
+@given(step_lists)
+def test_clocks_order_what_the_edges_order(steps):
+    made = Orders().run(steps)
+    before = made.reachable()
+    for one, other in itertools.permutations(made.stamps, 2):
+        found = order.is_before(made.stamps[one], made.stamps[other])
+        assert found == (one in before[other]), (one, other)
+
+
+def test_after_what_is_not_known_everything_is_ordered():
+    clocks = order.VectorClocks()
+    one = clocks.work("a", "host")
+    clocks.wait("b", order.EVERYTHING)
+    other, later = clocks.work("b", "host"), clocks.work("a", "host")
+    assert order.are_ordered(one, other)
+    assert order.is_before(later, other)
+    assert not order.is_before(other, later)
+
+
+# -- which pairs race -------------------------------------------------------------------------
+
+_access = st.builds(
+    lambda allocation, start, size, mode, is_sure: search.Access(
+        allocation, extents.block(start, start + size), mode, is_sure
+    ),
+    st.sampled_from([1, 1, 1, 2, None]),
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.sampled_from(["read", "write", "unknown"]),
+    st.booleans(),
+)
+
+
+@st.composite
+def programs(draw):
+    """Work with accesses, and edges between earlier and later work."""
+    count = draw(st.integers(2, 8))
+    works = [
+        search.Work(number, number, tuple(draw(st.lists(_access, min_size=1, max_size=2))))
+        for number in range(count)
+    ]
+    pairs = list(itertools.combinations(range(count), 2))
+    return works, draw(st.sets(st.sampled_from(pairs))), draw(st.sets(st.sampled_from(pairs)))
+
+
+def closure(count, edges):
+    before = {number: set() for number in range(count)}
+    for number in range(count):
+        for one, other in edges:
+            if other == number:
+                before[number] |= {one} | before[one]
+    return before
+
+
+def found(works, edges, more=frozenset()):
+    """The races that the engine finds, ``more`` being edges that may be there."""
+    surely, perhaps = closure(len(works), edges), closure(len(works), edges | more)
+    return list(
+        search.find(
+            works,
+            lambda one, other: one in surely[other],
+            lambda one, other: one in perhaps[other],
+        )
+    )
+
+
+def by_hand(works, edges, more):
+    surely, perhaps = closure(len(works), edges), closure(len(works), edges | more)
+    for first, second in itertools.combinations(works, 2):
+        for one, other in itertools.product(first.accesses, second.accesses):
+            known = None not in (one.allocation, other.allocation)
+            if known and one.allocation != other.allocation:
+                continue
+            bytes_ = [set(range(x.extent.start, x.extent.stop)) for x in (one, other)]
+            modes = {one.mode, other.mode}
+            if (
+                not bytes_[0] & bytes_[1]
+                or modes == {"read"}
+                or first.number in surely[second.number]
+            ):
+                continue
+            sure = known and one.is_sure and other.is_sure and "write" in modes
+            is_certain = sure and first.number not in perhaps[second.number]
+            yield first.number, second.number, one, other, is_certain
+
+
+@settings(always_the_same, max_examples=500)
+@given(programs())
+def test_the_pairs_are_those_of_a_search_by_hand(program):
+    """``is_certain`` apart, which two equal accesses of one piece of work share."""
+    assert set(map(tuple, found(*program))) == set(by_hand(*program))
+
+
+@settings(always_the_same, max_examples=200)
+@given(programs(), st.data())
+def test_an_edge_more_never_adds_a_race(program, data):
+    works, edges, more = program
+    pairs = list(itertools.combinations(range(len(works)), 2))
+    edge = data.draw(st.sampled_from(pairs))
+    before = found(works, edges, more)
+    for fewer in found(works, edges | {edge}, more), found(works, edges, more | {edge}):
+        assert {pair[:4] for pair in fewer} <= {pair[:4] for pair in before}
+        assert {pair for pair in fewer if pair.is_certain} <= set(before)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_without_its_only_edge_a_pair_is_found_and_no_other(count):
+    access = search.Access(1, extents.block(0, 8), "write", is_sure=True)
+    works = [search.Work(number, number, (access,)) for number in range(count)]
+    edges = {(number, number + 1) for number in range(count - 1)}
+    assert found(works, edges) == []
+    whole = edges | set(itertools.combinations(range(count), 2))
+    for edge in whole:
+
+        def is_left(one, other, edge=edge):
+            return (one, other) in whole - {edge}
+
+        pairs = search.find(works, is_left, is_left)
+        assert [(pair.first, pair.second, pair.is_certain) for pair in pairs] == [(*edge, True)]
+
+
+def test_kernels_that_only_read_never_appear():
+    access = search.Access(1, extents.block(0, 8), "read", is_sure=True)
+    assert found([search.Work(number, number, (access,)) for number in range(4)], set()) == []
+
+
+def test_what_a_site_did_before_stands_in_its_later_work():
+    """A loop of a thousand rounds is compared with its last one."""
+    access = search.Access(1, extents.block(0, 8), "write", is_sure=True)
+    works = [search.Work(number, "line 1", (access,)) for number in range(1000)]
+    works.append(search.Work(1000, "line 2", (access,)))
+    compared = []
+
+    def are_ordered(one, other):
+        compared.append((one, other))
+        return other < 1000
+
+    pairs = list(search.find(works, are_ordered, lambda *_: False))
+    assert [(pair.first, pair.second) for pair in pairs] == [(999, 1000)]
+    assert len(compared) == 1000

@@ -1,0 +1,183 @@
+"""What NumPy's own functions read and write, held against what they do."""
+
+from __future__ import annotations
+
+from functools import partial as call
+
+import pytest
+
+from streamkit._races import numpy_calls  # a report shows pairs, not what one call does
+
+np = pytest.importorskip("numpy")
+
+A, B, OUT, MASK, INDICES = "a", "b", "out", "mask", "indices"
+
+
+def arrays():
+    return {
+        A: np.arange(1.0, 5.0),
+        B: np.arange(2.0, 6.0),
+        OUT: np.full(4, -1.0),
+        "scalar": np.full((), -1.0),
+        "square": np.full((4, 4), -1.0),
+        "long": np.full(8, -1.0),
+        MASK: np.array([True, False, True, False]),
+        INDICES: np.array([2, 1]),
+        "two": np.full(2, -1.0),
+        "truth": np.zeros((), bool),
+        "index": np.zeros((), np.intp),
+    }
+
+
+def cases():
+    """Yield a name, a call, and what it reads and writes: "a?" where not surely all of it."""
+    yield "add", lambda v: call(np.add, v[A], v[B]), {A, B}, set()
+    yield "add out", lambda v: call(np.add, v[A], 1, out=v[OUT]), {A}, {OUT}
+    yield "add positional", lambda v: call(np.add, v[A], v[B], v[OUT]), {A, B}, {OUT}
+    yield "in place", lambda v: call(np.multiply, v[A], 2, v[A]), {A}, {A}
+    yield (
+        "where",
+        lambda v: call(np.add, v[A], 1, out=v[OUT], where=v[MASK]),
+        {"a?", MASK},
+        {"out?"},
+    )
+    yield "two outputs", lambda v: call(np.modf, v[A], v[B], v[OUT]), {A}, {B, OUT}
+    yield "matmul", lambda v: call(np.matmul, v[A], v[B], out=v["scalar"]), {A, B}, {"scalar"}
+    yield (
+        "ufunc.at",
+        lambda v: call(np.add.at, v[A], v[INDICES], v["two"]),
+        {INDICES, "two"},
+        {"a?"},
+    )
+    yield "reduce", lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
+    yield "accumulate", lambda v: call(np.add.accumulate, v[A], out=v[OUT]), {A}, {OUT}
+    yield (
+        "ufunc.outer",
+        lambda v: call(np.multiply.outer, v[A], v[B], out=v["square"]),
+        {A, B},
+        {"square"},
+    )
+    yield "copyto", lambda v: call(np.copyto, v[OUT], v[A]), {A}, {OUT}
+    yield (
+        "copyto where",
+        lambda v: call(np.copyto, v[OUT], v[A], where=v[MASK]),
+        {"a?", "mask?"},
+        {"out?"},
+    )
+    yield "put", lambda v: call(np.put, v[OUT], v[INDICES], v[A]), {"indices?", "a?"}, {"out?"}
+    yield "place", lambda v: call(np.place, v[OUT], v[MASK], v[A]), {"mask?", "a?"}, {"out?"}
+    yield "putmask", lambda v: call(np.putmask, v[OUT], v[MASK], v[A]), {"mask?", "a?"}, {"out?"}
+    yield "fill_diagonal", lambda v: call(np.fill_diagonal, v["square"], 3), set(), {"square?"}
+    yield "sum", lambda v: call(np.sum, v[A]), {A}, set()
+    yield "sum out", lambda v: call(np.sum, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
+    yield "sum where", lambda v: call(np.sum, v[A], where=v[MASK]), {"a?", "mask?"}, set()
+    yield "clip", lambda v: call(np.clip, v[A], 2, 3, v[OUT]), {A}, {OUT}
+    yield "cumsum", lambda v: call(np.cumsum, v[A], out=v[OUT]), {A}, {OUT}
+    yield "dot", lambda v: call(np.dot, v["square"], v[B], v[OUT]), {"square", B}, {OUT}
+    yield "outer", lambda v: call(np.outer, v[A], v[B], v["square"]), {A, B}, {"square"}
+    yield (
+        "einsum",
+        lambda v: call(np.einsum, "i,j->ij", v[A], v[B], out=v["square"]),
+        {A, B},
+        {"square"},
+    )
+    yield (
+        "concatenate",
+        lambda v: call(np.concatenate, [v[A], v[B]], out=v["long"]),
+        {A, B},
+        {"long"},
+    )
+    yield "max", lambda v: call(np.max, v[A], None, v["scalar"]), {A}, {"scalar"}
+    yield "any", lambda v: call(np.any, v[MASK], out=v["truth"]), {"mask?"}, {"truth"}
+    yield "argmax", lambda v: call(np.argmax, v[A], None, v["index"]), {"a?"}, {"index"}
+    yield (
+        "take",
+        lambda v: call(np.take, v[A], v[INDICES], 0, v["two"]),
+        {"a?", "indices?"},
+        {"two"},
+    )
+    yield "fill", lambda v: call(v[OUT].fill, 7), set(), {OUT}
+    yield "sort", lambda v: call(v[OUT].sort), set(), {OUT}
+    yield "a[...] = b", lambda v: call(v[OUT].__setitem__, ..., v[A]), {A}, {OUT}
+    yield "a[i] = b", lambda v: call(v[OUT].__setitem__, v[INDICES], 3), {"indices?"}, {"out?"}
+    yield "method sum", lambda v: call(v[A].sum, 0, None, v["scalar"]), {A}, {"scalar"}
+    yield "method clip", lambda v: call(v[A].clip, 2, 3, v[OUT]), {A}, {OUT}
+    yield (
+        "method take",
+        lambda v: call(v[A].take, v[INDICES], 0, v["two"]),
+        {"a?", "indices?"},
+        {"two"},
+    )
+
+
+CASES = [pytest.param(*case, id=name) for name, *case in cases()]
+
+
+def told(uses, values):
+    """The names of what is read, and written; with a "?" where that is not sure."""
+    names = {id(array): name for name, array in values.items()}
+    return tuple(
+        {names[id(use.array)] + "?" * (not use.is_sure) for use in uses if use.mode == mode}
+        for mode in ("read", "write")
+    )
+
+
+@pytest.mark.parametrize(("make", "reads", "writes"), CASES)
+def test_it_reads_and_writes_what_is_said(make, reads, writes):
+    values = arrays()
+    made = make(values)
+    assert told(numpy_calls.uses(made), values) == (reads, writes)
+
+
+@pytest.mark.parametrize(("make", "reads", "writes"), CASES)
+def test_it_writes_nothing_else(make, reads, writes):
+    """Whatever else there is cannot be written."""
+    values = arrays()
+    made = make(values)
+    before = {name: array.copy() for name, array in values.items()}
+    for name, array in values.items():
+        array.flags.writeable = name in {one.rstrip("?") for one in writes}
+    made()
+    changed = {name for name, array in values.items() if not np.array_equal(array, before[name])}
+    assert changed <= {one.rstrip("?") for one in writes}
+    assert changed or not writes or made.func.__name__ == "sort", "this case shows nothing"
+
+
+class Own:
+    """It has its own idea of what a function does."""
+
+    def __array_function__(self, *_):
+        return NotImplemented
+
+    def __array_ufunc__(self, *_, **__):
+        return NotImplemented
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        call(np.add, Own(), 1),
+        call(np.copyto, np.zeros(3), Own()),
+        call(np.add, np.zeros(3), 1, out=np.zeros(3).view(Subclass)),
+        call(np.apply_along_axis, sum, 0, np.zeros(3)),
+        call(np.zeros(3).view(Subclass).fill, 1),
+        call(np.zeros(3).tofile, "x"),
+        call(np.add.resolve_dtypes, ()),
+        call(print, np.zeros(3)),
+        call(type("sum", (), {"__name__": "sum", "__call__": None})()),
+        call(np.copyto),
+    ],
+    ids=lambda made: getattr(made.func, "__name__", "other"),
+)
+def test_what_is_not_known_is_not_guessed(made):
+    assert numpy_calls.uses(made) is None
+
+
+@pytest.mark.parametrize("scalar", [np.float64(2), 2, [1.0, 2.0, 3.0]])
+def test_scalars_and_lists_are_no_arrays(scalar):
+    x = np.zeros(3)
+    assert [use.array is x for use in numpy_calls.uses(call(np.add, x, scalar))] == [True]
