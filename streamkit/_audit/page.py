@@ -132,7 +132,7 @@ def _arrows(
     return [
         (number[wait.after], wait.start_ns / 1e6, number[wait.queue], wait.end_ns / 1e6)
         for wait in waits
-        if wait.after in number and wait.queue in number
+        if wait.after is not None and {wait.after, wait.queue} <= number.keys()
     ]
 
 

@@ -53,8 +53,12 @@ class Memories:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
 
-    def of(self, array: Any, names: Mapping[int, str]) -> Memory | None:
-        """Return an array's memory, None if it has none; ``names`` are those of objects' ids."""
+    def of(self, value: Any, names: Mapping[int, str]) -> Memory | None:
+        """Return the memory of an array of the host, None if it has none.
+
+        ``names`` are those of objects, by their ids.
+        """
+        array = _as_numpy(value)
         interface = array.__array_interface__
         shape, strides = interface["shape"], interface["strides"]
         dtype = array.dtype
@@ -67,7 +71,7 @@ class Memories:
         if extent is None:
             return None
         owner = owner_of(array)
-        name = names.get(id(array))
+        name = names.get(id(value))
         if name is None and id(owner) in names:
             name = f"part of {names[id(owner)]}"
         described = RacedArray(name, str(dtype), tuple(shape), array.nbytes)
@@ -89,23 +93,27 @@ def owner_of(array: Any) -> Any:
 
 
 def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yield the arrays of the host in a value, also in containers, as arrays of NumPy."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or isinstance(
-        value, (type, numpy.generic)
-    ):  # a scalar shares its memory with none
-        return
-    if isinstance(value, numpy.ndarray):
-        yield value
-    elif isinstance(value, dict):
+    """Yield the arrays of the host in a value, also in containers."""
+    if isinstance(value, dict):
         yield from among(tuple(value.values()), depth)
     elif isinstance(value, _CONTAINERS):
         for one in value if depth else ():
             yield from among(one, depth - 1)
-    elif hasattr(value, "__dlpack_device__"):
-        with contextlib.suppress(Exception):  # it cannot be lent
-            if value.__dlpack_device__()[0] == _ON_THE_HOST:
-                yield numpy.from_dlpack(value)
-    elif hasattr(value, "__array_interface__"):
-        with contextlib.suppress(Exception):  # its memory is on a GPU
-            yield numpy.asarray(value)
+    elif _as_numpy(value) is not None:
+        yield value
+
+
+def _as_numpy(value: Any) -> Any:
+    """Return the array of the host, of any library, as one of NumPy; None if it is none."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(value, (type, numpy.generic)):  # a scalar's memory is its own
+        return None
+    if isinstance(value, numpy.ndarray):
+        return value
+    with contextlib.suppress(Exception):  # it cannot be lent, or its memory is on a GPU
+        if hasattr(value, "__dlpack_device__"):
+            is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
+            return numpy.from_dlpack(value) if is_here else None
+        if hasattr(value, "__array_interface__"):
+            return numpy.asarray(value)
+    return None

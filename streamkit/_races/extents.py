@@ -24,11 +24,6 @@ class Extent(NamedTuple):
     """Distance and number of blocks, then of groups of these, and so on; empty: one block."""
 
 
-def block(start: int, stop: int) -> Extent:
-    """Return the extent without a gap."""
-    return Extent(start, stop, stop - start)
-
-
 def strided(
     address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
 ) -> Extent | None:
@@ -110,9 +105,6 @@ def _touches(start: int, dims: Sequence[tuple[int, int]], size: int, low: int, h
     inner = dims[:-1]
     first = max(0, (low - start - _span(size, inner)) // stride + 1)
     last = min(count - 1, (high - 1 - start) // stride)
-    if last - first > 1:  # a group between two that are touched lies inside
+    if last > first:  # the end of one group, and the beginning of the next
         return True
-    return any(
-        _touches(start + number * stride, inner, size, low, high)
-        for number in range(first, last + 1)
-    )
+    return first == last and _touches(start + first * stride, inner, size, low, high)

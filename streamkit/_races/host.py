@@ -65,7 +65,7 @@ class RaceRecorder(HostRecorder):
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
         place = None if frame is None else places.place_of(frame)
-        variables = [] if frame is None else list(places.variables(frame))
+        variables = [] if frame is None else places.variables(frame)
         streams = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         if step.call is None:
             is_future = step.kind == "function"

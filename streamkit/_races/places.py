@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._queues import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
 _OTHERS = {"streamkit", "numpy", *(row.root for row in registry.LIBRARIES)}
@@ -40,10 +40,15 @@ def place_of(frame: FrameType) -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno or 0)
 
 
-def variables(frame: FrameType) -> Iterator[tuple[str, object]]:
-    """Yield what the code of a frame can name, the nearest last."""
+def variables(frame: FrameType) -> list[tuple[str, object]]:
+    """Return what the code of a frame can name, the nearest last."""
     here = frame.f_locals
-    yield from reversed(frame.f_globals.items())
-    for name, value in getattr(here.get("self"), "__dict__", {}).items():
-        yield f"self.{name}", value
-    yield from reversed(here.items())
+    attributes = getattr(here.get("self"), "__dict__", {})
+    found = [
+        *reversed(frame.f_globals.items()),
+        *((f"self.{name}", value) for name, value in attributes.items()),
+        *reversed(here.items()),
+    ]
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        here.clear()  # a copy, which the frame would keep, and what it holds with it
+    return found

@@ -250,7 +250,7 @@ def test_a_race_in_two_arrays_is_two(stream, other, x):
 def test_the_place_is_outside_streamkit_and_the_libraries(stream, other, x):
     with sk.races() as report:
         stream.submit(write, x)
-        np.apply_along_axis(lambda _: other.submit(read, x), 0, np.zeros(1))
+        np.apply_along_axis(functools.partial(other.submit, write, x), 0, np.zeros(1))
     assert {race.second.file for race in report.races} == {__file__}
 
 
@@ -460,7 +460,6 @@ def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, ot
 
     @sk.accesses()
     def submits():
-        stream.submit(write, x)  # a part of this function
         third.submit(read, x)
 
     with sk.races() as report:
@@ -468,6 +467,19 @@ def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, ot
         stream.wait(other)
         stream.submit(submits)
         stream.sync()
+    assert report.races == ()
+
+
+def test_what_a_function_gives_to_its_own_stream_is_a_part_of_it(stream, other, x):
+    @sk.accesses()
+    def submits():
+        stream.submit(write, x)
+
+    with sk.races() as report:
+        stream.submit(submits)
+        stream.submit(read, x)
+        stream.sync()
+        other.submit(read, x)
     assert report.races == ()
 
 
@@ -540,7 +552,12 @@ def test_no_array_is_kept_alive(stream):
     with sk.races():
         stream.submit(write, np.zeros(3).view(Array))
         stream.sync()
-        assert gone
+        assert len(gone) == 1
+        array = np.zeros(3).view(Array)
+        stream.submit(write, array)
+        stream.sync()
+        del array
+        assert len(gone) == 2
 
 
 # -- what a call does -----------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_after_what_is_not_known_everything_is_ordered():
 
 _access = st.builds(
     lambda allocation, start, size, mode, is_sure: search.Access(
-        allocation, extents.block(start, start + size), mode, is_sure
+        allocation, extents.Extent(start, start + size, size), mode, is_sure
     ),
     st.sampled_from([1, 1, 1, 2, None]),
     st.integers(0, 9),
@@ -292,7 +292,7 @@ def test_an_edge_more_never_adds_a_race(program, data):
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_without_its_only_edge_a_pair_is_found_and_no_other(count):
-    access = search.Access(1, extents.block(0, 8), "write", is_sure=True)
+    access = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
     works = [search.Work(number, number, (access,)) for number in range(count)]
     edges = {(number, number + 1) for number in range(count - 1)}
     assert found(works, edges) == []
@@ -307,13 +307,13 @@ def test_without_its_only_edge_a_pair_is_found_and_no_other(count):
 
 
 def test_kernels_that_only_read_never_appear():
-    access = search.Access(1, extents.block(0, 8), "read", is_sure=True)
+    access = search.Access(1, extents.Extent(0, 8, 8), "read", is_sure=True)
     assert found([search.Work(number, number, (access,)) for number in range(4)], set()) == []
 
 
 def test_what_a_site_did_before_stands_in_its_later_work():
     """A loop of a thousand rounds is compared with its last one."""
-    access = search.Access(1, extents.block(0, 8), "write", is_sure=True)
+    access = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
     works = [search.Work(number, "line 1", (access,)) for number in range(1000)]
     works.append(search.Work(1000, "line 2", (access,)))
     compared = []

@@ -1,0 +1,56 @@
+"""``races`` on host streams with the libraries' own arrays in the memory of the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from support.libraries import need
+
+
+def torch_tensor():
+    torch = need("torch")
+    return torch.zeros(6)
+
+
+def warp_array():
+    wp = need("warp")
+    return wp.zeros(6, dtype=wp.float32, device="cpu")
+
+
+@sk.accesses(writes=("x",))
+def write(x):
+    pass
+
+
+@pytest.mark.parametrize("make", [torch_tensor, warp_array])
+def test_a_librarys_array_is_one_and_its_memory_is_possible(make):
+    a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), make()
+    with sk.races() as report:
+        a.submit(write, x[:4])
+        b.submit(print, x[2:3], end="")
+        b.submit(write, x[4:])
+        b.submit(write, np.zeros(6))
+    (race,) = report.races
+    assert not race.certain
+    assert (race.array.shape, race.array.dtype) == ((4,), "float32")
+    assert race.second.name == "print"
+
+
+def test_the_name_of_a_tensor_is_told():
+    tensor = torch_tensor()
+    a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
+    with sk.races() as report:
+        a.submit(write, tensor)
+        b.submit(tensor.fill_, 1)
+    assert [race.array.name for race in report.races] == ["tensor"]
+
+
+def test_what_cannot_be_lent_is_no_array():
+    torch = need("torch")
+    stream, tensor = sk.new_stream("cpu"), torch.zeros(3, requires_grad=True)
+    with sk.races() as report:
+        stream.submit(print, tensor.grad_fn, tensor)
+    assert report.races == ()
+    assert report.coverage.missed[0] == "print"
