@@ -143,8 +143,10 @@ class RaceReport:
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
         if found:
+            lines = "\n".join(map(str, found))
             raise RaceError(
-                "\n".join([f"{_counted(found)}:", *map(str, found), str(self.coverage)])
+                f"nothing orders work on the same memory: {_counted(self.races)}.\n{lines}\n"
+                f"{self.coverage}"
             )
 
     # -- to look at ---------------------------------------------------------------------------
