@@ -35,7 +35,7 @@ STANDARD = (
     "os",
     "pathlib",
 )
-TYPE_VARIABLES = ("ArrayT", "ForeignT", "NativeT", "P", "P.args", "P.kwargs", "T")
+TYPE_VARIABLES = ("ArrayT", "ForeignT", "FunctionT", "NativeT", "P", "P.args", "P.kwargs", "T")
 PRIVATE = ("QueueRecord",)  # shown in an annotation, and nothing to users
 
 

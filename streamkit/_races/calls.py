@@ -13,7 +13,7 @@ from streamkit._races.numpy_calls import Use
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    F = TypeVar("F", bound=Callable[..., object])
+    FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
 class _Declared(NamedTuple):
@@ -21,7 +21,9 @@ class _Declared(NamedTuple):
     writes: tuple[str, ...]
 
 
-def accesses(*, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Callable[[F], F]:
+def accesses(
+    *, reads: Sequence[str] = (), writes: Sequence[str] = ()
+) -> Callable[[FunctionT], FunctionT]:
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
     It is a promise: the function uses all of these arrays, and no other that anybody writes. One
@@ -36,7 +38,7 @@ def accesses(*, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Callab
     """
     declared = _Declared(_names(reads), _names(writes))
 
-    def mark(fn: F) -> F:
+    def mark(fn: FunctionT) -> FunctionT:
         missing = {*declared.reads, *declared.writes} - set(_parameters(fn))
         if missing:
             raise ValueError(
