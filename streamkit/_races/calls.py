@@ -26,11 +26,16 @@ def accesses(
 ) -> Callable[[FunctionT], FunctionT]:
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
-    It is a promise: the function uses all of these arrays, and no other that anybody writes. One
-    that it reads and writes is named in ``writes``. The function itself is returned.
+    It is a promise: the function uses all of these arrays, and no other that anybody writes. The
+    function itself is returned.
 
-    TypeError where names are no sequence of strings, or the object cannot be marked; ValueError for
-    a name that no parameter has.
+    Args:
+        reads: The names of the parameters that it only reads.
+        writes: Those that it writes, also if it reads them.
+
+    Raises:
+        TypeError: The names are no sequence of strings, or the object cannot be marked.
+        ValueError: A name is that of no parameter.
 
     >>> @sk.accesses(reads=("x",), writes=("y",))
     ... def double(x, y):

@@ -37,11 +37,16 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     of ``with s:``, does with an array itself. Nor does it see an order that functions make among
     themselves, with locks say, if the one that waits was given first.
 
-    ``arrays`` gives names to arrays; else a report has those of the caller's variables.
-
     The report is made when the block ends, which waits until all has run; if the block raises, it
     holds what was given by then. Blocks nest, with each other and with audits. Nothing is left
-    behind. TypeError if ``arrays`` is no dictionary.
+    behind.
+
+    Args:
+        arrays: Arrays by the names that the report is to use; others have those of the caller's
+            variables.
+
+    Raises:
+        TypeError: ``arrays`` is no dictionary.
 
     >>> import numpy as np
     >>> x, y = np.zeros(3), np.zeros(3)

@@ -106,7 +106,13 @@ class RaceReport:
         self._operations = Operations()
 
     def complete(self, races: tuple[Race, ...], coverage: Coverage, operations: Operations) -> None:
-        """Take what was found."""
+        """Take what was found.
+
+        Args:
+            races: In the order in which they were given.
+            coverage: How much was understood.
+            operations: All that ran, for the page.
+        """
         self._races, self._operations = races, operations
         self._coverage = coverage
 
@@ -139,7 +145,14 @@ class RaceReport:
             raise ScopeError(message)
 
     def assert_none(self, *, possible: bool = False) -> None:
-        """Raise RaceError, listing them, if there are certain races; with ``possible``, any."""
+        """Check that there are no certain races.
+
+        Args:
+            possible: Nor possible ones.
+
+        Raises:
+            RaceError: There are. It lists them, and what mends each.
+        """
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
         if found:
@@ -156,7 +169,11 @@ class RaceReport:
         print(self)  # noqa: T201 - what it is for
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the audit's page, with an arrow for each order that is missing; return its path."""
+        """Write the audit's page, with an arrow for each order that is missing; return its path.
+
+        Args:
+            path: The file to write.
+        """
         missing = [
             Operation(
                 "wait",
