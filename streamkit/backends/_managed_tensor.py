@@ -6,6 +6,8 @@ import ctypes
 from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import garbage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,6 +49,7 @@ def _give_back(address: int, lent: dict[int, Any] = _lent) -> None:
 
 
 _deleter = _Deleter(_give_back)
+garbage.keep_forever(_deleter)  # a library can give memory back when the modules have gone
 
 
 def _release(address: int) -> None:

@@ -12,6 +12,7 @@ import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from support.exchange_toy import Library
 from support.libraries import need
+from support.programs import run_python
 
 
 def exchange_of(kind):
@@ -98,6 +99,27 @@ def test_a_tensor_of_tvm_ffi_is_lent_by_itself():
     del seen
     gc.collect()
     assert alive() is None
+
+
+def test_what_is_lent_may_be_the_last_object_of_the_interpreter():
+    """Its library gives it back when the modules have gone."""
+    need("tvm_ffi")
+    ended = run_python(
+        "-c",
+        """
+import sys
+import numpy as np, tvm_ffi
+from streamkit.backends import _managed_tensor  # alone: more would keep its module
+
+def make(address):
+    return tvm_ffi.from_dlpack(_managed_tensor.as_capsule(address))
+
+tensor = tvm_ffi.from_dlpack(np.arange(5.0))
+source = _managed_tensor.taken_from(tensor.__dlpack__(max_version=(1, 0)))
+sys.kept = _managed_tensor.lend(source, tensor, make)
+""",
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_tensor_of_the_host_says_where_it_is():
