@@ -41,11 +41,11 @@ def handle(tvm_ffi):
 
 @pytest.fixture
 def put(tvm_ffi):
-    """A function of tvm-ffi, which writes 1.0 into an array, on the stream that it finds."""
+    """A function of tvm-ffi, which writes 1.0 where an array is, on the stream that it finds."""
 
-    def put(array):
+    def put(array, pointer):  # which 0.1.6 does not tell
         stream = tvm_ffi.get_raw_stream(array.device)
-        check(driver.cuMemsetD32Async(array.data_ptr(), 0x3F800000, 1, stream))
+        check(driver.cuMemsetD32Async(pointer, 0x3F800000, 1, stream))
 
     return tvm_ffi.convert(put)
 
@@ -121,7 +121,7 @@ def test_a_function_given_arrays_of_warp_launches_on_the_scopes_queue(
     array = warp.array(ptr=cell.pointer, shape=1, dtype=float, device="cuda:0")
     gate.hold(stream.handle)
     with stream if inside else contextlib.nullcontext():
-        put(array)
+        put(array, cell.pointer)
     if not inside:  # there stream 0 waits for Warp's current one, as Warp's ``__dlpack__`` has it
         sync(1)
     assert held(stream.handle)

@@ -24,6 +24,7 @@ NOT_CALLED = {
     "CudaStream.__enter__",
     "CudaStream.__exit__",
     "CudaGraph.section",  # for inside the block of a capture
+    "accesses",  # it marks a function
 }
 STREAMS = {"owned": sk.new_stream, "legacy": sk.default_stream, "own": sk.per_thread_stream}
 VALUES = ("CudaStream.name", "CudaStream.native", "CudaStream.owned", "CudaStream.closed",
@@ -220,17 +221,22 @@ def call_a_graph(k):
 SCOPED = {hold, replay, call_a_graph}  # these open scopes
 
 
-@call("doctor", "audit")
+@call("doctor", "audit", "races")
 def look_around(k):
     sk.doctor()
     with contextlib.suppress(Exception), sk.audit():  # CUPTI's own too
         k.stream.record()
+    with sk.races() as report:
+        k.stream.record()
+    assert not report.races
 
 
 @call("CudaStream.__int__", "CudaStream.__cuda_stream__", "CudaStream.__eq__",
       "CudaStream.__hash__", "CudaStream.__repr__", "CudaEvent.__repr__", "CudaGraph.__repr__",
-      "CudaStream.__reduce__", "CudaEvent.__reduce__", "CudaGraph.__reduce__")  # fmt: skip
+      "CudaStream.__reduce__", "CudaEvent.__reduce__", "CudaGraph.__reduce__",
+      "CudaEvent.__cuda_event__")  # fmt: skip
 def compare(k):
+    assert k.event.__cuda_event__() == (0, k.event.handle)
     assert k.stream.__cuda_stream__()[1] == int(k.stream)
     assert k.stream == sk.from_handle(int(k.stream), device=1)
     assert k.stream != sk.new_stream(1)

@@ -18,12 +18,12 @@ def writer_of(request, subjects):
     tvm_ffi = need("tvm_ffi")
     made = {name: subjects(name) for name in ("torch", "cupy", "warp")}  # the scope moves all
 
-    def put(array):
+    def put(array, pointer):
         stream = tvm_ffi.get_raw_stream(array.device)
-        check(driver.cuMemsetD32Async(array.data_ptr(), 0x3F800000, 1, stream))
+        check(driver.cuMemsetD32Async(pointer, 0x3F800000, 1, stream))
 
     function = tvm_ffi.convert(put)
-    return lambda cell: partial(function, made[request.param].array(cell.pointer))
+    return lambda cell: partial(function, made[request.param].array(cell.pointer), cell.pointer)
 
 
 @pytest.mark.parametrize("inside", [True, False])
