@@ -126,6 +126,7 @@ class QueueRecord(Queue):
     nonblocking: bool | None = None
     """Without the implicit order with the legacy stream; None while unknown."""
     dies_with_owner: bool = False
+    """Whether the handle is valid as long as ``owner`` lives."""
     primary: bool = True
     """Whether the context is the device's primary one."""
     thread: ThreadToken | None

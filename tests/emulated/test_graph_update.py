@@ -17,18 +17,16 @@ from streamkit._graphs import capture, disposal  # one is interrupted, the other
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
     fill,
+    graph_writing_a_two,
     nothing_left,
     settle,
 )
 from support.emulated.state_snapshot import alive
 from support.gpu.raw import busy, check, driver
+from support.keepalive import Thing
 from support.queues import eventually, within
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
-
-
-class Kept:
-    pass
 
 
 @pytest.fixture
@@ -44,11 +42,7 @@ def two(cells):
 @pytest.fixture
 def old(one):
     """A graph that writes a 2 into ``one``, and what tells whether something of it is kept."""
-    kept = Kept()
-    with sk.capture() as g:
-        fill(one, 2, g.stream.handle)
-        g.keep(kept)
-    return g, weakref.ref(kept)
+    return graph_writing_a_two(one)
 
 
 def run(g, *cells):
@@ -167,7 +161,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
 def test_after_a_failure_the_graph_is_what_it_was(old, one, two, failure):
     g, seen = old
-    new = Kept()
+    new = Thing()
     dropped = weakref.ref(new)
     executables, made = emulator.live("executables"), emulator.live("graphs")
     with contextlib.suppress(FAILURES[failure]):
@@ -246,7 +240,7 @@ def test_a_failed_update_that_changed_the_executable_is_undone(old, one, two, mo
 @pytest.mark.parametrize("work", [same_nodes, more_nodes], ids=lambda work: work.__name__)
 def test_launches_already_made_keep_the_old_work_and_what_it_uses(old, one, two, gate, work):
     g, seen = old
-    new = Kept()
+    new = Thing()
     kept = weakref.ref(new)
     gate.hold(g.stream.handle)
     g.launch(g.stream)
@@ -333,7 +327,7 @@ def test_other_threads_launch_the_old_work_while_the_block_runs(old, one, two):
 
 def test_what_is_kept_later_is_kept_by_the_new_work(old, two):
     g, seen = old
-    later = Kept()
+    later = Thing()
     kept = weakref.ref(later)
     with g.update():
         same_nodes(g, two)

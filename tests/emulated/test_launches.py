@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import weakref
 
 import pytest
 
@@ -17,6 +16,7 @@ from streamkit._queues import ordering  # a capture begins in between
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
     fill,
+    graph_writing_a_two,
     nothing_left,
     settle,
 )
@@ -24,10 +24,6 @@ from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
 from support.queues import eventually
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
-
-
-class Kept:
-    pass
 
 
 @pytest.fixture
@@ -39,11 +35,9 @@ def undo():
 @pytest.fixture
 def captured(cells):
     """A graph that writes a 2 into a cell, and what tells whether something of it is kept."""
-    cell, kept = cells(1), Kept()
-    with sk.capture() as g:
-        fill(cell, 2, g.stream.handle)
-        g.keep(kept)
-    return g, cell, weakref.ref(kept)
+    cell = cells(1)
+    g, seen = graph_writing_a_two(cell)
+    return g, cell, seen
 
 
 def end_of_a_capture(raw):

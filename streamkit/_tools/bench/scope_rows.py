@@ -27,21 +27,25 @@ _TWO = "torch", "cupy"
 _MANAGERS = "torch.cuda.stream, CuPy's stream, wp.ScopedStream(sync_enter=False), nested"
 
 
-def _scopes(libraries: Libraries, s: Any, **others: Any) -> Arms:
-    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
-    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
-
+def _with(s: Any) -> Callable[[list[Any]], None]:
     def ours(items: list[Any]) -> None:
         for _ in items:
             with s:
                 pass
+
+    return ours
+
+
+def _scopes(libraries: Libraries, s: Any, **others: Any) -> Arms:
+    enter_torch, in_cupy = libraries.torch.cuda.stream, s.to("cupy")
+    in_torch, in_warp, enter_warp = s.to("torch"), s.to("warp"), libraries.warp.ScopedStream
 
     def theirs(items: list[Any]) -> None:
         for _ in items:
             with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
                 pass
 
-    return Arms(ours, theirs, same(None), same(None), **others)
+    return Arms(_with(s), theirs, same(None), same(None), **others)
 
 
 @_row("with s:, three libraries, blocking stream", _MANAGERS, at_most=0.30, aim=0.22)
@@ -80,11 +84,6 @@ def _scope_of_four(libraries: Libraries) -> Generator[Arms]:
     device, handle = tvm_ffi.device("cuda", libraries.device), s.handle
     enter_raw = tvm_ffi.use_raw_stream
 
-    def ours(items: list[Any]) -> None:
-        for _ in items:
-            with s:
-                pass
-
     def theirs(items: list[Any]) -> None:
         for _ in items:
             with (
@@ -95,7 +94,7 @@ def _scope_of_four(libraries: Libraries) -> Generator[Arms]:
             ):
                 pass
 
-    yield Arms(ours, theirs, same(None), same(None))
+    yield Arms(_with(s), theirs, same(None), same(None))
 
 
 @_row(

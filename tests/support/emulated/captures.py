@@ -7,14 +7,17 @@ which does not run on the emulated driver.
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
+import streamkit as sk
 from streamkit._graphs import disposal  # what waits for its end goes at once
 from streamkit._queues import active_captures  # no capture may stay listed
 from streamkit.backends._warp import adapter as warp_adapter  # Warp's part cannot run here
 from support.emulated.state_snapshot import StateSnapshot
 from support.gpu.raw import check, driver
+from support.keepalive import Thing
 
 
 @pytest.fixture
@@ -32,6 +35,15 @@ def fill(cell, value, handle):
     """A node, or work of a queue: write the bits of a number into the cell."""
     bits = {1: 0x3F800000, 2: 0x40000000, 3: 0x40400000}[value]
     check(driver.cuMemsetD32Async(cell.pointer, bits, 1, handle))
+
+
+def graph_writing_a_two(cell):
+    """A graph that writes a 2 into the cell, and what tells whether something of it is kept."""
+    kept = Thing()
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+        g.keep(kept)
+    return g, weakref.ref(kept)
 
 
 def settle():
