@@ -22,4 +22,4 @@ def test_the_code_of_a_page_runs(path, tmp_path, subjects):
     for name in ("torch", "cupy", "warp"):
         subjects(name)  # warmed up: a first use inside a page could wait for the device
     if not run(path, tmp_path, cuda_devices()):
-        pytest.skip("its code needs more devices")
+        pytest.skip("one CUDA device, and its code needs more")

@@ -88,6 +88,7 @@ def test_a_tensor_of_the_host_is_copied_to_the_gpu_and_back(torch):
     assert (double.captures, double.hits) == (1, 2)
 
 
+@pytest.mark.alone  # for the memory in use is that of all processes
 def test_a_thousand_signatures_leave_the_memory_flat(workload):
     torch = workload.torch
     function, used = in_all_libraries(workload), []

@@ -105,11 +105,12 @@ RUN = """
 import sys
 sys.path.insert(0, "tests/gpu")
 import evidence
-evidence.devices = lambda: (["a GPU", "another"], "13.0")
+import os
+evidence.devices = lambda: (["a GPU", "another"][: int(os.environ.get("GPUS", "2"))], "13.0")
 sys.exit(evidence.main(sys.argv[1:]))
 """
 CASES = ["test_a.py::test_b[1]", "test_a.py::test_b[2]", "test_a.py::test_c"]
-HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE = range(4)
+HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE, ONE_GPU = range(5)
 
 
 class Suite:
@@ -160,7 +161,7 @@ def suite(recorded, tmp_path):
 def test_the_record_of_a_whole_run_holds(suite):
     record = json.loads(suite.record.read_text())
     assert record["cases"] == dict.fromkeys(CASES, "passed")
-    assert record["tally"] == {"passed": 3, "failed": 0, "skipped": 0}
+    assert record["tally"] == {"passed": 3, "failed": 0, "skipped": 0, "needs two GPUs": 0}
     status, said = suite.evidence("--check")
     assert status == HOLDS, said
     assert "is of this source: 3 cases, all passed" in said
@@ -181,6 +182,24 @@ def test_a_record_that_is_not_of_every_case_shows_nothing(suite, cases, told):
     suite.edit(cases=cases)
     status, said = suite.evidence("--check")
     assert (status, told in said) == (SHOWS_NOTHING, True), said
+
+
+SKIPPED = "import pytest\ndef test(): pytest.skip({reason!r})\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "gpus", "status", "told"),
+    [
+        ("one CUDA device", "1", ONE_GPU, "3 cases passed, none failed, 1 need two"),
+        ("one CUDA device", "2", SHOWS_NOTHING, "1 of 4 cases did not pass: test_d.py::test"),
+        ("no driver", "1", SHOWS_NOTHING, "1 of 4 cases did not pass: test_d.py::test"),
+    ],
+)
+def test_a_record_of_one_gpu_says_what_it_cannot_show(suite, reason, gpus, status, told):
+    suite.write("tests/gpu/test_d.py", SKIPPED.format(reason=reason))
+    assert suite.evidence(GPUS=gpus)[0] == 0
+    found, said = suite.evidence("--check")
+    assert (found, told in said) == (status, True), said
 
 
 def test_a_failed_case_fails_the_run_and_its_record(suite):

@@ -195,12 +195,13 @@ def _scope_of_two(libraries: Libraries) -> Generator[Arms]:
 
 _FOLLOW = (
     "with sk.follow('torch', libraries=['cupy']), on one queue already",
-    "cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream) as a scope",
+    "cupy.cuda.Stream.from_external(torch.cuda.current_stream()) as a scope",
 )
 
 
 def _following(libraries: Libraries) -> Generator[Arms]:
-    current, external = libraries.torch.cuda.current_stream, libraries.cupy.cuda.ExternalStream
+    current = libraries.torch.cuda.current_stream
+    external = libraries.cupy.cuda.Stream.from_external
     scope = sk.follow("torch", libraries=["cupy"])
 
     def ours(items: list[Any]) -> None:
@@ -210,7 +211,7 @@ def _following(libraries: Libraries) -> Generator[Arms]:
 
     def theirs(items: list[Any]) -> None:
         for _ in items:
-            with external(current().cuda_stream):
+            with external(current()):
                 pass
 
     yield Arms(ours, theirs, same(None), same(None))

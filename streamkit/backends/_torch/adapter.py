@@ -317,9 +317,11 @@ def wait_for_work(work: Any) -> None:
             work.synchronize()
         else:
             work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
+    elif _is_queued(work):  # ``block_current_stream`` would wait for its future, which is done
+        work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
         try:
-            work.block_current_stream()  # not ``wait``, which can be configured to block the host
+            work.block_current_stream()
         except RuntimeError as error:
             raise messages.library_cannot_take(
                 "torch", f"{messages.describe(work)} into a stream ({error})", _WAIT_BEFORE
@@ -332,6 +334,14 @@ def _captures() -> bool:
 
 
 _WAIT_BEFORE = "call its wait(), which blocks the host, before you give the stream what follows."
+
+
+def _is_queued(work: Any) -> bool:
+    """Whether its future was done when a GPU got the work, as NCCL's are."""
+    try:
+        return bool(work.get_future().done())
+    except RuntimeError:  # a message
+        return False
 
 
 def _is_message(work: Any) -> bool:
