@@ -6,9 +6,9 @@ python tests/gpu/evidence.py --jobs 8   in 8 processes (pytest-xdist), then thos
 python tests/gpu/evidence.py --out FILE -- -k pairs    elsewhere, and with options for pytest
 
 What runs is the checkout around this file, wherever else a streamkit is installed. The check needs
-no GPU, but the libraries: it asks pytest for the cases. It exits with 4 if all cases have passed but
-those of two GPUs, for its machine had one, with 3 if the record is sound and of another source,
-with 1 if it shows nothing, with 2 if it cannot tell.
+no GPU, but the libraries: it asks pytest for the cases. Besides 0 it exits with 4 if the record
+holds for all that its machine's one GPU can run, with 3 if it is sound and of another source, with
+1 if it shows nothing, with 2 if it cannot tell.
 """
 
 from __future__ import annotations
