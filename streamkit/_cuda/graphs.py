@@ -104,8 +104,8 @@ def instantiate(graph: int) -> int:
 def update(executable: int, graph: int) -> bool:
     """Have the executable's next launches do a graph's work; False if CUDA cannot.
 
-    Illegal beside a capture, as ``destroy_executable``. After a failure the executable's work may
-    be neither; an update to the graph that it was made of puts it back.
+    After a failure the executable's work may be neither; an update to the graph that it was made of
+    puts it back.
     """
     code, _ = loader.cu.cuGraphExecUpdate(executable, graph)
     if code and code != _UPDATE_FAILURE:

@@ -2,8 +2,9 @@
 
 python tests/emulator/differential.py --out FILE [SECTION ...]
 
-Each observation is a code, a count or a comparison, so that two drivers can be compared. Nothing
-waits for long: gates open by themselves, and after three minutes the script ends with a traceback.
+With sections, the others stay in the file as they were recorded. Each observation is a code, a
+count or a comparison, so that two drivers can be compared. Nothing waits for long: gates open by
+themselves, and after three minutes the script ends with a traceback.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from emulator.observations import (
     pools,
     queues,
     source_hash,
+    updates,
     work,
 )
 from emulator.observations.probe import code, device_count, ok, primary
@@ -58,6 +60,10 @@ SECTIONS = {
         kept.kept_by_launches,
         kept.executables,
         kept.dependencies,
+        updates.launches,
+        updates.updates,
+        updates.updates_of_a_launched_one,
+        updates.updates_of_memory,
         pools.pool_attributes,
         pools.pool_memory,
         pools.device_pool,
@@ -88,11 +94,15 @@ def observe(function):
 
 
 def record(names):
-    seen = {"before_cuinit": observe(queues.before_cuinit)}
+    """The observations of the sections named, of all if none is."""
+    seen = {}
+    if not names:
+        seen["before_cuinit"] = observe(queues.before_cuinit)
     if found := driver.cuInit(0)[0]:
         raise SystemExit(f"cuInit: {code((found,))}")
-    seen["without_a_context"] = observe(queues.without_a_context)
-    seen["devices"] = observe(queues.devices)
+    if not names:
+        seen["without_a_context"] = observe(queues.without_a_context)
+        seen["devices"] = observe(queues.devices)
     context = primary()
     for name in names or SECTIONS:
         ok(driver.cuCtxSetCurrent(context))
@@ -110,25 +120,27 @@ def main():
     arguments = parser.parse_args()
     faulthandler.enable()
     faulthandler.dump_traceback_later(180, exit=True)
-    observations = record(arguments.sections)
+    observed = record(arguments.sections)
     version = int(ok(driver.cuDriverGetVersion()))
-    text = json.dumps(
-        {
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
-            "source": source_hash(),
-            "devices": [
-                ok(driver.cuDeviceGetName(128, device)).partition(b"\0")[0].decode()
-                for device in range(device_count())
-            ],
-            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
-            "python": platform.python_version(),
-            "observations": observations,
-        },
-        indent=1,
-    )
+    names = [ok(driver.cuDeviceGetName(128, device)) for device in range(device_count())]
+    made = {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "devices": [name.partition(b"\0")[0].decode() for name in names],
+        "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
+        "python": platform.python_version(),
+    }
+    sections = {}
+    if arguments.sections and arguments.out and arguments.out.exists():
+        sections = json.loads(arguments.out.read_text())
+    for name, seen in observed.items():
+        file = (SECTIONS.get(name) or queues.before_cuinit).__module__.rpartition(".")[2]
+        sections[name] = {
+            **made, "file": file, "source": source_hash(file), "observations": seen,
+        }  # fmt: skip
+    text = json.dumps(sections, indent=1)
     if arguments.out:
         arguments.out.write_text(text + "\n")
-        counts = ", ".join(f"{name} {len(seen)}" for name, seen in observations.items())
+        counts = ", ".join(f"{name} {len(seen)}" for name, seen in observed.items())
         print(f"{arguments.out}: {counts}")
     else:
         print(text)

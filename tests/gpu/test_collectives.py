@@ -25,7 +25,10 @@ def group(tmp_path_factory, primary_context):
     dist.init_process_group(
         "nccl", store=store, rank=0, world_size=1, timeout=limit, device_id=here
     )
-    dist.all_reduce(torch.ones(1, device=here))  # the first one makes what later ones use
+    # what is made or loaded at a first use would wait for the held queue
+    one = torch.ones(1, device=here)
+    dist.all_reduce(one.mul_(2), async_op=True).wait()
+    one.copy_(torch.ones_like(one))
     torch.cuda.synchronize()
     yield
     dist.destroy_process_group()

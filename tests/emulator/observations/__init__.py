@@ -8,9 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def source_hash():
-    """Hash the names and bytes of all that decides what is asked of a driver."""
+def source_hash(name: str) -> str:
+    """Hash what decides what the sections of a file ask: that file, and the one that all share."""
     digest = hashlib.sha256()
-    for path in (HERE.parent / "differential.py", *sorted(HERE.glob("*.py"))):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for stem in (name, "probe"):
+        digest.update((HERE / f"{stem}.py").read_bytes() + b"\0")
     return digest.hexdigest()

@@ -68,8 +68,7 @@ static CUgraphExecUpdateResult compare(const struct node *node, const struct nod
     const struct action *now = &node->action, *then = &wanted->action;
     REQUIRE(node->type == wanted->type, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
     REQUIRE(depends_alike(node, wanted), CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
-    REQUIRE(node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->type != CU_GRAPH_NODE_TYPE_MEM_FREE,
-            CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    REQUIRE(node->type != CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_EXEC_UPDATE_ERROR);
     bool is_flat = now->work != FILL || (now->fill.height == 1 && then->fill.height == 1);
     REQUIRE(is_flat || (now->fill.width == then->fill.width &&
                         now->fill.height == then->fill.height),
@@ -95,7 +94,6 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
     ENTER_EXECUTABLE(handle);
     struct graph *graph = object_of(GRAPH, graph_handle);
     REQUIRE(graph && result, CUDA_ERROR_INVALID_VALUE);
-    TRY(refuse_unsafe());
     *result = (CUgraphExecUpdateResultInfo){0};
     result->result = compare_graphs(executable->graph, graph, &result->errorNode);
     REQUIRE(!result->result, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
