@@ -91,6 +91,27 @@ def edge(event: int, source: Any, target: Any) -> Calls:
     return [partial(cu.cuEventRecord, mark, first), partial(cu.cuStreamWaitEvent, later, mark, 0)]
 
 
+def ask(stream: Any) -> None:
+    """Ask the driver once all that has to be known of a torch stream that is new."""
+    cu = loader.cu
+    queue = cu.CUstream(stream.cuda_stream)
+    cu.cuStreamIsCapturing(queue)
+    cu.cuStreamGetId(queue)
+    cu.cuStreamGetCtx(queue)
+    cu.cuStreamGetFlags(queue)
+
+
+def looks(libraries: Libraries) -> Calls:
+    """Return what tells which streams are current in torch, CuPy and Warp, and which context."""
+    torch, cuda, device = libraries.torch, libraries.cupy.cuda, libraries.device
+    return [
+        partial(torch._C._cuda_getCurrentRawStream, device),  # noqa: SLF001 - the quickest
+        cuda.get_current_stream,
+        partial(getattr, libraries.warp.get_cuda_device(device), "stream"),
+        cuda.driver.ctxGetCurrent,
+    ]
+
+
 def moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
     """Return what moves the libraries to the stream and back, by their own quickest calls."""
     from streamkit.backends._warp.current_stream import _native_set

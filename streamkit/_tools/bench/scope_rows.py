@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._tools.bench.arranging import each_once, edge, moves, row
+from streamkit._tools.bench.arranging import ask, each_once, edge, looks, moves, row
 from streamkit._tools.bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
 from streamkit.testing import _gate
 
@@ -118,7 +118,16 @@ def _scope_new(libraries: Libraries) -> Generator[Arms]:
         with torch.stream(stream), views[0], warp.ScopedStream(views[1], sync_enter=False):
             return views
 
-    return each_once(libraries, ours, theirs)
+    def necessary(items: list[Any]) -> None:
+        for stream in items:
+            ask(stream)
+            with in_cupy(stream):
+                in_warp(stream)
+            for move in back_and_forth:
+                move()
+
+    back_and_forth = moves(libraries, sk.new_stream(), ("torch", "warp"))
+    return each_once(libraries, ours, theirs, bare=necessary)
 
 
 _ORDERED = (
@@ -286,7 +295,7 @@ def _scope_in_threads(libraries: Libraries) -> Generator[Arms]:
 def _scope_nested(libraries: Libraries) -> Generator[Arms]:
     s = sk.new_stream()
     with s:
-        yield _scopes(libraries, s)
+        yield _scopes(libraries, s, bare=each_of(looks(libraries) * 2))
 
 
 @_row(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from streamkit._cuda import loader
 from streamkit._tools.bench.after_audit import AfterAudit
-from streamkit._tools.bench.arranging import Held, each_once, edge, row
+from streamkit._tools.bench.arranging import Held, ask, each_once, edge, row
 from streamkit._tools.bench.timing import (
     Arms,
     Libraries,
@@ -188,16 +188,7 @@ def _then(libraries: Libraries) -> Generator[Arms]:
     note="each stream wrapped once, the results held",
 )
 def _wrap_new(libraries: Libraries) -> Generator[Arms]:
-    def questions(items: list[Any]) -> None:
-        for item in items:
-            stream = cu.CUstream(item.cuda_stream)
-            cu.cuStreamIsCapturing(stream)
-            cu.cuStreamGetId(stream)
-            cu.cuStreamGetCtx(stream)
-            cu.cuStreamGetFlags(stream)
-
-    cu = loader.cu
-    return each_once(libraries, sk.wrap, libraries.warp.stream_from_torch, bare=questions)
+    return each_once(libraries, sk.wrap, libraries.warp.stream_from_torch, bare=calls(ask))
 
 
 _CURRENT_WRAPPED = (
