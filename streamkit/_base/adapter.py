@@ -6,10 +6,10 @@ Authors of adapters import these from ``streamkit.protocols``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from streamkit._base.queue import Queue
@@ -485,6 +485,62 @@ class CopiesArrays(Protocol):
             to: The library's own.
             source: The same.
             stream: The library's own, its current one if any.
+        """
+
+
+# -- what work does with memory -----------------------------------------------------------------
+
+
+class MemoryUse(NamedTuple):
+    """Memory that a kernel uses, as its parameters tell."""
+
+    address: int
+    """Of the first element. An address without memory behind it is left out."""
+    mode: Literal["read", "write", "unknown"]
+    """"write" also if it reads it too."""
+    shape: tuple[int, ...] | None = None
+    """The number of elements along each axis; None if it may use all that follows the address."""
+    strides: tuple[int, ...] = ()
+    """In bytes."""
+    itemsize: int = 1
+    """The bytes of an element."""
+    is_sure: bool = False
+    """Whether it surely uses all of these elements."""
+
+
+@runtime_checkable
+class ExplainsKernels(Protocol):
+    """Capability: what the library's kernels do with memory can be told, for ``races``."""
+
+    @abstractmethod
+    def explain_kernel(self, name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
+        """Return all memory that a kernel uses, None if its parameters are not known.
+
+        StreamKit then looks for addresses in them itself.
+
+        Args:
+            name: The kernel's name, as the library's source has it.
+            parameters: The bytes of each.
+        """
+
+
+@runtime_checkable
+class TellsMemory(Protocol):
+    """Capability: it is known where the library's memory is, for ``races``."""
+
+    @abstractmethod
+    def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
+        """Return the address and the bytes of each piece of CUDA memory that is in use."""
+
+    @abstractmethod
+    def memory_layout(self, array: Any) -> ArrayLayout:
+        """Return the layout of an array, also of one that needs a gradient.
+
+        Args:
+            array: The library's own.
+
+        Raises:
+            TypeError: It is not one piece of memory.
         """
 
 

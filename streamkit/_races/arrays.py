@@ -28,11 +28,17 @@ class RacedArray:
     name: str | None
     """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
     dtype: str
+    """Empty where only the memory is known."""
     shape: tuple[int, ...]
     nbytes: int
-    """Of its elements."""
+    """Of its elements; 0 where that is not known."""
+    address: int = 0
+    """Of memory on a GPU."""
 
     def __str__(self) -> str:
+        if not self.dtype:
+            name = f"{self.name or 'memory'} at {self.address:#x}"
+            return f"{name} ({self.nbytes} bytes)" if self.nbytes else name
         shape = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 

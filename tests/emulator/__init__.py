@@ -74,3 +74,10 @@ def dead_handles_used():
 def end_captures():
     """End every capture that goes on; return how many there were."""
     return _library().emulated_end_captures()
+
+
+def function(name, *sizes):
+    """Return a kernel of this symbol with parameters of these bytes; it does nothing."""
+    make = _library().emulated_function
+    make.restype = ctypes.c_void_p
+    return make(name.encode(), ctypes.c_size_t(len(sizes)), (ctypes.c_size_t * len(sizes))(*sizes))

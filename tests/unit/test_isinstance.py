@@ -144,9 +144,11 @@ CAPABILITIES = [
     protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CountsHolders,
     protocols.CurrentHere, protocols.CurrentStream, protocols.DefersFrees, protocols.Diagnoses,
     protocols.Events,
-    protocols.ExplainsCapture, protocols.JoinsCapture, protocols.KnowsLoans,
+    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.JoinsCapture,
+    protocols.KnowsLoans,
     protocols.LocatesEvents, protocols.PoolsMemory, protocols.PreparesCapture,
     protocols.RecordsEvents, protocols.RecordsStreams, protocols.TellsContext,
+    protocols.TellsMemory,
 ]  # fmt: skip
 
 

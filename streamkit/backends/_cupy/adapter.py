@@ -19,11 +19,12 @@ from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit.backends._cupy import memory
 from streamkit.backends._cupy.capture import explain_capture, pool
+from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
-__all__ = ["explain_capture", "pool"]  # capabilities of the adapter too
+__all__ = ["explain_capture", "explain_kernel", "pool"]  # capabilities of the adapter too
 
 name = "cupy"
 api = 1

@@ -18,10 +18,13 @@ from streamkit._base.locks import new_lock
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture
+from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+__all__ = ["explain_kernel", "pieces_of_memory"]  # capabilities of the adapter too
 
 name = "torch"
 api = 1
@@ -461,11 +464,17 @@ def lent_by(array: Any) -> Any:
 
 def array_layout(array: Any) -> ArrayLayout:
     """Return the layout of a strided tensor."""
+    layout = memory_layout(array)
+    if array.requires_grad:
+        raise messages.needs_gradient(array)
+    return layout
+
+
+def memory_layout(array: Any) -> ArrayLayout:
+    """Return the layout of a strided tensor, whatever is computed of it."""
     if array.layout is not torch.strided or array.is_nested:
         what = "nested" if array.is_nested else array.layout
         raise messages.cannot_lend(array, f"it is {what}, of several tensors")
-    if array.requires_grad:
-        raise messages.needs_gradient(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()

@@ -20,6 +20,7 @@ from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, diagnosis, memory
+from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Finding
+
+__all__ = ["explain_kernel"]  # a capability of the adapter too
 
 name = "warp"
 api = 1

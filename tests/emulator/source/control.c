@@ -134,7 +134,8 @@ EXPORT void emulated_reset_calls(void) {
 /* How many handles of a kind are alive: "streams", "events", ... ; -1 for an unknown kind. */
 EXPORT int emulated_live(const char *kind) {
     static const char *names[KINDS] = {"",      "contexts",    "streams", "events", "graphs",
-                                       "nodes", "executables", "pools",   "user objects"};
+                                       "nodes", "executables", "pools",   "user objects",
+                                       "functions"};
     for (int i = 1; i < KINDS; i++) {
         if (strcmp(names[i], kind)) continue;
         pthread_mutex_lock(&lock);

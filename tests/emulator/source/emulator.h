@@ -3,7 +3,7 @@
  * It implements the documented driver API as far as cuda.bindings, cuda.core, Warp's streams and
  * events, and StreamKit use it. A stream is a list of operations that one engine thread runs in
  * any order that streams, events and the default streams allow. Device memory is malloc's, and
- * there are no kernels. One lock guards everything. */
+ * kernels do nothing. One lock guards everything. */
 #pragma once
 
 #define _GNU_SOURCE
@@ -70,7 +70,9 @@ void read_faults(const char *text);
 
 /* -- handles (handles.c) -------------------------------------------------------------------- */
 
-enum kind { NOTHING, CONTEXT, STREAM, EVENT, GRAPH, NODE, EXECUTABLE, POOL, USER_OBJECT, KINDS };
+enum kind {
+    NOTHING, CONTEXT, STREAM, EVENT, GRAPH, NODE, EXECUTABLE, POOL, USER_OBJECT, FUNCTION, KINDS
+};
 extern bool recycles_handles;
 extern unsigned dead_handles_used; /* or never given: undefined behaviour on hardware */
 
@@ -215,6 +217,8 @@ struct node {
     struct graph *graph;
     CUgraphNodeType type;
     struct action action;
+    CUfunction function; /* of a kernel's node, with what it was given */
+    void **parameters;
     nodes dependencies;
 };
 
@@ -249,6 +253,7 @@ struct pool {
 CUresult allocate(void **memory, size_t bytes, int device, CUmemorytype type, struct pool *pool);
 bool deallocate(void *memory);
 bool is_allocated(CUdeviceptr pointer);
+size_t size_of(CUdeviceptr pointer); /* of the allocation with it, 0 without one */
 void give_to_graph(CUdeviceptr pointer);
 bool is_of_graph(CUdeviceptr pointer);
 bool is_lent(CUdeviceptr pointer);

@@ -69,6 +69,7 @@ static CUgraphExecUpdateResult compare(const struct node *node, const struct nod
     REQUIRE(node->type == wanted->type, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
     REQUIRE(depends_alike(node, wanted), CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
     REQUIRE(node->type != CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_EXEC_UPDATE_ERROR);
+    REQUIRE(node->function == wanted->function, CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED);
     bool is_flat = now->work != FILL || (now->fill.height == 1 && then->fill.height == 1);
     REQUIRE(is_flat || (now->fill.width == then->fill.width &&
                         now->fill.height == then->fill.height),

@@ -56,6 +56,7 @@ static struct node *copy_node(const struct node *node, struct graph *graph) {
     copy->graph = graph;
     copy->type = node->type;
     copy->action = node->action;
+    copy->function = node->function;
     if (uses_event(copy)) copy->action.event->references++;
     for (size_t i = 0; i < node->dependencies.count; i++) /* those come first in their graph */
         APPEND(copy->dependencies, graph->nodes.items[place_of(node->dependencies.items[i])]);
@@ -77,6 +78,7 @@ static void free_node(struct node *node) {
     if (node->handle) drop_handle(node->handle);
     if (uses_event(node)) release_event(node->action.event);
     free(node->dependencies.items);
+    free(node->parameters);
     free(node);
 }
 

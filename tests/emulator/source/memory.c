@@ -57,6 +57,11 @@ static struct allocation *find(CUdeviceptr pointer) {
 
 bool is_allocated(CUdeviceptr pointer) { return find(pointer); }
 
+size_t size_of(CUdeviceptr pointer) {
+    struct allocation *found = find(pointer);
+    return found ? found->bytes : 0;
+}
+
 void give_to_graph(CUdeviceptr pointer) { find(pointer)->of_graph = true; }
 
 bool is_of_graph(CUdeviceptr pointer) { return find(pointer)->of_graph; }
@@ -157,6 +162,12 @@ static CUresult describe(void *value, CUpointer_attribute attribute, CUdeviceptr
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         *(CUdeviceptr *)value = pointer;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value = (CUdeviceptr)found->start;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value = found->bytes;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         *(bool *)value = false;

@@ -17,6 +17,10 @@ PER_THREAD(cuStreamWaitEvent, (CUstream s, CUevent e, unsigned f), (OWN(s), e, f
 PER_THREAD(cuStreamAddCallback, (CUstream s, CUstreamCallback c, void *d, unsigned f),
            (OWN(s), c, d, f))
 PER_THREAD(cuLaunchHostFunc, (CUstream s, CUhostFn h, void *d), (OWN(s), h, d))
+PER_THREAD(cuLaunchKernel,
+           (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+            unsigned bz, unsigned m, CUstream s, void **p, void **e),
+           (f, gx, gy, gz, bx, by, bz, m, OWN(s), p, e))
 PER_THREAD(cuEventRecord, (CUevent e, CUstream s), (e, OWN(s)))
 PER_THREAD(cuEventRecordWithFlags, (CUevent e, CUstream s, unsigned f), (e, OWN(s), f))
 PER_THREAD(cuMemAllocAsync, (CUdeviceptr *p, size_t n, CUstream s), (p, n, OWN(s)))

@@ -1,0 +1,50 @@
+"""Which arrays Warp's kernels are given. What they do with them is not known.
+
+Warp notes reads and writes only in modules that are built to verify them; a kernel's name does not
+say whether its module is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from streamkit.protocols import MemoryUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ARRAY = struct.Struct("<QQ4i4iHHi")  # addresses of the array and its gradient, shape, strides
+_DIMS = 4
+
+
+def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | None:
+    """Return the arrays of a kernel, which come after what it is launched on."""
+    return [use for parameter in parameters[1:] for use in _uses(parameter)]
+
+
+def _uses(parameter: bytes) -> Iterator[MemoryUse]:
+    """Yield the arrays in a parameter: one array, or a structure with some in it."""
+    start = 0
+    while start + 8 <= len(parameter):
+        found = list(_array(parameter, start))
+        yield from found
+        start += _ARRAY.size if found else 8
+        if not found:
+            (word,) = struct.unpack_from("<Q", parameter, start - 8)
+            yield MemoryUse(word, "unknown")
+
+
+def _array(parameter: bytes, start: int) -> Iterator[MemoryUse]:
+    if start + _ARRAY.size > len(parameter):
+        return
+    address, gradient, *rest = _ARRAY.unpack_from(parameter, start)
+    dims = rest[2 * _DIMS]
+    shape, strides = tuple(rest[:dims]), tuple(rest[_DIMS : _DIMS + dims])
+    is_array = 0 < dims <= _DIMS and min(shape) > 0 and not any(rest[dims:_DIMS])
+    if not is_array or not all(strides):
+        return
+    size = min(map(abs, strides))  # no element is longer
+    yield MemoryUse(address, "unknown", shape, strides, size)
+    if gradient:
+        yield MemoryUse(gradient, "unknown", shape, strides, size)
