@@ -12,6 +12,7 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from sphinx import addnodes
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import streamkit
@@ -87,6 +88,18 @@ def prepare(*arguments: Any) -> None:
     lines[:] = GoogleDocstring(linked, Config()).lines()
 
 
+def hide_abstract(
+    app: Sphinx,  # noqa: ARG001 - what Sphinx gives
+    domain: str,  # noqa: ARG001 - the same
+    kind: str,  # noqa: ARG001 - the same
+    content: nodes.Element,
+) -> None:
+    """Leave out that a method is abstract: a reader calls it, and implements none."""
+    for mark in list(content.parent.findall(addnodes.desc_annotation)):
+        if mark.astext().strip().startswith("abstract"):
+            mark.parent.remove(mark)
+
+
 def _as_link(found: re.Match[str]) -> str:
     name = found[0]
     if name in streamkit.__all__:
@@ -109,4 +122,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-signature", name_aliases)
     app.connect("autodoc-process-docstring", prepare)
+    app.connect("object-description-transform", hide_abstract)
     return {"parallel_read_safe": True}
