@@ -16,6 +16,7 @@ Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", 
 WORK = ("kernel", "copy", "fill", "function", "scope")
 """What a queue does; the other kinds order it, or hold the host up."""
 _LINE = 100
+_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,14 @@ class Operation:
         name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
         return f"{name}{whose} on {self.queue or 'a whole device'}"
+
+
+def listed(operations: Iterable[Operation]) -> list[str]:
+    """Return a line for each that is different, and how many more there are."""
+    counts = Counter(map(str, operations))
+    lines = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in counts.items()]
+    more = len(lines) - _LINES
+    return lines if more <= 0 else [*lines[:_LINES], f"  and {more} more"]
 
 
 class Operations:

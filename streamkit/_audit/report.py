@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit import chrome_trace, page, terminal
-from streamkit._audit.operations import AuditedQueue, Operation, Operations
+from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._audit.timeline import counted
 from streamkit._base.messages import describe
 from streamkit._host.stream import HostStream
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from streamkit.protocols import StreamLike
-
-_STRAYS = 12  # lines
 
 
 class AuditReport(Operations):
@@ -55,15 +52,12 @@ class AuditReport(Operations):
             raise OneQueueError(message)
         if not strays:
             return
-        lines = Counter(map(str, strays))
-        shown = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in lines.items()]
-        more = len(shown) - _STRAYS
-        if more > 0:
-            shown[_STRAYS:] = [f"  and {more} more"]
-        message = (
-            f"{len(strays)} of {len(work)} operations did not run on {wanted}:\n"
-            + "\n".join(shown)
-            + "\nPut the work inside 'with streamkit.use(stream):', after every import."
+        message = "\n".join(
+            [
+                f"{len(strays)} of {len(work)} operations did not run on {wanted}:",
+                *listed(strays),
+                "Put the work inside 'with streamkit.use(stream):', after every import.",
+            ]
         )
         raise OneQueueError(message)
 

@@ -160,12 +160,13 @@ def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
     handles, _ = ask("cuGraphGetNodes", graph, count(graph))
     place = {int(handle): number for number, handle in enumerate(handles)}
     before, after = _edges(graph)
-    return [_node(handle) for handle in handles], [
+    return [node(handle) for handle in handles], [
         (place[int(one)], place[int(other)]) for one, other in zip(before, after, strict=True)
     ]
 
 
-def _node(handle: Any) -> Node:
+def node(handle: Any) -> Node:
+    """Return what a node is."""
     kind = ask("cuGraphNodeGetType", handle)
     name = loader.cu.CUgraphNodeType(int(kind)).name.removeprefix("CU_GRAPH_NODE_TYPE_")
     symbol = _symbol(handle) if int(kind) == _KERNEL else ""

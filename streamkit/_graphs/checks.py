@@ -95,7 +95,10 @@ def check_complete(stream: CudaStream[Any]) -> None:
         forks = [
             CudaStream(queue, None)
             for queue in _others(stream)
-            if (other := graphs.captured(queue.handle)) and other.frontier & loose
+            # asking the legacy stream is illegal while a blocking stream captures
+            if queue.handle != LEGACY
+            and (other := graphs.captured(queue.handle))
+            and other.frontier & loose
         ]
         who = ", ".join(map(describe, forks)) if forks else "another stream"
         raise errors.CaptureError(

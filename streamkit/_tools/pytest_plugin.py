@@ -1,4 +1,4 @@
-"""The pytest plugin: a stream for each test, adversarial seeds, races, and a marker for GPU tests.
+"""The pytest plugin: a stream for each test, adversarial seeds, races, and markers for GPU tests.
 
 pytest loads this at its start in every project that has StreamKit installed. So it imports only
 pytest, StreamKit and the standard library until a test uses a fixture. All that it offers has
@@ -7,6 +7,7 @@ StreamKit's name, because a project may have a ``stream`` or a mark ``gpu`` of i
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,9 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers ``streamkit_gpu`` and ``streamkit_no_races``."""
+    """Register the markers."""
     config.addinivalue_line(
         "markers", "streamkit_gpu: needs a CUDA device; skipped where there is none"
+    )
+    config.addinivalue_line(
+        "markers",
+        "streamkit_follows(library=None): fails unless the work of the test follows the current "
+        "stream, of that library or of all; the test runs up to three times, and is skipped where "
+        "there is no CUDA device",
     )
     config.addinivalue_line(
         "markers", "streamkit_no_races: has races on purpose; --streamkit-races does not look"
@@ -68,8 +75,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the test's skips
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test with the marker ``streamkit_gpu`` where there is no CUDA device."""
-    if item.get_closest_marker("streamkit_gpu") is not None and not driver.is_present():
+    """Skip a test whose marker needs a CUDA device where there is none."""
+    marks = "streamkit_gpu", "streamkit_follows"
+    if any(map(item.get_closest_marker, marks)) and not driver.is_present():
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
 
 
@@ -84,6 +92,28 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         outcome = yield
     report.assert_none()
     return outcome
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Check a test with the marker ``streamkit_follows`` by ``assert_follows``."""
+    __tracebackhide__ = True
+    mark = pyfuncitem.get_closest_marker("streamkit_follows")
+    if mark is None:
+        return None
+    from streamkit.testing import assert_follows
+
+    test, values = pyfuncitem.obj, pyfuncitem.funcargs
+    arguments = {
+        name: values[name] for name in inspect.signature(test).parameters if name in values
+    }
+
+    def call() -> None:
+        test(**arguments)
+
+    call.__qualname__ = test.__qualname__
+    assert_follows(call, **mark.kwargs)
+    return True
 
 
 @pytest.fixture

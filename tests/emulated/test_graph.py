@@ -347,6 +347,17 @@ def test_an_unjoined_fork_is_named(cells):
     assert cell.read() == 1
 
 
+def test_a_blocking_unjoined_fork_is_named_beside_a_known_legacy_stream(cells):
+    cell, legacy = cells(1), sk.default_stream(0)
+    side = sk.new_stream()
+    with pytest.raises(sk.CaptureError, match="not joined again") as refused:
+        with sk.capture() as g:
+            side.wait(g.stream)
+            fill(cell, 2, side.handle)
+    assert f"{side.handle:#x}" in str(refused.value)
+    assert legacy.is_default
+
+
 def test_an_unjoined_fork_of_nobody_known(cells):
     cell, raw = cells(1), make_stream()
     with pytest.raises(sk.CaptureError, match="another stream took part"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 import numpy as np
 
 import streamkit as sk
+from streamkit.testing import assert_follows
 
 if TYPE_CHECKING:
     import asyncio
@@ -238,6 +239,16 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.wrap(fn)  # type: ignore[call-overload]
     sk.wrap(event)  # type: ignore[call-overload]
     sk.use("x")  # type: ignore[arg-type]
+
+
+def checks_that_a_function_follows(array: CudaArray) -> None:
+    def fn(x: CudaArray, *, stream: sk.StreamLike | None = None) -> CudaArray:
+        return x if stream is None else sk.handoff(x, stream)
+
+    assert_type(assert_follows(fn, array), None)  # type: ignore[func-returns-value]
+    assert_follows(fn, array, library="torch")
+    assert_follows(5)  # type: ignore[arg-type]
+    assert_follows(fn, library=5)  # type: ignore[arg-type]
 
 
 def wrong_events_and_arrays(s: sk.Stream, array: CudaArray) -> None:

@@ -205,12 +205,12 @@ def test_races_are_looked_for_only_if_asked(run):
     run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
 
 
-# -- the marker streamkit_gpu -----------------------------------------------------------------
+# -- the markers that need a device -----------------------------------------------------------
 
 MARKED = """
     import pytest
 
-    @pytest.mark.streamkit_gpu
+    @pytest.mark.{marker}
     def test_marked():
         pass
 
@@ -222,8 +222,9 @@ MARKED = """
     """
 
 
-def test_a_gpu_test_is_skipped_without_a_device(run):
-    result = run(MARKED, "-v", "-rs", "--strict-markers")
+@pytest.mark.parametrize("marker", ["streamkit_gpu", "streamkit_follows(library='warp')"])
+def test_a_gpu_test_is_skipped_without_a_device(run, marker):
+    result = run(MARKED.format(marker=marker), "-v", "-rs", "--strict-markers")
     result.assert_outcomes(passed=2, skipped=1)
     reason = "needs a CUDA device, and this machine has none"
     result.stdout.fnmatch_lines(["*::test_marked SKIPPED*", f"SKIPPED *: {reason}"])
@@ -232,7 +233,7 @@ def test_a_gpu_test_is_skipped_without_a_device(run):
 def test_a_gpu_test_runs_with_a_device(run, monkeypatch):
     asked = []
     monkeypatch.setattr(driver, "is_present", lambda: asked.append("driver") or True)
-    run(MARKED, "--strict-markers").assert_outcomes(passed=3)
+    run(MARKED.format(marker="streamkit_gpu"), "--strict-markers").assert_outcomes(passed=3)
     assert asked == ["driver"]  # for the marked test, and no other
 
 
@@ -297,6 +298,7 @@ def test_all_that_it_offers_has_streamkits_name(run, pytester):
         shown[question] = found[1] - found[0]
     markers = [line for line in shown["--markers"] if line.startswith("@pytest.mark.")]
     assert {line.partition(":")[0] for line in markers} == {
+        "@pytest.mark.streamkit_follows(library=None)",
         "@pytest.mark.streamkit_gpu",
         "@pytest.mark.streamkit_no_races",
     }
@@ -322,7 +324,7 @@ def test_the_marker_gives_way_to_a_projects_own_rule(run, pytester):
                 item.add_marker("streamkit_gpu")
                 item.add_marker(pytest.mark.skip(reason="our rule"))
         """)
-    result = run(MARKED, "-rs", "--strict-markers")
+    result = run(MARKED.format(marker="streamkit_gpu"), "-rs", "--strict-markers")
     result.assert_outcomes(skipped=3)
     result.stdout.fnmatch_lines(["*our rule*"])
     result.stdout.no_fnmatch_line("*needs a CUDA device*")

@@ -1,0 +1,203 @@
+"""``assert_follows``: all work of a function waits on the stream that the function is given.
+
+A capture holds that stream: what it is given then is recorded and does not run, so whatever does
+run has not waited. No queue is stopped for that, and none can stay held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from streamkit._audit.audit import audit
+from streamkit._audit.operations import listed
+from streamkit._base.messages import describe
+from streamkit._cuda import devices, driver, graphs
+from streamkit._graphs.capture import capture
+from streamkit._queues import registry
+from streamkit._queues.kernel_names import readable
+from streamkit._streams.current import use
+from streamkit._streams.factories import new_stream
+from streamkit.errors import BackendNotInstalledError, CaptureError, ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from streamkit._audit.report import AuditReport
+
+_PACKAGE = __name__.partition(".")[0]
+_ON_LEGACY = re.compile(r"legacy stream|capture_?implicit", re.IGNORECASE)
+_ILLEGAL = "it waits for the GPU, or cannot be captured for another reason"
+_ADVICE = (
+    "Give all work to that stream, end the work of a side stream with stream.wait(side), and leave "
+    "it to the caller to wait for the GPU."
+)
+
+
+def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = None) -> None:
+    """Check that all GPU work of a function waits on the stream that the function is given.
+
+    It is given a new nonblocking stream of the current device: passed as a StreamKit stream, if it
+    has a parameter ``stream``; else current in all loaded libraries.
+
+    ``fn`` runs up to three times: to warm up; where CUPTI is, in an ``audit``; and unless that has
+    shown that all is well, in a ``capture`` of the stream, where it must not run, and so what runs
+    has not waited. At the last time results are not computed, and what it returns is dropped.
+
+    An audit sees all work and all waits of the host, of other threads too: let these be idle. The
+    capture alone, as without CUPTI of CUDA 13, sees work on the default stream and waits of the
+    host as errors of the calls that ask for them, and whether a side stream is joined. Beside work
+    that does wait, it does not see work on a stream of its own that waits for nothing, or a wait of
+    the host for such a stream. It fails what cannot be captured, as memory allocated by CUDA
+    itself.
+
+    Args:
+        fn: What to check. It must be right in a capture if it uses side streams.
+        args: Passed to it each time.
+        library: Check that it follows this library's current stream. The other libraries have
+            another one, and ``stream`` is not passed.
+
+    Raises:
+        AssertionError: Some work does not wait for the stream, or goes on when the stream is done;
+            the host waits for the GPU; or there is no work. The message names it.
+        NoDeviceError: There is no CUDA here.
+        UnsupportedStreamError: The library has no current stream.
+    """
+    trial = _Trial(fn, args, library)
+    try:
+        trial.check()
+    finally:
+        trial.close()
+
+
+class _Trial:
+    """One function, the stream that it has to follow, and another one that it must not use."""
+
+    def __init__(
+        self, fn: Callable[..., object], args: tuple[Any, ...], library: str | None
+    ) -> None:
+        name = getattr(fn, "__qualname__", None) or describe(fn)
+        self._library = None if library is None else registry.with_current_named(library)
+        passes = library is None and "stream" in _parameters(fn)
+        device = devices.ordinal_or_current(None)
+        self._stream: Any = new_stream(device, nonblocking=True, name=f"stream for {name}")
+        # Blocking, so that work on the default stream is an error while it captures.
+        self._other: Any = new_stream(device, name=f"another stream beside {name}")
+        self._fn = functools.partial(fn, *args, **({"stream": self._stream} if passes else {}))
+        self._passes = passes
+        where = "that it was passed" if passes else f"current in {library or 'the libraries'}"
+        self._title = f"{name} does not follow the stream {where}"
+
+    def close(self) -> None:
+        self._stream.close()
+        self._other.close()
+
+    def check(self) -> None:
+        self._run()
+        driver.sync_context(self._stream.context)  # its arguments may be of any stream
+        with _audited() as seen:
+            if seen is not None:
+                self._run()
+        if seen is not None:
+            if seen.synchronisations:
+                self._fail("the host waits for the GPU", listed(seen.synchronisations))
+            if not seen.work:
+                self._fail("there is no GPU work")
+            if seen.legacy_work:
+                self._fail("this ran on the default stream", listed(seen.legacy_work))
+            if not seen.off_queue(self._stream):
+                return
+        with _audited() as ran:
+            problem, cause = self._capture()
+        astray = [] if ran is None else ran.off_queue(self._stream)  # where a library prepares
+        if astray:
+            self._fail("this did not wait", listed(astray))
+        if problem is not None:
+            elsewhere = [] if seen is None else listed(seen.off_queue(self._stream))
+            self._fail(problem, elsewhere, cause)
+
+    def _run(self) -> None:
+        """Call the function with the stream passed or current, and another one where it is not."""
+        with contextlib.ExitStack() as scopes:
+            if self._passes or self._library:
+                scopes.enter_context(use(self._other))
+            if not self._passes:
+                libraries = (self._library,) if self._library else None
+                scopes.enter_context(use(self._stream, libraries=libraries))
+            self._fn()
+
+    def _capture(self) -> tuple[str | None, CaptureError | None]:
+        """Call it while the stream captures; return what is wrong, and its error if any."""
+        problem = None
+        try:
+            with capture(self._stream) as graph:
+                self._other.wait(self._stream)
+                self._run()
+                problem = self._left_over()
+                self._stream.wait(self._other)
+        except CaptureError as error:
+            return problem or _told(error), error
+        graph.close()
+        return problem, None
+
+    def _left_over(self) -> str | None:
+        """Return what is wrong with the captured work; a capture that broke tells itself."""
+        own = graphs.captured(self._stream.handle)
+        other = graphs.captured(self._other.handle)
+        if own is None or other is None or not own.is_valid:
+            return None
+        if other.frontier:
+            return f"{_names(other.frontier)} was given to another current stream"
+        loose = graphs.ends(own.graph) - own.frontier
+        if loose:
+            return f"{_names(loose)} goes on when the stream is done"
+        return None if graphs.count(own.graph) else "there is no GPU work on it"
+
+    def _fail(
+        self, what: str, lines: Iterable[str] = (), cause: BaseException | None = None
+    ) -> NoReturn:
+        shown = "".join(f"\n{line}" for line in lines)
+        message = f"{self._title}: {what}{':' if shown else '.'}{shown}\n{_ADVICE}"
+        raise AssertionError(message) from cause
+
+
+def _parameters(fn: Callable[..., object]) -> Iterable[str]:
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # of an extension module, which does not tell
+        return ()
+
+
+@contextlib.contextmanager
+def _audited() -> Generator[AuditReport | None]:
+    """Audit the block; None where CUPTI is not, or another tool has it."""
+    with contextlib.ExitStack() as recording:
+        try:
+            report = recording.enter_context(audit())
+        except (BackendNotInstalledError, ScopeError):
+            report = None
+        yield report
+
+
+def _names(nodes: Iterable[int]) -> str:
+    found = [graphs.node(handle) for handle in sorted(nodes)]
+    return ", ".join(readable(one.symbol) if one.symbol else f"a {one.kind}" for one in found)
+
+
+def _told(error: CaptureError) -> str:
+    """Word why the function cannot be held: the first error, and the line that has it."""
+    cause = error.__cause__
+    if cause is None:
+        return str(error)
+    said = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        if not str(frame.f_globals.get("__name__")).startswith((_PACKAGE, "contextlib")):
+            said += f", at {frame.f_code.co_filename}:{line}"
+            break
+    on_legacy = _ON_LEGACY.search(said)
+    what = "it works on the default stream" if on_legacy else _ILLEGAL
+    return f"{what} ({said})"
