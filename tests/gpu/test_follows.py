@@ -136,7 +136,7 @@ def test_no_work_fails(has_cupti):
 def test_after_an_error_the_libraries_are_as_before(
     has_cupti, libraries_as_before, add, error, call
 ):
-    calls, side = [], sk.wrap(make_stream())
+    calls, side = [], sk.from_handle(make_stream())
 
     def fn(*, stream):
         calls.append(stream)
