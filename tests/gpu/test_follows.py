@@ -10,6 +10,7 @@ import pytest
 import streamkit as sk
 from streamkit.testing import assert_follows
 from support.gpu.raw import make_stream, sync
+from support.libraries import need
 
 ONE = "does not follow the stream "
 
@@ -127,6 +128,56 @@ def test_a_side_stream_passes_if_it_is_joined(has_cupti, three, add, name, joins
         assert "goes on when the stream is done" in failure(fn)
 
 
+def operations():
+    """What the guide's table says, for each library: the operation, and how the error begins."""
+    import numpy as np
+
+    torch, cupy, wp, cuda = need("torch"), need("cupy"), need("warp"), need("numba.cuda")
+    x, i = torch.rand(64, 64, device="cuda"), torch.arange(64, device="cuda")
+    y, a = cupy.random.rand(64, 64), wp.ones(64, dtype=float, device="cuda:0")
+    out = wp.zeros(1, dtype=float, device="cuda:0")
+    add_one = cuda.jit(numba_kernel)
+    waits, default = "the host waits for the GPU", "this ran on the default stream"
+    return {
+        "torch nonzero": (lambda: torch.nonzero(x), waits),
+        "torch item": (lambda: x.sum().item(), waits),
+        "torch tensor": (lambda: torch.tensor([1.0], device="cuda"), waits),
+        "torch inv": (lambda: torch.linalg.inv(x + 64 * torch.eye(64, device="cuda")), waits),
+        "torch inv_ex": (lambda: torch.linalg.inv_ex(x), None),
+        "torch repeat": (lambda: torch.repeat_interleave(i, i), waits),
+        "torch sort": (lambda: torch.sort(x), None),
+        "cupy nonzero": (lambda: cupy.nonzero(y), waits),
+        "cupy randint": (lambda: cupy.random.randint(0, 9, 64), waits),
+        "cupy matmul": (lambda: y @ y, None),
+        "warp numpy": (a.numpy, default),
+        "warp array_sum": (lambda: wp.utils.array_sum(a), default),
+        "warp array_sum out": (lambda: wp.utils.array_sum(a, out=out), None),
+        "numba kernel": (lambda: add_one[1, 64](y), default),
+        "numba stream": (lambda stream: add_one[1, 64, stream.to("numba")](y), None),
+        "numba to_device": (lambda: cuda.to_device(np.ones(64)), waits),
+    }
+
+
+def numba_kernel(array):
+    from numba import cuda
+
+    array[0, cuda.threadIdx.x] = 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="no bindings of CUPTI")
+def test_the_guides_table_is_true(three):
+    found = {}
+    expected = operations()
+    for name, (fn, _) in expected.items():
+        try:
+            assert_follows(fn)
+        except AssertionError as error:
+            found[name] = str(error).partition(": ")[2].partition(":")[0]
+        else:
+            found[name] = None
+    assert found == {name: error for name, (_, error) in expected.items()}
+
+
 def test_no_work_fails(has_cupti):
     assert "there is no GPU work" in failure(lambda: None)
 
@@ -150,4 +201,4 @@ def test_after_an_error_the_libraries_are_as_before(
     with pytest.raises(error, match="of the function"):
         assert_follows(fn)
     assert calls[-1].closed
-    assert_follows(add, "torch")
+    assert_follows(lambda: add("torch"))
