@@ -572,8 +572,8 @@ class CapturedGraph(Protocol):
     """The ``CUgraphExec``."""
 
     @abstractmethod
-    def launch(self, stream: Any) -> None:
-        """Queue a run.
+    def launch(self, stream: Any) -> bool | None:
+        """Queue a run; return whether the driver may launch the executable from now on.
 
         Args:
             stream: The library's own.

@@ -124,16 +124,22 @@ def relauncher(executable: int, stream: int) -> Callable[[], bool]:
     It returns False, and has queued none, if the stream captures, or if the driver wants the
     stream's context to be current.
     """
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
     run, target = loader.cu.CUgraphExec(executable), loader.cu.CUstream(stream)
+    # the bindings take longer for this than for the launch: they make an enumeration's member
+    ask_status, handle = loader.with_gil("cuStreamIsCapturing"), ctypes.c_void_p(stream)
+    status = ctypes.c_int()
+    answer = ctypes.byref(status)
 
     def relaunch() -> bool:
-        cu = loader.cu
-        code, status = cu.cuStreamIsCapturing(target)
+        launch = loader.cu.cuGraphLaunch  # first: a forked child may not even ask
+        code = ask_status(handle, answer)
         if code:
             raise driver.error("cuStreamIsCapturing", code)
-        if status:
+        if status.value:
             return False
-        (code,) = cu.cuGraphLaunch(run, target)
+        (code,) = launch(run, target)
         if code and code != _INVALID_CONTEXT:
             raise driver.error("cuGraphLaunch", code)
         return not code
@@ -275,10 +281,6 @@ class DriverGraph:
             if not old.executable:
                 old.executable, self.executable = self.executable, 0
             update(old.executable, old.graph)
-
-    def launch(self, stream: Any) -> None:
-        """Queue a run on a stream, given by its handle."""
-        launch(self.executable, stream)
 
     def close(self) -> None:
         """Destroy it; after a failure, a second time does what is left."""

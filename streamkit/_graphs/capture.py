@@ -147,7 +147,7 @@ class _Parts:
         stream: CudaStream[Any],
         mode: str,
         adapters: list[Adapter],
-        old: CapturedGraph | None,
+        old: CapturedGraph | DriverGraph | None,
     ) -> None:
         self._stream = stream
         self._queue = stream._live()  # kept here, because the block can close the stream

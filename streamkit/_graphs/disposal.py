@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import driver
+from streamkit._cuda import driver, graphs
 from streamkit._cuda.graphs import DriverGraph
 from streamkit._graphs import checks
 from streamkit._graphs.launches import Launches
@@ -57,14 +57,17 @@ class OwnedGraph(UsedPools):
 
     def __init__(
         self,
-        executable: CapturedGraph,
+        executable: CapturedGraph | DriverGraph,
         library: str | None,
         queue: QueueRecord,
         pools: tuple[object, ...],
     ) -> None:
         super().__init__(queue, pools)
         self.executable = executable
-        self.library = library  # whose streams ``launch`` takes; None for handles
+        self.library = library  # which began the capture; None if the driver did
+        self._launched_by_library: Callable[[Any], bool | None] | None = None
+        if not isinstance(executable, DriverGraph):
+            self._launched_by_library = executable.launch
         self.held: list[Any] = []
         self.kept: list[object] = []  # by ``keep``, also later
         self.launches = Launches()
@@ -76,14 +79,22 @@ class OwnedGraph(UsedPools):
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
-        library = self.library
-        where = queue.handle if library is None else target.to(library)
-        # the driver orders the runs, but not what a library does before each
-        run = functools.partial(self.executable.launch, where)
+        # also if the driver launches it by now: what the library refuses it refuses each time
+        native = None if self.library is None else target.to(self.library)
+        by_library = self._launched_by_library
+        if by_library is None:
+            run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
+        else:
+            run = functools.partial(self._launch_by_library, by_library, native)
         with driver.ensure_context(self.context):
             if self.replaced is not None:
                 self.replaced.launches.hold(queue)
-            self.launches.add(queue, run, in_order=library is not None)
+            # the driver orders the runs, but not what a library does before each
+            self.launches.add(queue, run, in_order=by_library is not None)
+
+    def _launch_by_library(self, launch: Callable[[Any], bool | None], stream: Any) -> None:
+        if launch(stream):
+            self._launched_by_library = None
 
     def end(self) -> bool:
         """Destroy the graph, then let go of what it used; False if that cannot be done now."""

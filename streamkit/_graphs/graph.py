@@ -144,7 +144,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         return None if self._owned is None else self.to_svg()
 
     @property
-    def _executable(self) -> CapturedGraph | None:
+    def _executable(self) -> CapturedGraph | graphs.DriverGraph | None:
         return None if self._owned is None else self._owned.executable
 
     def _ready(self) -> OwnedGraph:

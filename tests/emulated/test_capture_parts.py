@@ -240,6 +240,53 @@ assert emulator.calls("cuStreamWaitEvent") == 1
     )
 
 
+THE_DRIVERS = """
+
+def launch(graph, stream, run=Graph.launch):
+    run(graph, stream)
+    return True
+
+
+Graph.launch = launch
+"""
+
+
+def test_a_graph_that_a_library_leaves_to_the_driver_is_launched_by_it(program):  # noqa: F811
+    """From the second time on, at the price of the driver's own graphs from the third on."""
+    program(
+        START
+        + """
+import sys
+sys.path[:0] = PATHS
+import emulator
+g = work()
+ORDER.clear()
+g.launch(stream)
+assert ORDER == ["onelib launch"], ORDER
+g.launch(stream)
+emulator.reset_calls()
+g.launch(stream)
+assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+other = sk.new_stream(nonblocking=True)
+g.launch(other)
+assert "cuStreamWaitEvent" not in emulator.all_calls(), emulator.all_calls()
+assert ORDER == ["onelib launch"], ORDER
+other.sync()
+
+# what the library refuses it refuses also then
+import streamkit_onelib as adapter
+def borrow(queue):
+    raise sk.UnsupportedStreamError("toylib takes no such stream")
+adapter.borrow = borrow
+error_of(sk.UnsupportedStreamError, g.launch, sk.new_stream())
+g.close()
+assert ORDER == ["onelib launch", "onelib close"], ORDER
+""".replace("PATHS", repr([str(Path(__file__).parents[1])])),
+        onelib=BEGINS + THE_DRIVERS,
+        twolib=JOINS,
+    )
+
+
 LEAVES_A_CONTEXT = """
 
 def close(graph, end=Graph.close):

@@ -6,6 +6,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from streamkit.backends._torch import random_numbers  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
@@ -14,6 +15,11 @@ torch = need("torch")
 
 class MyStream(torch.Stream):
     pass
+
+
+def test_the_header_tells_whether_graphs_share_random_numbers():
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    assert random_numbers.ARE_SHARED == (version < (2, 13))
 
 
 @pytest.mark.parametrize("kind", [torch.Stream, MyStream])

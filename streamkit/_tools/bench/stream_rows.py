@@ -365,14 +365,50 @@ def _launch_pipeline(libraries: Libraries) -> Generator[Arms]:
         yield Arms(calls(g.launch), calls(run), same(s), same(None))
 
 
-@_row("g.launch(s)", "torch.cuda.CUDAGraph.replay", at_most=3.5, aim=2.5, note="one small kernel")
-def _launch(libraries: Libraries) -> Generator[Arms]:
+def _launches(libraries: Libraries, work: Callable[[Any], Any]) -> Generator[Arms]:
+    """Time launches of a graph with one small kernel beside torch's own."""
     torch, s = libraries.torch, sk.new_stream(nonblocking=True)
     x = torch.rand(32, 32, device=f"cuda:{libraries.device}")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=s.to("torch")):
-        torch.relu(x)
+        work(x)
     with sk.capture(s) as g:
-        torch.relu(x)
+        work(x)
     with s:
         yield Arms(calls(g.launch), calls_without(graph.replay), same(s), same(None))
+
+
+@_row("g.launch(s)", "torch.cuda.CUDAGraph.replay", at_most=1.6, aim=1.2, note="one small kernel")
+def _launch(libraries: Libraries) -> Generator[Arms]:
+    return _launches(libraries, libraries.torch.relu)
+
+
+@_row(
+    "g.launch(s) with random numbers",
+    "torch.cuda.CUDAGraph.replay",
+    at_most=1.6,
+    aim=1.2,
+    note="one small kernel",
+)
+def _launch_with_random_numbers(libraries: Libraries) -> Generator[Arms]:
+    return _launches(libraries, libraries.torch.rand_like)
+
+
+@_row(
+    "g.launch(s) without random numbers",
+    "cuGraphLaunch of cuda.bindings",
+    at_most=1.2,
+    aim=1.1,
+    note="one small kernel of torch's",
+)
+def _launch_by_the_driver(libraries: Libraries) -> Generator[Arms]:
+    torch, cu, s = libraries.torch, loader.cu, sk.new_stream(nonblocking=True)
+    x = torch.rand(32, 32, device=f"cuda:{libraries.device}")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, stream=s.to("torch")):
+        torch.relu(x)
+    graph.instantiate()
+    with sk.capture(s) as g:
+        torch.relu(x)
+    run, target = cu.CUgraphExec(graph.raw_cuda_graph_exec()), cu.CUstream(s.handle)
+    yield Arms(calls(g.launch), calls(partial(cu.cuGraphLaunch, run)), same(s), same(target))

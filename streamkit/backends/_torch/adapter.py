@@ -17,7 +17,7 @@ from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
-from streamkit.backends._torch import capture
+from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
@@ -246,7 +246,7 @@ def restore_device(device: int) -> None:
 def prepare() -> None:
     """Make what torch cannot make inside a capture."""
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
-        torch.cuda.current_blas_handle()
+        workspaces.prepare()
 
 
 def begins_capture(stream: Any, mode: str) -> Any:

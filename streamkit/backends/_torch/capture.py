@@ -6,12 +6,13 @@ Through ``CUDAGraph`` itself, for ``torch.cuda.graph`` waits for the device and 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from streamkit._base import garbage
 from streamkit._cuda import driver, graphs
+from streamkit.backends._torch import random_numbers, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +29,16 @@ class Part:
         self._bind = bind
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._is_open = self._is_refused = False
+        device = stream.device_index
+        self._numbers = random_numbers.GraphState(device) if random_numbers.ARE_SHARED else None
+        self._workspaces = workspaces.CaptureWorkspaces(int(stream.cuda_stream))
+        self._made: list[workspaces.Workspace] = []
 
     def begin(self) -> None:
         """Begin it; what torch allocates for that breaks no other capture."""
+        if self._numbers is not None:
+            self._numbers.begin()
+        self._workspaces.begin()
         # torch (2.11) ends the process with a graph whose beginning has failed
         with garbage.kept_on_error(self._graph), driver.beside_captures():
             try:
@@ -47,8 +55,11 @@ class Part:
             self._graph.capture_end()
             self._is_open = False
             with driver.beside_captures():
+                self._end()
+                begun = self._stream.record_event()
                 self._graph.instantiate()
-        return Graph(self._graph, self._stream, self._bind)
+        own = _Own(self._numbers, self._made, begun)
+        return Graph(self._graph, self._stream, self._bind, own)
 
     def abandon(self) -> None:
         """Let torch end an empty capture instead of this one.
@@ -57,6 +68,7 @@ class Part:
         later random number raises.
         """
         if self._is_refused:  # torch would refuse to end it, and the capture there is another's
+            self._end()
             return
         handle = int(self._stream.cuda_stream)
         if graphs.captured(handle) is not None:
@@ -70,38 +82,66 @@ class Part:
             self._back()
             self._graph.capture_end()
             self._is_open = False
+        self._end()
         if self._graph is None:
             return
         with driver.beside_captures():
+            workspaces.free(self._made)
             self._graph.reset()
             self._graph = None  # now, because the error's traceback keeps this object
             # what was allocated inside is torch's, cached where no other capture finds it
             with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
                 torch.cuda.empty_cache()
 
+    def _end(self) -> None:
+        """Give torch back its random numbers and workspaces; nothing the second time."""
+        if self._numbers is not None:
+            self._numbers.end()
+        self._made += self._workspaces.end()
+
     def _back(self) -> None:
         """Make the capturing stream torch's current one; the scope restores what was before."""
         self._bind(self._stream).set_current()
 
 
+class _Own(NamedTuple):
+    """What is one graph's alone."""
+
+    numbers: random_numbers.GraphState | None
+    workspaces: list[workspaces.Workspace]
+    begun: torch.cuda.Event
+    """Comes after what torch gave the stream before the capture: its first seed."""
+
+
 class Graph:
     """An executable graph of torch's."""
 
-    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding]) -> None:
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: _Own) -> None:
         self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch
+        self._own = own
+        self._is_first = True
         self.graph = int(graph.raw_cuda_graph())
         self.executable = int(graph.raw_cuda_graph_exec())
 
-    def launch(self, stream: Any) -> None:
-        """Queue a run, with new random numbers: a launch by the driver would repeat them."""
+    def launch(self, stream: Any) -> bool:
+        """Queue a run, with new random numbers: a launch by the driver would repeat them.
+
+        Return whether it draws none, as far as torch tells.
+        """
         if stream is not self._stream:
             self._stream, self._way = stream, self._bind(stream)
         before = self._way.save()
         try:
             self._way.enter(before)
+            if self._is_first:
+                stream.wait_event(self._own.begun)  # the first seed must not follow this run's
+                self._is_first = False
+            if self._own.numbers is not None:
+                return not self._own.numbers.replay(self._graph)
             self._graph.replay()
+            return False
         finally:
             self._way.leave(before)
 
@@ -109,5 +149,6 @@ class Graph:
         """Destroy it, and give its memory back to torch; nothing the second time."""
         if self._graph is None:
             return
+        workspaces.free(self._own.workspaces)
         self._graph.reset()
         self._graph = None  # now: torch (2.11) ends the process if it dies in a capture

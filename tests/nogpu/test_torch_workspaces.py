@@ -1,0 +1,143 @@
+"""torch's maps of cuBLAS workspaces, and what a capture hides and takes, in a tree laid out alike.
+
+What torch itself has there, and that the results are right, is in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from streamkit.backends._torch import workspaces  # no public name needs them without a GPU
+from support.libraries import need
+
+need("torch")
+HERE, OTHER = 0x50, 0x90  # handles
+S, T = 0x1000, 0x2000  # streams
+
+
+class Tree:
+    """A map as libstdc++ lays it out, in which nodes are inserted and never moved."""
+
+    def __init__(self):
+        self._memory = []
+        self.address = self._allocate(6)
+
+    def _allocate(self, words):
+        block = (ctypes.c_uint64 * words)()
+        self._memory.append(block)
+        return ctypes.addressof(block)
+
+    def insert(self, handle, stream, memory):
+        node, place = self._allocate(10), self.address + 16
+        for offset, value in ((32, stream), (40, handle), (48, memory), (56, 7), (64, memory)):
+            workspaces._word(node + offset).value = value
+        while at := workspaces._word(place).value:
+            place = at + (24 if workspaces._key(at) < (handle, stream) else 16)
+        workspaces._word(place).value = node
+
+    def find(self, handle, stream):
+        """The memory that torch would find; None if it would make some."""
+        node = workspaces._first(self.address, handle, stream)
+        is_there = node and workspaces._key(node) == (handle, stream)
+        return workspaces._word(node + 48).value if is_there else None
+
+
+@pytest.fixture
+def tree(monkeypatch):
+    tree = Tree()
+    for handle, stream, memory in (
+        (OTHER, S, 4), (HERE, T, 2), (HERE, 0, 3), (OTHER, T, 5), (HERE, S, 1), (OTHER, 0, 6),
+    ):  # fmt: skip
+        tree.insert(handle, stream, memory)
+    monkeypatch.setattr(workspaces, "_maps", lambda: (tree.address,))
+    workspaces._prepared.handle = HERE
+    return tree
+
+
+def everything(tree):
+    return {(handle, s): tree.find(handle, s) for handle in (HERE, OTHER) for s in (0, S, T)}
+
+
+def begun():
+    capture = workspaces.CaptureWorkspaces(S)
+    capture.begin()
+    return capture
+
+
+def test_a_capture_finds_none_of_its_thread_or_stream(tree):
+    begun()
+    assert everything(tree) == {
+        (HERE, 0): None, (HERE, S): None, (HERE, T): None,
+        (OTHER, 0): 6, (OTHER, S): None, (OTHER, T): 5,
+    }  # fmt: skip
+
+
+def test_without_products_all_is_as_before(tree):
+    before = everything(tree)
+    assert begun().end() == []
+    assert everything(tree) == before
+
+
+def test_what_a_capture_makes_is_its_own_each_time(tree):
+    before = everything(tree)
+    for number in range(10, 20):
+        capture = begun()
+        tree.insert(HERE, S, number)
+        if number % 2:
+            tree.insert(OTHER, S, number + 100)
+        made = capture.end()
+        assert made == [(7, number)] + [(7, number + 100)] * (number % 2)
+        assert everything(tree) == before
+        assert capture.end() == []
+
+
+def test_on_a_stream_without_any_torch_makes_some_later(tree):
+    new = 0x3000
+    for number in (10, 11):
+        capture = workspaces.CaptureWorkspaces(new)
+        capture.begin()
+        tree.insert(HERE, new, number)
+        assert capture.end() == [(7, number)]
+        assert tree.find(HERE, new) is None
+    tree.insert(HERE, new, 12)
+    capture = workspaces.CaptureWorkspaces(new)
+    capture.begin()
+    assert tree.find(HERE, new) is None
+    assert capture.end() == []
+    assert tree.find(HERE, new) == 12
+
+
+def test_work_of_another_thread_keeps_what_it_makes(tree):
+    capture = begun()
+    tree.insert(OTHER, 0x3000, 10)
+    assert capture.end() == []
+    assert tree.find(OTHER, 0x3000) == 10
+
+
+def test_where_the_layout_is_not_known_nothing_is_done(tree, monkeypatch):
+    before = everything(tree)
+    monkeypatch.setattr(workspaces, "_maps", lambda: ())
+    assert begun().end() == []
+    assert everything(tree) == before
+
+
+def test_memory_is_given_back_once():
+    freed = []
+    free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(freed.append)
+    address = ctypes.cast(free, ctypes.c_void_p).value
+    made = [workspaces.Workspace(address, 0x10), workspaces.Workspace(address, 0x20)]
+    workspaces.free(made)
+    workspaces.free(made)
+    assert sorted(freed) == [0x10, 0x20]
+
+
+def test_the_maps_are_those_of_a_header_that_declares_them_so():
+    declared = """struct WorkspaceMapWithMutex {
+  std::map<std::tuple<void*, void*>, at::DataPtr> map;
+  std::shared_mutex mutex;
+};"""
+    later = declared.replace("at::DataPtr", "std::pair<at::DataPtr, size_t>")
+    assert workspaces._DECLARED.search(declared)
+    assert not workspaces._DECLARED.search(later)  # of torch 2.13
