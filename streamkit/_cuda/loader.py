@@ -85,7 +85,7 @@ def _initialise(bindings: Any) -> None:
 
 def error(bindings: Any, call: str, code: int) -> errors.DriverError:
     """Return the error of a call that answered this code."""
-    _, name = bindings.cuGetErrorName(code)
+    _, name = bindings.cuGetErrorName(bindings.CUresult(code))  # before 13.2 it takes no number
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
