@@ -126,7 +126,7 @@ class CudaRecorder:
 
     def _named(self, queue: QueueRecord) -> AuditedQueue:
         key = self._ids(queue.context, queue.handle)
-        return AuditedQueue(f"cuda:{queue.device}", _name(queue), queue.id, key=key)
+        return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
 
     def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
@@ -176,11 +176,12 @@ def _refuse_in_capture(streams: list[Any]) -> None:
     current = [stream._identified() for stream in streams]  # noqa: SLF001 - ``handle`` would refuse another thread's
     for queue in [*current, *filter(identity.is_alive, identity.living())]:
         if ordering.capture_of(queue) is not None:
-            name = _name(queue)
+            name = name_of(queue)
             raise messages.illegal_in_capture("ending an audit", name, "end it afterwards.")
 
 
-def _name(queue: QueueRecord) -> str:
+def name_of(queue: QueueRecord) -> str:
+    """Return what a report calls a queue."""
     if queue.name:
         return queue.name
     maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")

@@ -11,7 +11,9 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from types import FrameType
 
-_OTHERS = {"streamkit", "numpy", *(row.root for row in registry.LIBRARIES)}
+_OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
+_is_users: dict[object, bool] = {}
+"""Whether code is the user's, by its module: asked for each frame at each launch."""
 
 
 class Place(NamedTuple):
@@ -28,8 +30,11 @@ def users_frame() -> FrameType | None:
     """Return the innermost frame outside StreamKit and the libraries; None if there is none."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - a traceback keeps more
     while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _OTHERS:
+        module = frame.f_globals.get("__name__", "")
+        is_users = _is_users.get(module)
+        if is_users is None:
+            is_users = _is_users[module] = str(module).partition(".")[0] not in _OTHERS
+        if is_users:
             return frame
         frame = frame.f_back
     return None

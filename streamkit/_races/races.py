@@ -8,38 +8,39 @@ from typing import TYPE_CHECKING, Any
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._base.messages import describe
-from streamkit._cuda import driver, loader
-from streamkit._queues import registry
 from streamkit._races import search
+from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
 from streamkit._races.order import are_ordered
 from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
-from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping
 
+    from streamkit._races.cuda_races import Found
     from streamkit._races.host import Given
     from streamkit._races.search import Pair
-
-_UNSEEN = "all work on CUDA streams, which is not counted"
 
 
 @contextmanager
 def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
-    It looks at what host streams are given: the NumPy arrays among the arguments of ``submit`` and
-    ``then``, and what NumPy's own functions do with them. Of other functions ``streamkit.accesses``
-    tells it. Where nobody does, what they do with their arrays, and with those that they bring
-    along, is possible. **Work on CUDA streams is not seen**: where the process has used CUDA, the
-    report's coverage says so. It does not see either what the Python code of the block, or the body
-    of ``with s:``, does with an array itself. Nor does it see an order that functions make among
-    themselves, with locks say, if the one that waits was given first.
+    On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
+    them, by callbacks of CUPTI; where there are none, the report's coverage says why. What a kernel
+    does with an array counts as possible where its name does not tell. What a CUDA graph does is
+    not seen.
 
-    The report is made when the block ends, which waits until all has run; if the block raises, it
-    holds what was given by then. Blocks nest, with each other and with audits. Nothing is left
-    behind.
+    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``, and
+    at what NumPy's own functions do with them. Of other functions ``streamkit.accesses`` tells it.
+    Where nobody does, what they do with their arrays, and with those that they bring along, is
+    possible. It does not see what the Python code of the block, or the body of ``with s:``, does
+    with an array itself. Nor does it see an order that functions make among themselves, with locks
+    say, if the one that waits was given first.
+
+    The report is made when the block ends, which waits until host streams have run; if the block
+    raises, it holds what was given by then. Blocks nest, with each other and with audits. Nothing
+    is left behind.
 
     Args:
         arrays: Arrays by the names that the report is to use; others have those of the caller's
@@ -65,28 +66,18 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
             f"{describe(arrays)}."
         )
     report, recorder = RaceReport(), RaceRecorder(arrays or {})
-    has_used_cuda = _uses_cuda()
+    cuda = CudaRaceRecorder(arrays or {})
     with ExitStack() as completing, ExitStack() as finishing:
         finishing.callback(recorder.stop)
         recorder.start()
-        completing.callback(lambda: _complete(report, recorder, has_used_cuda or _uses_cuda()))
+        finishing.callback(cuda.stop)
+        cuda.start()
+        completing.callback(lambda: _complete(report, recorder, cuda.found()))
         yield report
         recorder.sync()
 
 
-def _uses_cuda() -> bool:
-    """Whether a library of the process may have work on a CUDA device; loads no driver for none."""
-    if loader.is_forked or not (loader.is_loaded() or registry.loaded()):
-        return False
-    try:
-        return driver.is_present() and any(
-            map(driver.primary_is_active, range(driver.device_count()))
-        )
-    except StreamKitError:  # the driver cannot be asked, and a library may use it all the same
-        return True
-
-
-def _complete(report: RaceReport, recorder: RaceRecorder, has_used_cuda: bool) -> None:  # noqa: FBT001 - of this module
+def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
     strictly = stamps(recorder.steps, given, threads_talk=False)
     loosely = stamps(recorder.steps, given, threads_talk=True)
@@ -110,8 +101,8 @@ def _complete(report: RaceReport, recorder: RaceRecorder, has_used_cuda: bool) -
     operations.complete(ran, unfinished=unfinished)
     describer = _Describer(recorder, operations)
     report.complete(
-        tuple(map(describer.race, found.values())),
-        _coverage(given, has_used_cuda=has_used_cuda),
+        (*map(describer.race, found.values()), *on_cuda.races),
+        _coverage(given, on_cuda),
         operations,
     )
 
@@ -126,10 +117,13 @@ def _site(given: Given) -> Hashable:
     return given.place or given.step.order, given.step.stream, given.step.kind
 
 
-def _coverage(given: Mapping[int, Given], *, has_used_cuda: bool) -> Coverage:
+def _coverage(given: Mapping[int, Given], on_cuda: Found) -> Coverage:
     missed = [_name(one) for _, one in sorted(given.items()) if not one.is_known]
-    names = [*dict.fromkeys(missed), *([_UNSEEN] if has_used_cuda else [])]
-    return Coverage(len(given) - len(missed), len(given), tuple(names))
+    return Coverage(
+        len(given) - len(missed) + on_cuda.understood,
+        len(given) + on_cuda.total,
+        tuple(dict.fromkeys([*missed, *on_cuda.missed])),
+    )
 
 
 def _name(given: Given) -> str:

@@ -41,7 +41,7 @@ class RacedOperation:
     line: int
     """0 where no line is known."""
     start_ns: int
-    """When it ran, since the block began; 0 if it had not run."""
+    """When it ran, since the block began; 0 if it had not run, and on CUDA streams."""
     end_ns: int
 
     @property

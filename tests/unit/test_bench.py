@@ -185,6 +185,8 @@ def test_the_rows_are_those_that_were_promised():
         "s.to(library), cached": (1.0, 0.7),
         "current_stream('torch')": (0.20, 0.12),
         "a launch inside audit()": (1.5, 1.2),
+        "a CuPy or Warp launch inside races()": (3.0, 2.2),
+        "a torch launch inside races()": (4.0, 2.2),
         "any CUDA call of the process after an audit() has ended": (1.1, 1.0),
         "g.launch(s), a small pipeline": (0.20, 0.10),
         "g.launch(s)": (1.6, 1.2),

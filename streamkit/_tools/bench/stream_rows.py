@@ -319,14 +319,49 @@ PLANS.append(
 )
 def _audited(libraries: Libraries) -> Generator[Arms]:
     x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
-    fill = calls(x.fill_)
-    with ExitStack() as audits:
+    yield from _inside(sk.audit, partial(x.fill_, 1))
 
-        def audited(count: int) -> list[Any]:
-            audits.enter_context(sk.audit())
-            return [1] * count
 
-        yield Arms(fill, fill, audited, same(1), after=audits.close)
+def _inside(block: Callable[[], Any], launch: Callable[[], object]) -> Generator[Arms]:
+    """Time a launch in such a block, and outside of one."""
+    loop = calls_without(launch)
+    with ExitStack() as blocks:
+
+        def entered(count: int) -> list[Any]:
+            blocks.enter_context(block())
+            return [None] * count
+
+        yield Arms(loop, loop, entered, same(None), after=blocks.close)
+
+
+_RACES = "a CuPy or Warp launch inside races()", "the same launch outside"
+
+
+@_row(*_RACES, at_most=3.0, aim=2.2, note="a small kernel of CuPy's")
+def _races_cupy(libraries: Libraries) -> Generator[Arms]:
+    source = 'extern "C" __global__ void set_one(float* x) { x[0] = 1; }'
+    with libraries.cupy.cuda.Device(libraries.device):
+        kernel = libraries.cupy.RawKernel(source, "set_one")
+        arguments = (libraries.cupy.zeros(1, "f4"),)
+        kernel((1,), (1,), arguments)
+        yield from _inside(sk.races, lambda: kernel((1,), (1,), arguments))
+
+
+@_row(*_RACES, at_most=3.0, aim=2.2, note="a small kernel of Warp's")
+def _races_warp(libraries: Libraries) -> Generator[Arms]:
+    from streamkit._tools.demo.warp_kernels import stretch
+
+    warp, device = libraries.warp, f"cuda:{libraries.device}"
+    x = warp.zeros((32, 32), dtype=warp.float32, device=device)
+    given = {"dim": (32, 32), "inputs": [x, 2.0, x], "device": device}
+    warp.launch(stretch, **given)
+    yield from _inside(sk.races, lambda: warp.launch(stretch, **given))
+
+
+@_row("a torch launch inside races()", "the same launch outside", at_most=4.0, aim=2.2)
+def _races_torch(libraries: Libraries) -> Generator[Arms]:
+    x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
+    yield from _inside(sk.races, partial(x.fill_, 1))
 
 
 # -- graphs -----------------------------------------------------------------------------------

@@ -1,0 +1,322 @@
+"""What all threads ask of the driver, noted by CUPTI's callbacks while somebody listens.
+
+A callback costs the caller time at each launch, so it stores what the call was given, and nothing
+more. It calls the driver once for each kernel, for the sizes of its parameters.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import importlib
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._base.locks import new_lock
+from streamkit._cuda import loader
+from streamkit._cuda.driver_calls import CALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DRIVER_API = 1  # CUPTI's domain of these callbacks
+_TAKEN = 39  # somebody else has subscribed
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+_DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
+_WORD = struct.Struct("<Q")
+_STREAM_OF_CONFIGURATION = 32
+_ROWS = 128  # bytes of CUDA_MEMCPY2D
+_BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
+_OLDEST, _NEWEST = 12, 13
+
+
+class Fact(NamedTuple):
+    """One call of the driver; noted as a plain tuple, which is faster."""
+
+    call: int
+    """Its number in ``CALLS``."""
+    thread: int
+    context: int
+    """The CUcontext that was current."""
+    fields: bytes
+    """What it was given; empty for the launch of a kernel."""
+    place: Any
+    """What ``place`` of the listener said when it was called."""
+    more: Any = None
+    """What the fields point to."""
+    since: int | None = None
+    """For what has ended, how many facts there were when it began; None at the beginning."""
+
+
+class Kernel(NamedTuple):
+    """A launch: ``more`` of its fact, noted as a plain tuple."""
+
+    symbol: str
+    stream: int
+    parameters: tuple[bytes, ...] | None
+    """None if they cannot be read."""
+
+
+class NoCallbacksError(Exception):
+    """There are no callbacks here; it says why, and what to do."""
+
+
+_ENDS = {"event done", "stream done", "device done", "copy and wait", "stream made", "allocation"}
+_ENDS |= {"foreign event"}
+_ENDING = frozenset(number for number, call in CALLS.items() if call.kind in _ENDS)
+"""The calls of which the end counts too, or alone."""
+_BEGINNING = frozenset(
+    number
+    for number, call in CALLS.items()
+    if call.kind not in _ENDS or call.kind == "copy and wait"
+)
+_MADE = frozenset(
+    number
+    for number, call in CALLS.items()
+    if call.kind in ("stream made", "allocation", "foreign event")
+)
+_LAUNCHES = {
+    number: call for number, call in CALLS.items() if call.kind in ("launch", "launch with more")
+}
+_ROWS_CALLS = frozenset(number for number, call in CALLS.items() if call.kind == "copy of rows")
+_UNLOADING = frozenset(number for number, call in CALLS.items() if call.kind == "code unloaded")
+
+
+class Subscription:
+    """The one subscription of the process, which all who listen share."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._open = 0
+        self._library: Any = None
+        self._handle = ctypes.c_void_p()
+        self._callback: Any = None
+        self.noted_by: Any = None
+        """The function that CUPTI calls."""
+        self._hook: Any = None
+        self._former_hook: Any = None
+        self.facts: list[Any] = []
+        """In the order of the calls: what makes a ``Fact`` of each."""
+        self.lost = 0
+        """Calls that could not be read."""
+
+    def open(self, place: Callable[[], Any]) -> list[Any]:
+        """Note calls from now on, until as many ``close``; return the list that grows.
+
+        ``place`` is asked in the callback, in the thread that calls. NoCallbacksError if CUPTI is
+        missing, or serves somebody else.
+        """
+        with self._lock:
+            if not self._open:
+                library = _find()
+                self.facts, self.lost = [], 0
+                self.noted_by = self._reader(place)
+                self._callback = _CALLBACK(self.noted_by)
+                self._begin(library)
+                self._catch_interrupts()
+            self._open += 1
+            return self.facts
+
+    def close(self) -> None:
+        """Stop with the last one."""
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._end()
+
+    def _begin(self, library: Any) -> None:
+        self._handle = ctypes.c_void_p()
+        code = library.cuptiSubscribe(ctypes.byref(self._handle), self._callback, None)
+        if code:
+            raise NoCallbacksError(_refused(code))
+        self._library = library
+        for number in CALLS:  # an older CUPTI does not know the newest ones, which nobody calls
+            library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
+
+    def _catch_interrupts(self) -> None:
+        """Have those that come as the callback begins, before it can catch them, come after it."""
+        former = sys.unraisablehook
+
+        def hook(unraisable: Any) -> None:
+            if unraisable.object is self.noted_by and unraisable.exc_type is KeyboardInterrupt:
+                _interrupt_later()
+            else:
+                former(unraisable)
+
+        self._former_hook, self._hook, sys.unraisablehook = former, hook, hook
+
+    def _end(self) -> None:
+        if sys.unraisablehook is self._hook:
+            sys.unraisablehook = self._former_hook
+        self._hook = self._former_hook = None
+        library, self._library = self._library, None
+        if not loader.is_forked:  # CUPTI is the parent's
+            for number in CALLS:
+                library.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
+            library.cuptiUnsubscribe(self._handle)
+
+    def _reader(self, place: Callable[[], Any]) -> Callable[[Any, int, int, int], None]:
+        """Return the callback, which runs at the beginning and at the end of each call."""
+        reader = _Reader(self.facts, place)
+        launches, launch, other = _LAUNCHES, reader.launch, reader.other
+
+        def callback(_user: object, _domain: int, call: int, data: int) -> None:
+            try:
+                (launch if call in launches else other)(call, data)
+            except KeyboardInterrupt:  # it would end here
+                _interrupt_later()
+            except BaseException:  # noqa: BLE001 - the caller is a C function
+                self.lost += 1
+
+        return callback
+
+
+def _at(size: int) -> Callable[[int], Any]:
+    """Return what gives so many bytes at an address; far faster than ``ctypes.string_at``."""
+    return (ctypes.c_char * size).from_address
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+_rows_at = _at(_ROWS)
+_site_at, _data_at = ctypes.c_int.from_address, _at(_DATA.size)
+_fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
+
+
+class _Reader:
+    """Reads calls at their beginning and at their end, and remembers kernels."""
+
+    def __init__(self, facts: list[Any], place: Callable[[], Any]) -> None:
+        self._facts, self._place = facts, place
+        self._begun: dict[int, int] = {}  # by threads
+        self._kernels: dict[int, tuple[str, _Layout | None]] = {}
+
+    def launch(self, call: int, data: int) -> None:
+        """Note the launch of a kernel."""
+        if _site_at(data).value:
+            return
+        _, fields, _, symbol, context = _DATA.unpack(_data_at(data))
+        row = _LAUNCHES[call]
+        values = row.fields.unpack(_fields_at[call](fields))
+        if row.kind == "launch":
+            function, stream, pointers = values[:3]
+            extra = values[3] if len(values) > 3 else 0  # noqa: PLR2004 - not all have it
+        else:
+            configuration, function, pointers, extra = values
+            stream = _word(configuration + _STREAM_OF_CONFIGURATION)
+        known = self._kernels.get(function)
+        if known is None:
+            name = ctypes.string_at(symbol).decode(errors="replace") if symbol else "a kernel"
+            known = self._kernels[function] = name, _layout(function)
+        name, layout = known
+        parameters: Any = None
+        if layout is not None and pointers:
+            where = layout.pointers(pointers)
+            parameters = tuple([at(one).raw for at, one in zip(layout.readers, where, strict=True)])
+        elif layout is not None:
+            parameters = _packed(extra, layout)
+        kernel = name, stream or (2 if row.is_per_thread else 1), parameters
+        self._facts.append((call, _thread.get_ident(), context, b"", self._place(), kernel, None))
+
+    def other(self, call: int, data: int) -> None:
+        """Note any other call."""
+        is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
+        thread, since = _thread.get_ident(), None
+        if is_end:
+            if call not in _ENDING:
+                return
+            since = self._begun.pop(thread, len(self._facts))
+            if _site_at(result).value:  # it failed, or nothing has ended
+                return
+        elif call in _ENDING:
+            self._begun[thread] = len(self._facts)
+            if call not in _BEGINNING:
+                return
+        given, more = _fields_at[call](fields).raw, None
+        if is_end and call in _MADE:
+            more = _word(_WORD.unpack_from(given)[0])
+        elif call in _ROWS_CALLS:
+            more = _rows_at(_WORD.unpack_from(given)[0]).raw
+        elif call in _UNLOADING:
+            self._kernels.clear()  # others can get their handles
+        self._facts.append((call, thread, context, given, self._place(), more, since))
+
+
+class _Layout:
+    """The parameters of a kernel."""
+
+    def __init__(self, parameters: list[tuple[int, int]]) -> None:
+        self.parameters = parameters
+        """The offset and size of each."""
+        self.pointers: Callable[[int], Any] = (ctypes.c_uint64 * len(parameters)).from_address
+        self.readers = [_at(size) for _, size in parameters]
+
+
+def _layout(function: int) -> _Layout | None:
+    """Return the parameters of a kernel, None if the driver does not tell."""
+    try:
+        ask = loader.with_gil("cuFuncGetParamInfo")
+    except AttributeError:  # a driver of CUDA 12.3 or older
+        return None
+    found: list[tuple[int, int]] = []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    where = ctypes.byref(offset), ctypes.byref(size)
+    while not ask(ctypes.c_void_p(function), ctypes.c_size_t(len(found)), *where):
+        found.append((offset.value, size.value))
+    return _Layout(found)
+
+
+def _packed(extra: int, layout: _Layout) -> tuple[bytes, ...] | None:
+    """Return the parameters that are given in one buffer."""
+    found = {}
+    while extra and (what := _word(extra)):
+        found[what] = _word(extra + 8)
+        extra += 16
+    if _BUFFER not in found or _SIZE not in found:
+        return None if layout.parameters else ()
+    data = ctypes.string_at(found[_BUFFER], _word(found[_SIZE]))
+    return tuple(data[offset : offset + size] for offset, size in layout.parameters)
+
+
+def _interrupt_later() -> None:
+    """Interrupt the main thread when it is back from the call."""
+    _thread.start_new_thread(_thread.interrupt_main, ())
+
+
+# -- the library ------------------------------------------------------------------------------
+
+
+def _find() -> Any:
+    """Return libcupti: the one that is loaded, else one that can be; NoCallbacksError."""
+    if sys.platform != "linux":
+        raise NoCallbacksError("CUPTI's callbacks are used on Linux alone")
+    names = [f"libcupti.so.{major}" for major in range(_NEWEST, _OLDEST - 1, -1)]
+    for name in names:  # two copies in one process do not know of each other
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    with contextlib.suppress(Exception):  # not there, older than that, or it finds none
+        finder: Any = importlib.import_module("cuda.pathfinder")
+        return ctypes.CDLL(finder.load_nvidia_dynamic_lib("cupti").abs_path)
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    major = min(max(loader.driver_version() // 1000, _OLDEST), _NEWEST)
+    package = "nvidia-cuda-cupti" if major == _NEWEST else f"nvidia-cuda-cupti-cu{major}"
+    raise NoCallbacksError(f"there is no libcupti: pip install {package}")
+
+
+def _refused(code: int) -> str:
+    if code == _TAKEN:
+        return (
+            "another tool has CUPTI, which serves one at a time. A profiler that has run keeps it "
+            "until the process ends"
+        )
+    return f"CUPTI answers {code}, for it does not go with this driver"
+
+
+subscription = Subscription()

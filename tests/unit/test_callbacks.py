@@ -1,0 +1,311 @@
+"""What the callbacks of CUPTI note: each call as C gives it, and nothing that stops the caller."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import signal
+import struct
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from streamkit._cuda import callbacks, loader  # CUPTI is played here
+from streamkit._cuda.callbacks import (  # no public name subscribes
+    Fact,
+    Kernel,
+    NoCallbacksError,
+    Subscription,
+)
+from streamkit._cuda.driver_calls import CALLS  # CUPTI's numbers
+
+NUMBER = {call.name: number for number, call in reversed(CALLS.items())}
+PER_THREAD = {call.name: number for number, call in CALLS.items() if call.is_per_thread}
+BEGIN, END = 0, 1
+
+
+class Cupti:
+    """It calls back, with the structures that CUPTI gives."""
+
+    def __init__(self):
+        self.enabled = set()
+        self.callback = None
+        self.code = 0
+
+    def cuptiSubscribe(self, _handle, callback, _user):  # noqa: N802 - CUPTI's name
+        if not self.code:
+            self.callback = callback
+        return self.code
+
+    def cuptiEnableCallback(self, is_on, _handle, domain, number):  # noqa: N802 - CUPTI's name
+        assert domain == 1
+        (self.enabled.add if is_on else self.enabled.discard)(number)
+
+    def cuptiUnsubscribe(self, _handle):  # noqa: N802 - CUPTI's name
+        assert not self.enabled
+        self.callback = None
+
+    def call(self, number, fields, *, code=0, sites=(BEGIN, END), symbol=b"kernel", meanwhile=None):
+        """Play one call of the driver."""
+        fields = ctypes.create_string_buffer(fields, max(len(fields), 1))
+        result, name = ctypes.c_int(code), ctypes.create_string_buffer(symbol)
+        for site in sites:
+            found = map(ctypes.addressof, (fields, result, name))
+            data = struct.pack("<i12xQQQQ", site, *found, 77)
+            kept = ctypes.create_string_buffer(data + bytes(32))
+            if number in self.enabled:
+                self.callback(None, 1, number, ctypes.addressof(kept))
+            if meanwhile is not None and site == BEGIN:
+                meanwhile()
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    played = Cupti()
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    return played
+
+
+@pytest.fixture
+def subscription(cupti):
+    made = Subscription()
+    made.open(lambda: "here")
+    yield made
+    made.close()
+
+
+def noted(subscription):
+    """The facts, and of launches what they are."""
+    found = itertools.starmap(Fact, subscription.facts)
+    return [
+        fact._replace(more=Kernel(*fact.more)) if isinstance(fact.more, tuple) else fact
+        for fact in found
+    ]
+
+
+def words(*values):
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+# -- who listens --------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_when_the_last_one_has_closed(cupti):
+    made = Subscription()
+    facts = made.open(lambda: None)
+    assert made.open(lambda: None) is facts
+    assert cupti.enabled == set(CALLS)
+    made.close()
+    cupti.call(NUMBER["cuEventRecord"], words(5, 16))
+    assert len(facts) == 1
+    made.close()
+    assert (cupti.enabled, cupti.callback) == (set(), None)
+    assert made.open(lambda: None) == []
+    made.close()
+
+
+def test_who_comes_second_is_told_why(cupti):
+    cupti.code = 39
+    with pytest.raises(NoCallbacksError, match="another tool has CUPTI"):
+        Subscription().open(lambda: None)
+    cupti.code = 15
+    made = Subscription()
+    with pytest.raises(NoCallbacksError, match="CUPTI answers 15"):
+        made.open(lambda: None)
+    cupti.code = 0
+    made.open(lambda: None)
+    made.close()
+
+
+def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
+    def missing(*_, **__):
+        raise OSError
+
+    monkeypatch.setattr(callbacks.sys, "platform", "linux")
+    monkeypatch.setattr(callbacks.os, "RTLD_NOLOAD", 4, raising=False)
+    monkeypatch.setattr(callbacks.os, "RTLD_NOW", 2, raising=False)
+    monkeypatch.setattr(callbacks.ctypes, "CDLL", missing)
+    monkeypatch.setattr(callbacks.importlib, "import_module", missing)
+    for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
+        monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
+        with pytest.raises(NoCallbacksError, match=f"pip install {package}$"):
+            Subscription().open(lambda: None)
+    monkeypatch.setattr(callbacks.sys, "platform", "win32")
+    with pytest.raises(NoCallbacksError, match="Linux"):
+        Subscription().open(lambda: None)
+
+
+# -- what is noted ------------------------------------------------------------------------------
+
+
+def test_a_call_is_noted_with_its_fields_thread_and_place(cupti, subscription):
+    cupti.call(NUMBER["cuEventRecord"], words(5, 16))
+    (fact,) = noted(subscription)
+    assert CALLS[fact.call].name == "cuEventRecord"
+    assert (fact.thread, fact.context, fact.place) == (threading.get_ident(), 77, "here")
+    assert fact.fields == words(5, 16)
+    assert (fact.more, fact.since) == (None, None)
+
+
+def test_a_wait_is_noted_when_it_has_ended_and_since_when(cupti, subscription):
+    def meanwhile():
+        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
+
+    cupti.call(NUMBER["cuStreamSynchronize"], words(16), meanwhile=meanwhile)
+    cupti.call(NUMBER["cuStreamQuery"], words(16), code=600)  # not ready
+    names = [(CALLS[one.call].name, one.since) for one in noted(subscription)]
+    assert names == [("cuEventRecord", None), ("cuStreamSynchronize", 0)]
+
+
+def test_what_a_call_made_is_noted(cupti, subscription):
+    made = ctypes.c_uint64(4096)
+    cupti.call(NUMBER["cuMemAllocAsync"], words(ctypes.addressof(made), 64, 16))
+    (fact,) = noted(subscription)
+    assert (fact.more, fact.since) == (4096, 0)
+
+
+def test_what_a_pointer_of_a_copy_points_to_is_noted(cupti, subscription):
+    rows = ctypes.create_string_buffer(bytes(range(128)), 128)
+    cupti.call(NUMBER["cuMemcpy2DAsync"], words(ctypes.addressof(rows), 16))
+    assert noted(subscription)[0].more == bytes(range(128))
+
+
+# -- launches -----------------------------------------------------------------------------------
+
+
+class Launch:
+    """The parameters of a kernel: an address and a float."""
+
+    def __init__(self, monkeypatch):
+        self.parameters = ctypes.c_uint64(4096), ctypes.c_float(2)
+        self.pointers = words(*map(ctypes.addressof, self.parameters))
+        self.kept = ctypes.create_string_buffer(self.pointers, 16)
+        self.asked = 0
+
+        def ask(_function, number, offset, size):
+            self.asked += 1
+            if number.value == 2:
+                return 1
+            offset._obj.value, size._obj.value = [(0, 8), (8, 4)][number.value]
+            return 0
+
+        monkeypatch.setattr(loader, "with_gil", lambda _: ask)
+
+    def fields(self, stream=16, *, pointers=None, extra=0):
+        where = ctypes.addressof(self.kept) if pointers is None else pointers
+        return struct.pack("<Q32xQQQ", 9, stream, where, extra)
+
+
+EXPECTED = struct.pack("<Q", 4096), struct.pack("<f", 2)
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    return Launch(monkeypatch)
+
+
+def test_a_launch_is_noted_with_the_bytes_of_its_parameters(cupti, subscription, launch):
+    for stream in (16, 0):
+        cupti.call(NUMBER["cuLaunchKernel"], launch.fields(stream))
+    cupti.call(PER_THREAD["cuLaunchKernel"], launch.fields(0))
+    assert [fact.more for fact in noted(subscription)] == [
+        ("kernel", stream, EXPECTED) for stream in (16, 1, 2)
+    ]
+    assert launch.asked == 3  # for the first launch alone
+
+
+def test_a_kernel_that_was_unloaded_is_asked_for_again(cupti, subscription, launch):
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields())
+    cupti.call(NUMBER["cuModuleUnload"], words(3))
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(), symbol=b"another")
+    assert [getattr(fact.more, "symbol", None) for fact in noted(subscription)] == [
+        "kernel", None, "another",
+    ]  # fmt: skip
+
+
+def test_a_launch_with_a_configuration_has_its_stream_there(cupti, subscription, launch):
+    configuration = ctypes.create_string_buffer(bytes(32) + words(48), 56)
+    fields = words(ctypes.addressof(configuration), 9, ctypes.addressof(launch.kept), 0)
+    cupti.call(NUMBER["cuLaunchKernelEx"], fields)
+    assert noted(subscription)[0].more == ("kernel", 48, EXPECTED)
+
+
+def test_parameters_in_one_buffer_are_found(cupti, subscription, launch):
+    buffer = ctypes.create_string_buffer(struct.pack("<Qf", 4096, 2), 12)
+    size = ctypes.c_size_t(12)
+    found = words(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+    extra = ctypes.create_string_buffer(found, len(found))
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(pointers=0, extra=ctypes.addressof(extra)))
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(pointers=0))
+    assert [fact.more.parameters for fact in noted(subscription)] == [EXPECTED, None]
+
+
+def test_a_driver_that_does_not_tell_sizes_leaves_parameters_unknown(
+    cupti, subscription, monkeypatch
+):
+    def missing(_):
+        raise AttributeError
+
+    monkeypatch.setattr(loader, "with_gil", missing)
+    cupti.call(NUMBER["cuLaunchKernel"], struct.pack("<Q32xQQQ", 9, 16, 0, 0))
+    assert noted(subscription)[0].more == ("kernel", 16, None)
+
+
+# -- what must not stop the caller ----------------------------------------------------------------
+
+
+def test_an_error_in_a_callback_is_counted_and_goes_no_further(cupti, monkeypatch):
+    made = Subscription()
+
+    def place():
+        raise RuntimeError
+
+    made.open(place)
+    cupti.call(NUMBER["cuEventRecord"], words(5, 16))
+    assert (made.facts, made.lost) == ([], 1)
+    made.close()
+
+
+def wait_for_interrupt(call):
+    call()
+    for _ in range(20_000):  # the thread that tells of it needs its turn
+        time.sleep(0.001)
+
+
+def test_an_interrupt_in_a_callback_comes_after_it(cupti):
+    made = Subscription()
+    interrupts = []
+
+    def place():
+        if not interrupts:
+            interrupts.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    made.open(place)
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_interrupt(lambda: cupti.call(NUMBER["cuEventRecord"], words(5, 16)))
+    made.close()
+    assert made.lost == 0
+
+
+def test_an_interrupt_before_a_callback_can_catch_it_comes_after_it(cupti, monkeypatch):
+    others = []
+    monkeypatch.setattr(sys, "unraisablehook", others.append)
+    before = sys.unraisablehook
+    made = Subscription()
+    made.open(lambda: None)
+    unraisable = SimpleNamespace(object=made.noted_by, exc_type=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_interrupt(lambda: sys.unraisablehook(unraisable))
+    assert others == []
+    for other in (
+        SimpleNamespace(object=None, exc_type=KeyboardInterrupt),
+        SimpleNamespace(object=made.noted_by, exc_type=ValueError),
+    ):
+        sys.unraisablehook(other)
+    assert len(others) == 2
+    made.close()
+    assert sys.unraisablehook is before
