@@ -29,6 +29,7 @@ _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
 _WORD = struct.Struct("<Q")
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
+_NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
 _OLDEST, _NEWEST = 12, 13
 
@@ -259,16 +260,19 @@ class _Layout:
 
 def _layout(function: int) -> _Layout | None:
     """Return the parameters of a kernel, None if the driver does not tell."""
-    try:
-        ask = loader.with_gil("cuFuncGetParamInfo")
-    except AttributeError:  # a driver of CUDA 12.3 or older
-        return None
-    found: list[tuple[int, int]] = []
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
     where = ctypes.byref(offset), ctypes.byref(size)
-    while not ask(ctypes.c_void_p(function), ctypes.c_size_t(len(found)), *where):
-        found.append((offset.value, size.value))
-    return _Layout(found)
+    for call in ("cuFuncGetParamInfo", "cuKernelGetParamInfo"):  # a CUkernel can be launched too
+        try:
+            ask = loader.with_gil(call)
+        except AttributeError:  # a driver of CUDA 12.3 or older
+            return None
+        found: list[tuple[int, int]] = []
+        while not (code := ask(ctypes.c_void_p(function), ctypes.c_size_t(len(found)), *where)):
+            found.append((offset.value, size.value))
+        if code == _NO_MORE:
+            return _Layout(found)
+    return None
 
 
 def _packed(extra: int, layout: _Layout) -> tuple[bytes, ...] | None:

@@ -116,9 +116,10 @@ class _Steps:
             if capture is not None:
                 self._captured[fields[0]] = capture
         elif kind == "end of capture" and capture is not None:
-            for members in (self._captures, self._captured):
-                for one in [one for one, whose in members.items() if whose is capture]:
-                    del members[one]  # type: ignore[attr-defined]  # either of them
+            others = {one: whose for one, whose in self._captures.items() if whose is not capture}
+            self._captures = others
+            events = {one: whose for one, whose in self._captured.items() if whose is not capture}
+            self._captured = events
         return capture is not None
 
 

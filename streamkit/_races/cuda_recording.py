@@ -14,7 +14,7 @@ from streamkit._queues import identity, registry
 from streamkit._races import cuda_races, places
 from streamkit._races.cuda_order import CudaQueue, steps
 from streamkit._races.cuda_work import WorkReader
-from streamkit._races.launches import Launches, named
+from streamkit._races.launches import Launches, NamedMemory, named_memory
 from streamkit._races.places import Place
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
@@ -48,7 +48,7 @@ class CudaRaceRecorder:
         self._met: dict[int, list[tuple[int, AuditedQueue, bool | None]]] = {}
         """By handle: how many facts there were when a queue was met, and what it is."""
         self._noted: set[tuple[CodeType, int]] = set()
-        self._memory: list[Any] = []  # with names, the latest last
+        self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place, dict[int, _Variable]] = {}
 
     def start(self) -> None:
@@ -97,16 +97,14 @@ class CudaRaceRecorder:
         streams = self._variables.setdefault(places.place_of(frame), {})
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # of somebody's object, which may be anything
-                found = named(name, value)
+                found = named_memory(name, value)
                 if found is not None:
                     self._memory.append(found)
                 elif isinstance(value, CudaStream):
-                    queue = value._live()  # ``handle`` would note that others may have it
+                    queue = value._queue or value._found[0]  # ``handle`` could call the driver
                     streams[queue.handle] = _Variable(name, is_ours=True)
-                    continue
-                for adapter in registry.candidates(type(value)):
-                    handle = adapter.extract(value).handle
-                    streams.setdefault(handle, _Variable(name, is_ours=False))
+                else:
+                    streams.setdefault(_handle(value), _Variable(name, is_ours=False))
 
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default:
@@ -123,9 +121,7 @@ class CudaRaceRecorder:
             return cuda_races.Found((), 0, 0, missed)
         facts = [_read(fact) for fact in self._all[self._begin : self._end]]
         program = steps(facts, self._capturing)
-        memory_names = [*reversed(self._memory)]
-        memory_names += [one for item in self._arrays.items() if (one := named(*item)) is not None]
-        reader = WorkReader(Launches(memory_names))
+        reader = WorkReader(Launches(self._arrays.items(), reversed(self._memory)))
         private = {stream for _, stream in driver.private_streams}
         works = {}
         for step in program:
@@ -156,6 +152,14 @@ class CudaRaceRecorder:
         if found is None:
             return queues.named(queue).name
         return f"sk.wrap({found.name})" if is_waiting and not found.is_ours else found.name
+
+
+def _handle(value: object) -> int:
+    """Return the handle of a library's stream; TypeError if it is none."""
+    for adapter in registry.candidates(type(value)):
+        with contextlib.suppress(Exception):  # another object of the library's
+            return adapter.extract(value).handle
+    raise TypeError
 
 
 def _read(noted: Any) -> Fact:

@@ -36,13 +36,13 @@ class WorkReader:
         self._sizes: dict[int, int] = {}  # of allocations
         self._allocations: dict[int, int] = {}  # of the driver, by addresses
         self._readers: dict[str, Callable[[CudaStep], Launch]] = {
-            "launch": self._kernel,
-            "launch with more": self._kernel,
-            "copy": self._copy,
-            "copy and wait": self._copy,
-            "copy of rows": self._copy_of_rows,
-            **dict.fromkeys(_ELEMENTS, self._fill),
-            "free": self._free,
+            "launch": self._read_kernel,
+            "launch with more": self._read_kernel,
+            "copy": self._read_copy,
+            "copy and wait": self._read_copy,
+            "copy of rows": self._read_copy_of_rows,
+            **dict.fromkeys(_ELEMENTS, self._read_fill),
+            "free": self._read_free,
         }
 
     def read(self, step: CudaStep) -> Launch | None:
@@ -51,24 +51,24 @@ class WorkReader:
             self._sizes[step.fact.more] = step.fields[1]
         if step.kind not in WORK:
             return None
-        launch = self._readers.get(step.kind, self._other)(step)
+        launch = self._readers.get(step.kind, self._read_other)(step)
         accesses = [
             one._replace(allocation=self._allocation(one.extent.start)) for one in launch.accesses
         ]
         return launch._replace(accesses=tuple(accesses))
 
-    def _kernel(self, step: CudaStep) -> Launch:
+    def _read_kernel(self, step: CudaStep) -> Launch:
         kernel = Kernel(*step.fact.more)
         if kernel.parameters is not None:
             return self._launches.kernel(kernel.symbol, kernel.parameters)
         name = readable(kernel.symbol)
         return Launch(name, library_of_kernel(name), (), is_known=False)
 
-    def _copy(self, step: CudaStep) -> Launch:
+    def _read_copy(self, step: CudaStep) -> Launch:
         target, source, size = step.fields[:3]
         return self._transfer("copy", [_use(source, "read", size), _use(target, "write", size)])
 
-    def _copy_of_rows(self, step: CudaStep) -> Launch:
+    def _read_copy_of_rows(self, step: CudaStep) -> Launch:
         found = _ROWS.unpack(step.fact.more)
         width, height = found[12:]
         uses = []
@@ -82,16 +82,16 @@ class WorkReader:
             uses.append(use._replace(shape=(height, width), strides=(pitch, 1)))
         return self._transfer("copy", uses)
 
-    def _fill(self, step: CudaStep) -> Launch:
+    def _read_fill(self, step: CudaStep) -> Launch:
         address, count = step.fields[:2]
         return self._transfer("fill", [_use(address, "write", count * _ELEMENTS[step.kind])])
 
-    def _free(self, step: CudaStep) -> Launch:
+    def _read_free(self, step: CudaStep) -> Launch:
         address = step.fields[0]
         size = self._sizes.pop(address, 1)
         return self._launches.transfer("free", [_use(address, "write", size)])
 
-    def _other(self, step: CudaStep) -> Launch:
+    def _read_other(self, step: CudaStep) -> Launch:
         is_wait = step.kind == "wait for a value"
         name = "a wait for a value" if is_wait else _NAMES.get(step.call.name, step.call.name)
         return Launch(name, None, (), is_known=False)

@@ -41,7 +41,9 @@ class Launch(NamedTuple):
     """Whether all that it reads and writes is known."""
 
 
-class _Named(NamedTuple):
+class NamedMemory(NamedTuple):
+    """Memory with a name. It keeps nothing alive."""
+
     extent: Extent
     array: RacedArray
 
@@ -49,9 +51,15 @@ class _Named(NamedTuple):
 class Launches:
     """Reads launches, with the libraries' memory as it is when this object is made."""
 
-    def __init__(self, named: Iterable[tuple[str, object]] = ()) -> None:
-        """Take objects with their names; those that are arrays give their names to the memory."""
-        self._named = [found for name, value in named if (found := _named(name, value))]
+    def __init__(
+        self, named: Iterable[tuple[str, object]] = (), noted: Iterable[NamedMemory] = ()
+    ) -> None:
+        """Take objects with their names; those that are arrays give their names to the memory.
+
+        ``noted`` is what ``named_memory`` found before.
+        """
+        self._named = [found for name, value in named if (found := named_memory(name, value))]
+        self._named += noted
         self._pieces = sorted(_pieces())
         self._allocations: dict[int, bool] = {}  # whether there is one, by the addresses asked for
 
@@ -104,7 +112,7 @@ class Launches:
         start, size = self._pieces[place]
         return start + size if address < start + size else None
 
-    def _with(self, address: int) -> Iterator[_Named]:
+    def _with(self, address: int) -> Iterator[NamedMemory]:
         return (one for one in self._named if one.extent.start <= address < one.extent.stop)
 
     def _end(self, address: int) -> int:
@@ -156,7 +164,8 @@ def _pieces() -> Iterator[tuple[int, int]]:
             yield from adapter.pieces_of_memory()
 
 
-def _named(name: str, value: object) -> _Named | None:
+def named_memory(name: str, value: object) -> NamedMemory | None:
+    """Return the memory of an array, None if the object is none; it calls no driver."""
     layout = _layout(value)
     if layout is None:
         return None
@@ -169,7 +178,7 @@ def _named(name: str, value: object) -> _Named | None:
     nbytes = itemsize
     for count in shape:
         nbytes *= count
-    return _Named(extent, RacedArray(name, text, tuple(shape), nbytes, address))
+    return NamedMemory(extent, RacedArray(name, text, tuple(shape), nbytes, address))
 
 
 def _layout(value: Any) -> ArrayLayout | None:

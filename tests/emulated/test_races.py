@@ -1,25 +1,73 @@
-"""``races`` in a process that uses CUDA: what it does not see, it says."""
+"""``races`` in a process that uses CUDA: CUPTI is played, for the emulated driver calls nobody."""
 
 from __future__ import annotations
+
+import struct
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import callbacks  # the emulated driver calls nobody back
+from streamkit._cuda import callbacks  # where CUPTI is found
+from streamkit._races import places  # the code that plays CUPTI is not the user's
+from support.cupti import NUMBER, Cupti, words
+from support.gpu.raw import check, driver
+from support.libraries import need
 
 
-@pytest.fixture(autouse=True)
-def no_callbacks(monkeypatch):
+@pytest.fixture
+def array():
+    return need("numba").device_array(100, np.float32)
+
+
+class Calls(Cupti):
+    """Plays what a library asks of the driver."""
+
+    def fill(self, stream, array, count=100):
+        fields = struct.pack("<Q8xQQ", address(array), count, stream.handle)
+        self.call(NUMBER["cuMemsetD32Async"], fields)
+
+    def copy(self, stream, target, source, size):
+        fields = words(target, source, size, stream.handle)
+        self.call(NUMBER["cuMemcpyDtoDAsync"], fields)
+
+    def record(self, stream, event=500):
+        self.call(NUMBER["cuEventRecord"], words(event, stream.handle))
+
+    def wait(self, stream, event=500):
+        self.call(NUMBER["cuStreamWaitEvent"], words(stream.handle, event))
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    played = Calls()
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    for name in (Calls.fill, Calls.copy, Calls.record, Calls.wait):
+        assert name.__module__ == __name__  # their lines are those of a race
+    return played
+
+
+@pytest.fixture
+def no_cupti(monkeypatch):
     def find():
         raise callbacks.NoCallbacksError("there is no libcupti")
 
     monkeypatch.setattr(callbacks, "_find", find)
 
 
+def address(array):
+    return array.device_ctypes_pointer.value
+
+
+# -- without callbacks --------------------------------------------------------------------------
+
 UNSEEN = "all work on CUDA streams, which is not counted: there is no libcupti"
 
 
+@pytest.mark.usefixtures("no_cupti")
 def test_work_on_cuda_streams_is_told_to_be_missing():
     stream, array = sk.new_stream("cpu"), np.zeros(3)
     with sk.races() as report:
@@ -30,6 +78,7 @@ def test_work_on_cuda_streams_is_told_to_be_missing():
     assert str(report.coverage).endswith(f"understood; not: {UNSEEN}.")
 
 
+@pytest.mark.usefixtures("no_cupti")
 def test_waits_for_cuda_streams_order_no_host_stream():
     streams, array = [sk.new_stream("cpu"), sk.new_stream("cpu")], np.zeros(3)
     with sk.races() as report:
@@ -40,3 +89,219 @@ def test_waits_for_cuda_streams_order_no_host_stream():
         cuda.then(int).result()
         streams[1].submit(np.copyto, array, 2)
     assert [race.certain for race in report.races] == [True]
+
+
+# -- with callbacks -----------------------------------------------------------------------------
+
+
+def test_a_race_of_two_fills_is_certain_and_a_wait_mends_it(cupti, array):
+    first, second = sk.new_stream("cuda", name="first"), sk.new_stream("cuda", name="second")
+    with sk.races() as report:
+        cupti.fill(first, array)
+        cupti.fill(second, array)
+    (race,) = report.certain
+    assert [one.queue.name for one in (race.first, race.second)] == ["first", "second"]
+    assert (race.first.name, race.first.mode, race.count) == ("fill", "write", 1)
+    assert race.first.file == __file__
+    assert str(report.coverage) == "2 of 2 operations understood."
+    with sk.races() as report:
+        cupti.fill(first, array)
+        cupti.record(first)
+        cupti.wait(second)
+        cupti.fill(second, array)
+    assert report.races == ()
+
+
+def run(code, **variables):
+    """Run code in a module of its own, as a user has it."""
+    exec(compile(code, "program.py", "exec"), {"__name__": "__main__", **variables})  # noqa: S102
+
+
+def test_names_are_those_of_the_line_and_mend_it(cupti, array, monkeypatch):
+    monkeypatch.setitem(places._is_users, __name__, False)
+    code = """
+with sk.races() as report:
+    cupti.fill(loader, batch)
+    cupti.fill(work, batch)
+reports.append(report)
+"""
+    reports, borrowed = [], driver.CUstream(sk.new_stream("cuda").handle)
+    wrapped = sk.wrap(borrowed)
+    work = sk.new_stream("cuda")
+    run(code, sk=sk, cupti=cupti, reports=reports, loader=work, work=wrapped, batch=array)
+    (race,) = reports[0].certain
+    assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
+    assert race.mend == "if fill should come first: work.wait(loader) before line 4"
+    assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
+    with pytest.raises(sk.RaceError, match="batch"):
+        reports[0].assert_none()
+
+
+def test_a_librarys_stream_is_wrapped_by_what_mends_a_race(cupti, array, monkeypatch):
+    monkeypatch.setitem(places._is_users, __name__, False)
+    code = """
+with sk.races() as report:
+    cupti.fill(sk.default_stream(), batch)
+    cupti.fill(sk.from_handle(int(native)), batch)
+reports.append(report)
+"""
+    reports = []
+    owned = sk.new_stream("cuda", nonblocking=True)
+    native = owned.to("cuda.bindings")
+    run(code, sk=sk, cupti=cupti, reports=reports, native=native, batch=array)
+    (race,) = reports[0].certain
+    assert race.first.queue.name == "legacy default stream"
+    assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.mend
+
+
+def test_copies_fills_and_rows_use_what_they_say(cupti, array):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    start = address(array)
+
+    def races_with(*call):
+        with sk.races() as report:
+            cupti.copy(a, start, start + 200, 100)  # reads 200 to 299, writes 0 to 99
+            cupti.call(*call)
+        return [race.certain for race in report.races]
+
+    def fill(name, offset, count):
+        return NUMBER[name], struct.pack("<Q8xQQ", start + offset, count, b.handle)
+
+    assert races_with(*fill("cuMemsetD8Async", 100, 100)) == []
+    assert races_with(*fill("cuMemsetD8Async", 99, 1)) == [True]
+    assert races_with(*fill("cuMemsetD16Async", 100, 50)) == []
+    assert races_with(*fill("cuMemsetD16Async", 100, 51)) == [True]
+    assert races_with(*fill("cuMemsetD32Async", 100, 25)) == []
+    assert races_with(*fill("cuMemsetD32Async", 100, 26)) == [True]
+
+    def rows(offset, width):
+        side = "QQI4xQQQQ"
+        return struct.pack(
+            f"<{side}{side}QQ",
+            *(0, 0, 2, 0, start + 300, 0, 10),
+            *(0, 1, 2, 0, start + offset, 0, 40),
+            *(width, 2),
+        )
+
+    def copied(offset, width):
+        kept = np.frombuffer(rows(offset, width), np.uint8).copy()
+        fields = words(kept.ctypes.data, b.handle)
+        return races_with(NUMBER["cuMemcpy2DAsync"], fields), kept
+
+    assert copied(60, 10)[0] == []  # 100 to 109, and 140 to 149
+    assert copied(59, 10)[0] == [True]
+    assert copied(60, 60)[0] == []  # the second row to 199
+    assert copied(60, 61)[0] == [True]
+
+
+def test_memory_of_the_host_is_looked_at_if_it_is_pinned(cupti, array):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    pinned, usual = int(check(driver.cuMemHostAlloc(64, 0))), np.zeros(64, np.uint8)
+    found = []
+    for target in (pinned, usual.ctypes.data):
+        with sk.races() as report:
+            cupti.copy(a, target, address(array), 64)
+            cupti.copy(b, target, address(array), 64)
+        found.append(len(report.races))
+    assert found == [1, 0]
+    check(driver.cuMemFreeHost(pinned))
+
+
+def test_what_is_not_understood_is_named(cupti, array):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.call(NUMBER["cuGraphLaunch"], words(9, s.handle))
+        cupti.call(NUMBER["cuLaunchHostFunc"], words(s.handle))
+        cupti.call(NUMBER["cuMemcpy3DAsync"], words(0, s.handle))
+        cupti.call(NUMBER["cuStreamWaitValue32"], words(s.handle))
+        cupti.fill(s, array)
+    assert str(report.coverage) == (
+        "1 of 5 operations understood; not: a CUDA graph, a host function, cuMemcpy3DAsync, a wait "
+        "for a value."
+    )
+
+
+def test_a_free_beside_work_on_the_memory_is_a_race(cupti, array):
+    a, b = sk.new_stream("cuda", name="a"), sk.new_stream("cuda", name="b")
+    with sk.races() as report:
+        cupti.fill(a, array)
+        cupti.call(NUMBER["cuMemFreeAsync"], words(address(array), b.handle))
+    (race,) = report.certain
+    assert (race.second.name, race.second.queue.name) == ("free", "b")
+    assert report.coverage.total == 1
+
+
+def test_blocks_nest_and_leave_nothing(cupti, array):
+    s = sk.new_stream("cuda")
+    with sk.races() as outer:
+        cupti.fill(s, array)
+        with sk.races() as inner:
+            cupti.fill(s, array)
+    assert (inner.coverage.total, outer.coverage.total) == (1, 2)
+    assert (cupti.enabled, cupti.callback) == (set(), None)
+
+    def fail():
+        with sk.races() as report:
+            reports.append(report)
+            cupti.fill(s, array)
+            raise ValueError
+
+    reports = []
+    with pytest.raises(ValueError, match=r"^$"):
+        fail()
+    assert reports[0].coverage.total == 1
+    assert (cupti.enabled, cupti.callback) == (set(), None)
+
+
+def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
+    ours = sk.new_stream("cuda", name="ours")
+    lives, ends = (SimpleNamespace(handle=int(check(driver.cuStreamCreate(1)))) for _ in range(2))
+
+    def name_of_first(stream, *, is_destroyed):
+        with sk.races() as report:
+            cupti.fill(stream, array)
+            if is_destroyed:
+                cupti.call(NUMBER["cuStreamDestroy"], words(stream.handle))
+            cupti.fill(ours, array)
+        (race,) = report.races
+        return race.first.queue.name
+
+    other = sk.new_stream("cuda", name="other")
+    assert name_of_first(other, is_destroyed=True) == "other"
+    assert name_of_first(lives, is_destroyed=False).startswith("stream id=")
+    assert name_of_first(ends, is_destroyed=True) == f"stream {ends.handle:#x}, which has ended"
+    check(driver.cuStreamDestroy(ends.handle))
+    check(driver.cuStreamDestroy(lives.handle))
+
+
+def test_a_stream_that_captured_before_the_block_runs_nothing(cupti, array):
+    s, t = sk.new_stream("cuda", nonblocking=True), sk.new_stream("cuda")
+    with sk.capture(s), sk.races() as report:
+        check(driver.cuMemsetD32Async(address(array), 0, 1, s.handle))
+        cupti.fill(s, array)
+        cupti.fill(t, array)
+    assert report.coverage.total == 1
+
+
+def test_threads_are_told_apart(cupti, array):
+    s, t = sk.new_stream("cuda"), sk.new_stream("cuda")
+
+    def work():
+        cupti.fill(s, array)
+        since = words(s.handle)
+        cupti.call(NUMBER["cuStreamSynchronize"], since)
+
+    with sk.races() as report:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        cupti.fill(t, array)
+    assert [race.certain for race in report.races] == [False]
+
+
+def test_calls_that_cannot_be_read_are_told(cupti, array):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.callback(None, 1, 10**6, 0)
+        cupti.fill(s, array)
+    assert report.coverage.missed == ("calls of the driver that could not be read",)

@@ -21,45 +21,7 @@ from streamkit._cuda.callbacks import (  # no public name subscribes
     Subscription,
 )
 from streamkit._cuda.driver_calls import CALLS  # CUPTI's numbers
-
-NUMBER = {call.name: number for number, call in reversed(CALLS.items())}
-PER_THREAD = {call.name: number for number, call in CALLS.items() if call.is_per_thread}
-BEGIN, END = 0, 1
-
-
-class Cupti:
-    """It calls back, with the structures that CUPTI gives."""
-
-    def __init__(self):
-        self.enabled = set()
-        self.callback = None
-        self.code = 0
-
-    def cuptiSubscribe(self, _handle, callback, _user):  # noqa: N802 - CUPTI's name
-        if not self.code:
-            self.callback = callback
-        return self.code
-
-    def cuptiEnableCallback(self, is_on, _handle, domain, number):  # noqa: N802 - CUPTI's name
-        assert domain == 1
-        (self.enabled.add if is_on else self.enabled.discard)(number)
-
-    def cuptiUnsubscribe(self, _handle):  # noqa: N802 - CUPTI's name
-        assert not self.enabled
-        self.callback = None
-
-    def call(self, number, fields, *, code=0, sites=(BEGIN, END), symbol=b"kernel", meanwhile=None):
-        """Play one call of the driver."""
-        fields = ctypes.create_string_buffer(fields, max(len(fields), 1))
-        result, name = ctypes.c_int(code), ctypes.create_string_buffer(symbol)
-        for site in sites:
-            found = map(ctypes.addressof, (fields, result, name))
-            data = struct.pack("<i12xQQQQ", site, *found, 77)
-            kept = ctypes.create_string_buffer(data + bytes(32))
-            if number in self.enabled:
-                self.callback(None, 1, number, ctypes.addressof(kept))
-            if meanwhile is not None and site == BEGIN:
-                meanwhile()
+from support.cupti import NUMBER, PER_THREAD, Cupti, words
 
 
 @pytest.fixture
@@ -84,10 +46,6 @@ def noted(subscription):
         fact._replace(more=Kernel(*fact.more)) if isinstance(fact.more, tuple) else fact
         for fact in found
     ]
-
-
-def words(*values):
-    return struct.pack(f"<{len(values)}Q", *values)
 
 
 # -- who listens --------------------------------------------------------------------------------
@@ -192,7 +150,8 @@ class Launch:
             offset._obj.value, size._obj.value = [(0, 8), (8, 4)][number.value]
             return 0
 
-        monkeypatch.setattr(loader, "with_gil", lambda _: ask)
+        self.calls = {"cuFuncGetParamInfo": ask}
+        monkeypatch.setattr(loader, "with_gil", self.calls.__getitem__)
 
     def fields(self, stream=16, *, pointers=None, extra=0):
         where = ctypes.addressof(self.kept) if pointers is None else pointers
@@ -224,6 +183,17 @@ def test_a_kernel_that_was_unloaded_is_asked_for_again(cupti, subscription, laun
     assert [getattr(fact.more, "symbol", None) for fact in noted(subscription)] == [
         "kernel", None, "another",
     ]  # fmt: skip
+
+
+def test_what_is_no_function_is_asked_for_as_a_kernel(cupti, subscription, launch):
+    launch.calls["cuKernelGetParamInfo"] = launch.calls["cuFuncGetParamInfo"]
+    launch.calls["cuFuncGetParamInfo"] = lambda *_: 400
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields())
+    assert noted(subscription)[0].more == ("kernel", 16, EXPECTED)
+    launch.calls["cuKernelGetParamInfo"] = lambda *_: 400
+    cupti.call(NUMBER["cuModuleUnload"], words(3))
+    cupti.call(NUMBER["cuLaunchKernel"], launch.fields())
+    assert noted(subscription)[-1].more == ("kernel", 16, None)
 
 
 def test_a_launch_with_a_configuration_has_its_stream_there(cupti, subscription, launch):
