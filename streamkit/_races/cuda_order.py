@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._base.queue import LEGACY, PER_THREAD
-from streamkit._cuda.callbacks import Kernel
+from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._cuda.driver_calls import CALLS
 from streamkit._races.order import EVERYTHING, VectorClocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from streamkit._cuda.callbacks import Fact
+    from streamkit._cuda.driver_callbacks import Fact
     from streamkit._cuda.driver_calls import DriverCall
     from streamkit._races.order import Clock, Stamp
 
@@ -136,13 +136,13 @@ def stamps(
     one thread learned, all know. ``is_blocking`` tells whether a stream waits for the legacy one,
     None if it is not known.
     """
-    reader = _Reader(is_blocking, threads_talk=threads_talk)
+    reader = _CudaReader(is_blocking, threads_talk=threads_talk)
     for step in program:
         reader.read(step)
     return reader.stamps
 
 
-class _Reader:
+class _CudaReader:
     """Reads steps in their order."""
 
     def __init__(

@@ -9,7 +9,7 @@ from streamkit._audit.cuda_recording import name_of
 from streamkit._audit.operations import AuditedQueue
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue, QueueRecord
 from streamkit._cuda import driver, loader
-from streamkit._cuda.callbacks import Fact, NoCallbacksError, subscription
+from streamkit._cuda.driver_callbacks import Fact, NoCallbacksError, subscription
 from streamkit._queues import identity, registry
 from streamkit._races import cuda_races, places
 from streamkit._races.cuda_order import CudaQueue, steps
@@ -101,10 +101,10 @@ class CudaRaceRecorder:
                 if found is not None:
                     self._memory.append(found)
                 elif isinstance(value, CudaStream):
-                    queue = value._queue or value._found[0]  # ``handle`` could call the driver
+                    queue = value._queue or value._found[0]  # noqa: SLF001 - ``handle`` could call CUDA
                     streams[queue.handle] = _Variable(name, is_ours=True)
                 else:
-                    streams.setdefault(_handle(value), _Variable(name, is_ours=False))
+                    streams.setdefault(_stream_handle(value), _Variable(name, is_ours=False))
 
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default:
@@ -154,7 +154,7 @@ class CudaRaceRecorder:
         return f"sk.wrap({found.name})" if is_waiting and not found.is_ours else found.name
 
 
-def _handle(value: object) -> int:
+def _stream_handle(value: object) -> int:
     """Return the handle of a library's stream; TypeError if it is none."""
     for adapter in registry.candidates(type(value)):
         with contextlib.suppress(Exception):  # another object of the library's

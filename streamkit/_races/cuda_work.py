@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Literal
 
 from streamkit._cuda import memory
-from streamkit._cuda.callbacks import Kernel
+from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._queues.kernel_names import library_of_kernel, readable
 from streamkit._races.cuda_order import WORK
 from streamkit._races.launches import Launch

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import callbacks  # where CUPTI is found
+from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._races import places  # the code that plays CUPTI is not the user's
 from support.cupti import NUMBER, Cupti, words
 from support.gpu.raw import check, driver
@@ -43,7 +43,7 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played = Calls()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
     monkeypatch.setitem(places._is_users, "support.cupti", False)
     for name in (Calls.fill, Calls.copy, Calls.record, Calls.wait):
         assert name.__module__ == __name__  # their lines are those of a race
@@ -53,9 +53,9 @@ def cupti(monkeypatch):
 @pytest.fixture
 def no_cupti(monkeypatch):
     def find():
-        raise callbacks.NoCallbacksError("there is no libcupti")
+        raise driver_callbacks.NoCallbacksError("there is no libcupti")
 
-    monkeypatch.setattr(callbacks, "_find", find)
+    monkeypatch.setattr(driver_callbacks, "_find", find)
 
 
 def address(array):

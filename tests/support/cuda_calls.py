@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
-from streamkit._cuda.callbacks import Fact, Kernel  # facts are made up here
+from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
 from streamkit._races import cuda_order, cuda_races  # what is made of facts
 from streamkit._races.arrays import RacedArray  # of an access

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._cuda import callbacks, loader  # CUPTI is played here
-from streamkit._cuda.callbacks import (  # no public name subscribes
+from streamkit._cuda import driver_callbacks, loader  # CUPTI is played here
+from streamkit._cuda.driver_callbacks import (  # no public name subscribes
     Fact,
     Kernel,
     NoCallbacksError,
@@ -27,7 +27,7 @@ from support.cupti import NUMBER, PER_THREAD, Cupti, words
 @pytest.fixture
 def cupti(monkeypatch):
     played = Cupti()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
     return played
 
 
@@ -82,16 +82,16 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
     def missing(*_, **__):
         raise OSError
 
-    monkeypatch.setattr(callbacks.sys, "platform", "linux")
-    monkeypatch.setattr(callbacks.os, "RTLD_NOLOAD", 4, raising=False)
-    monkeypatch.setattr(callbacks.os, "RTLD_NOW", 2, raising=False)
-    monkeypatch.setattr(callbacks.ctypes, "CDLL", missing)
-    monkeypatch.setattr(callbacks.importlib, "import_module", missing)
+    monkeypatch.setattr(driver_callbacks.sys, "platform", "linux")
+    monkeypatch.setattr(driver_callbacks.os, "RTLD_NOLOAD", 4, raising=False)
+    monkeypatch.setattr(driver_callbacks.os, "RTLD_NOW", 2, raising=False)
+    monkeypatch.setattr(driver_callbacks.ctypes, "CDLL", missing)
+    monkeypatch.setattr(driver_callbacks.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
         monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
         with pytest.raises(NoCallbacksError, match=f"pip install {package}$"):
             Subscription().open(lambda: None)
-    monkeypatch.setattr(callbacks.sys, "platform", "win32")
+    monkeypatch.setattr(driver_callbacks.sys, "platform", "win32")
     with pytest.raises(NoCallbacksError, match="Linux"):
         Subscription().open(lambda: None)
 

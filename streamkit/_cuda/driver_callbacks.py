@@ -161,7 +161,7 @@ class Subscription:
 
     def _reader(self, place: Callable[[], Any]) -> Callable[[Any, int, int, int], None]:
         """Return the callback, which runs at the beginning and at the end of each call."""
-        reader = _Reader(self.facts, place)
+        reader = _CallReader(self.facts, place)
         launches, launch, other = _LAUNCHES, reader.launch, reader.other
 
         def callback(_user: object, _domain: int, call: int, data: int) -> None:
@@ -189,7 +189,7 @@ _site_at, _data_at = ctypes.c_int.from_address, _at(_DATA.size)
 _fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
 
 
-class _Reader:
+class _CallReader:
     """Reads calls at their beginning and at their end, and remembers kernels."""
 
     def __init__(self, facts: list[Any], place: Callable[[], Any]) -> None:
