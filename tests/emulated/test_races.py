@@ -276,10 +276,12 @@ def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
 
 def test_a_stream_that_captured_before_the_block_runs_nothing(cupti, array):
     s, t = sk.new_stream("cuda", nonblocking=True), sk.new_stream("cuda")
-    with sk.capture(s), sk.races() as report:
-        check(driver.cuMemsetD32Async(address(array), 0, 1, s.handle))
+    handle, mode = s.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    check(driver.cuStreamBeginCapture(handle, mode))
+    with sk.races() as report:
         cupti.fill(s, array)
         cupti.fill(t, array)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     assert report.coverage.total == 1
 
 
