@@ -52,12 +52,14 @@ if TYPE_CHECKING:
     from streamkit._races.races import races
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
+    from streamkit._streams.shared_pool import SharedPool, share_pool
 
 __version__ = "0.2.0"
 
 _LATER = {  # loaded at first use: not every program needs them
     "CudaGraph": "streamkit._graphs.graph",
     "GraphedFunction": "streamkit._graphs.graphed",
+    "SharedPool": "streamkit._streams.shared_pool",
     "accesses": "streamkit._races.calls",
     "audit": "streamkit._audit.audit",
     "capture": "streamkit._graphs.capture",
@@ -66,6 +68,7 @@ _LATER = {  # loaded at first use: not every program needs them
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
     "races": "streamkit._races.races",
+    "share_pool": "streamkit._streams.shared_pool",
 }
 
 __all__ = [
@@ -86,6 +89,7 @@ __all__ = [
     "OneQueueError",
     "RaceError",
     "ScopeError",
+    "SharedPool",
     "Stream",
     "StreamClosedError",
     "StreamKitError",
@@ -107,6 +111,7 @@ __all__ = [
     "new_stream",
     "per_thread_stream",
     "races",
+    "share_pool",
     "use",
     "wrap",
     "wrap_event",

@@ -30,6 +30,7 @@ from streamkit._base.adapter import (
     ExplainsCapture,
     ExplainsKernels,
     Finding,
+    GivesMemory,
     JoinsCapture,
     KnowsLoans,
     LocatesEvents,
@@ -39,6 +40,7 @@ from streamkit._base.adapter import (
     PreparesCapture,
     RecordsEvents,
     RecordsStreams,
+    TakesMemory,
     TellsContext,
     TellsMemory,
     TracksDevice,
@@ -57,9 +59,10 @@ __all__ = [
     "API", "Adapter", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture", "Binding",
     "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
     "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
-    "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "Graph", "JoinsCapture",
+    "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "GivesMemory", "Graph", "JoinsCapture",
     "KnowsLoans", "LocatesEvents", "MemoryUse", "OrdersWork", "PoolsMemory", "PreparesCapture",
     "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike", "SupportsCudaStream",
+    "TakesMemory",
     "TellsContext", "TellsMemory", "TracksDevice", "Traits", "WorkLike", "unbound",
 ]  # fmt: skip
 

@@ -635,6 +635,50 @@ class PoolsMemory(Protocol):
 
 
 @runtime_checkable
+class GivesMemory(Protocol):
+    """Capability: other libraries can allocate from the library's pool, by ``share_pool``."""
+
+    @abstractmethod
+    def allocate(self, size: int, device: int, stream: int) -> int:
+        """Return the address of new memory, which work on a stream may use from now on.
+
+        Any thread may call it, and the stream may capture.
+
+        Args:
+            size: In bytes; the address of none may be 0.
+            device: Its ordinal.
+            stream: The handle; 0 is the legacy stream.
+        """
+
+    @abstractmethod
+    def free(self, pointer: int) -> None:
+        """Give memory back to the stream for which it was taken; destructors call this.
+
+        Args:
+            pointer: What ``allocate`` returned.
+        """
+
+
+@runtime_checkable
+class TakesMemory(Protocol):
+    """Capability: the library can allocate from another one's pool, by ``share_pool``."""
+
+    @abstractmethod
+    def take_memory(self, giver: GivesMemory) -> Callable[[], bool]:
+        """Allocate from there from now on, in the whole process; free what is held unused.
+
+        An array goes back there also after the end. If the library is on another stream when it
+        drops the array, the stream for which it was taken waits for that one first.
+
+        Args:
+            giver: The adapter of the other library.
+
+        Returns:
+            What restores the allocator. It answers False, and does nothing, if that was changed.
+        """
+
+
+@runtime_checkable
 class DefersFrees(Protocol):
     """Capability: the library frees what captures and graphs held only when it is asked to.
 

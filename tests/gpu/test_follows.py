@@ -132,7 +132,10 @@ def operations():
     """What the guide's table says, for each library: the operation, and how the error begins."""
     import numpy as np
 
-    torch, cupy, wp, cuda = need("torch"), need("cupy"), need("warp"), need("numba.cuda")
+    torch, cupy, wp = need("torch"), need("cupy"), need("warp")
+    need("numba")
+    from numba import cuda
+
     x, i = torch.rand(64, 64, device="cuda"), torch.arange(64, device="cuda")
     y, a = cupy.random.rand(64, 64), wp.ones(64, dtype=float, device="cuda:0")
     out = wp.zeros(1, dtype=float, device="cuda:0")

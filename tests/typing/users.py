@@ -241,6 +241,13 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.use("x")  # type: ignore[arg-type]
 
 
+def shares_a_pool() -> None:
+    with sk.share_pool("torch", libraries=["cupy"]) as pool:
+        assert_type(pool, sk.SharedPool)
+        assert_type(pool.libraries, tuple[str, ...])
+    sk.share_pool(5)  # type: ignore[arg-type]
+
+
 def checks_that_a_function_follows(array: CudaArray) -> None:
     def fn(x: CudaArray, *, stream: sk.StreamLike | None = None) -> CudaArray:
         return x if stream is None else sk.handoff(x, stream)

@@ -144,10 +144,10 @@ CAPABILITIES = [
     protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CountsHolders,
     protocols.CurrentHere, protocols.CurrentStream, protocols.DefersFrees, protocols.Diagnoses,
     protocols.Events,
-    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.JoinsCapture,
+    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.GivesMemory, protocols.JoinsCapture,
     protocols.KnowsLoans,
     protocols.LocatesEvents, protocols.PoolsMemory, protocols.PreparesCapture,
-    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TellsContext,
+    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TakesMemory, protocols.TellsContext,
     protocols.TellsMemory,
 ]  # fmt: skip
 

@@ -19,12 +19,18 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
+from streamkit.backends._torch.shared_pool import allocate, free
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["explain_kernel", "pieces_of_memory"]  # capabilities of the adapter too
+__all__ = [
+    "allocate",
+    "explain_kernel",
+    "free",
+    "pieces_of_memory",
+]  # capabilities of the adapter too
 
 name = "torch"
 api = 1

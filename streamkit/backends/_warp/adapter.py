@@ -21,6 +21,7 @@ from streamkit._base.locks import new_lock
 from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, diagnosis, memory
 from streamkit.backends._warp.kernels import explain_kernel
+from streamkit.backends._warp.shared_pool import take_memory
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Finding
 
-__all__ = ["explain_kernel"]  # a capability of the adapter too
+__all__ = ["explain_kernel", "take_memory"]  # capabilities of the adapter too
 
 name = "warp"
 api = 1

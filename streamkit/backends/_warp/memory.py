@@ -411,7 +411,7 @@ def warn_of_version() -> None:
 def warn_of_allocator(device: Any) -> None:
     """Warn, once, of an allocator that the program has set, and that may free at once."""
     allocator = warp.get_device_allocator(device)
-    if isinstance(allocator, _managed):
+    if isinstance(allocator, _managed) or getattr(allocator, "waits_for_queues", False):
         return
     number = id(allocator)
     if number not in _warned:

@@ -1,0 +1,135 @@
+"""``share_pool``: the libraries allocate from the pool of one of them."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from streamkit._base import messages
+from streamkit._base.locks import new_lock
+from streamkit._base.queue import LEGACY
+from streamkit._cuda import driver
+from streamkit._queues import registry
+from streamkit._scopes import loaded_libraries
+from streamkit.errors import UnsupportedStreamError
+from streamkit.protocols import Arrays, GivesMemory, TakesMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+_lock = new_lock()
+
+
+def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> SharedPool:
+    """Have the other libraries allocate from one library's pool, from now on.
+
+    For the whole process, until ``close`` of what it returns, or the end of its ``with`` block;
+    then each allocator is as before. An array stays in the pool that it was made in. What the other
+    libraries hold unused goes back to CUDA once, which can wait for the GPU. Inside a capture a new
+    array is the graph's.
+
+    Memory is taken for the library's current stream, and goes back to that stream: if the library
+    is on another one when it drops the array, the stream waits for it on the device. Warp's arrays
+    are freed as always: after all work of blocking streams, and of StreamKit's scopes. If any other
+    stream uses an array, ``s.keep(array)``.
+
+    Args:
+        library: Whose pool: "torch", or a plugin's.
+        libraries: Which allocate from it; None for all loaded ones that can: CuPy and Warp.
+
+    Raises:
+        UnsupportedStreamError: The one cannot give memory, or a named one cannot take it.
+        CaptureError: A library's current stream captures.
+        ValueError: A library is to take its own memory, or CuPy is inside ``using_allocator``.
+    """
+    giver = registry.adapter(library)
+    if not isinstance(giver, GivesMemory):
+        raise UnsupportedStreamError(
+            f"no other library can allocate from the pool of {giver.name}: name one whose adapter "
+            "gives memory."
+        )
+    takers = _takers(giver.name, libraries)
+    _refuse_in_capture()
+    with _lock, ExitStack() as undo:
+        restores = {}
+        for name, adapter in takers.items():
+            restores[name] = adapter.take_memory(giver)
+            undo.callback(restores[name])
+        undo.pop_all()
+    return SharedPool(giver.name, restores)
+
+
+class SharedPool:
+    """What ``share_pool`` has changed."""
+
+    __slots__ = "_restores", "libraries", "library"
+
+    def __init__(self, library: str, restores: dict[str, Callable[[], bool]]) -> None:
+        self._restores = restores
+        self.library = library
+        """Whose pool it is."""
+        self.libraries = tuple(restores)
+        """Which allocate from it."""
+
+    def close(self) -> None:
+        """Give each library its allocator back; nothing the second time.
+
+        One that was changed since is left alone, with a RuntimeWarning.
+        """
+        with _lock:
+            restores, self._restores = self._restores, {}
+            kept = [name for name, restore in reversed(restores.items()) if not restore()]
+        if kept:
+            warnings.warn(
+                f"The allocator of {', '.join(kept)} was changed while the pool of {self.library} "
+                "was shared, and is left alone. Close what was opened last first.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"for {', '.join(self.libraries)}" if self._restores else "closed"
+        return f"<streamkit shared pool of {self.library}, {state}>"
+
+
+def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, TakesMemory]:
+    found: dict[str, TakesMemory] = {}
+    if libraries is not None:
+        for name in (libraries,) if isinstance(libraries, str) else libraries:
+            adapter = registry.adapter(name)
+            if adapter.name == giver:
+                raise ValueError(f"{name} has its own pool already: name the others.")
+            if not isinstance(adapter, TakesMemory):
+                raise UnsupportedStreamError(
+                    f"{name} cannot allocate from another library's pool. Leave it out."
+                )
+            found[adapter.name] = adapter
+        return found
+    for name, load in registry.loaded().items():
+        adapter = load()
+        if isinstance(adapter, TakesMemory):
+            found[name] = adapter
+        elif name != giver and isinstance(adapter, Arrays):
+            warnings.warn(
+                f"{name} cannot allocate from the pool of {giver}, and keeps its own.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    found.pop(giver, None)
+    return found
+
+
+def _refuse_in_capture() -> None:
+    device = driver.current_device()
+    for library in loaded_libraries.libraries():
+        queue, _ = registry.extract(library.current(device))
+        if queue.handle > LEGACY and driver.capture_id(queue.handle) is not None:
+            raise messages.illegal_in_capture("sharing a pool", library.name, "share it before.")

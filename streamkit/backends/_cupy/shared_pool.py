@@ -1,0 +1,76 @@
+"""CuPy's arrays in the pool of another library."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import cupy
+
+from streamkit._base.queue import LEGACY, PER_THREAD
+from streamkit._cuda import driver
+from streamkit.backends._frees import Frees, Piece
+from streamkit.errors import UnsupportedStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import GivesMemory
+
+
+def take_memory(giver: GivesMemory) -> Callable[[], bool]:
+    """Set CuPy's allocator; what its own pool holds unused is freed."""
+    before, memory = cupy.cuda.get_allocator(), _Memory(giver)
+    ours = cupy.cuda.PythonFunctionAllocator(memory.allocate, memory.free).malloc
+    cupy.cuda.set_allocator(ours)
+    cupy.get_default_memory_pool().free_all_blocks()
+
+    def restore() -> bool:
+        is_ours = cupy.cuda.get_allocator() == ours
+        if is_ours:
+            cupy.cuda.set_allocator(before)
+        return bool(is_ours)
+
+    return restore
+
+
+class _Memory:
+    """The memory of CuPy's arrays, each piece with the stream for which it was taken."""
+
+    def __init__(self, giver: GivesMemory) -> None:
+        self._giver = giver
+        self._streams: dict[int, Any] = {}
+        self._frees = Frees(lambda: True)
+
+    def allocate(self, size: int, device: int) -> int:
+        """Take memory for CuPy's current stream."""
+        self._frees.do()
+        stream = cupy.cuda.get_current_stream(device)
+        pointer = self._giver.allocate(size, device, _handle(stream))
+        self._streams[pointer] = stream
+        return pointer
+
+    def free(
+        self, pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
+        """Give it back, after the work of CuPy's current stream if that is another."""
+        if is_finalizing() or not driver.is_usable():
+            return
+        made_on, last = self._streams.pop(pointer), cupy.cuda.get_current_stream(device)
+        free = functools.partial(self._giver.free, pointer)
+        if made_on.ptr == last.ptr:
+            free()
+            return
+        handles = made_on.ptr or LEGACY, last.ptr or LEGACY
+        self._frees.add(Piece(device, *handles, (made_on, last), free))
+
+
+def _handle(stream: Any) -> int:
+    handle: int = stream.ptr
+    if handle == PER_THREAD:
+        raise UnsupportedStreamError(
+            "a shared pool cannot serve CuPy's per-thread default stream: memory of one thread "
+            "would go to another. Make a stream current: 'with streamkit.use(stream):'."
+        )
+    return handle

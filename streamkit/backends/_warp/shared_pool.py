@@ -1,0 +1,85 @@
+"""Warp's arrays in the pool of another library.
+
+They are freed in the order of Warp's own: after the work of all blocking streams, and of the
+non-blocking queues lent to Warp.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import warp
+
+from streamkit._base.queue import LEGACY
+from streamkit._cuda import driver, memory_pools
+from streamkit.backends._frees import Frees, Piece
+from streamkit.backends._warp import memory
+from streamkit.backends._warp.current_stream import warp_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import GivesMemory
+
+
+def take_memory(giver: GivesMemory) -> Callable[[], bool]:
+    """Set the allocator of each device; what its own pool holds unused is freed."""
+    frees = Frees(_can_free)
+    devices = warp.get_cuda_devices()
+    before = [device._custom_allocator for device in devices]  # noqa: SLF001 - no public way
+    ours = [_Allocator(device, giver, frees) for device in devices]
+    for device, allocator in zip(devices, ours, strict=True):
+        warp.set_device_allocator(device, allocator)
+        if device.is_mempool_supported:
+            memory_pools.trim(device.ordinal)
+
+    def restore() -> bool:
+        is_ours = True
+        for device, allocator, former in zip(devices, ours, before, strict=True):
+            if device._custom_allocator is allocator:  # noqa: SLF001 - as above
+                warp.set_device_allocator(device, former)
+            else:
+                is_ours = False
+        return is_ours
+
+    return restore
+
+
+class _Allocator:
+    """What Warp asks for one device's memory."""
+
+    waits_for_queues = True
+
+    def __init__(self, device: Any, giver: GivesMemory, frees: Frees) -> None:
+        self._device, self._giver, self._frees = device, giver, frees
+        self._streams: dict[int, Any] = {}
+
+    def allocate(self, size_in_bytes: int) -> int:
+        self._frees.do()
+        stream = self._device.stream
+        number = int(stream.cuda_stream or 0)
+        pointer = self._giver.allocate(size_in_bytes, self._device.ordinal, number)
+        self._streams[pointer] = stream
+        return pointer
+
+    def deallocate(
+        self,
+        ptr: int,
+        size_in_bytes: int,  # noqa: ARG002 - Warp's signature
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        if is_finalizing() or not driver.is_usable():
+            return
+        stream = self._streams.pop(ptr)
+        handle = int(stream.cuda_stream or LEGACY)
+        free = functools.partial(self._giver.free, ptr)
+        self._frees.add(Piece(self._device.ordinal, handle, LEGACY, (stream,), free))
+
+
+def _can_free() -> bool:
+    """Have the legacy stream wait for the lent queues; False while Warp knows of a capture."""
+    if getattr(warp_runtime(), "captures", None):
+        return False
+    return not memory.watched or memory.wait_for_queues()

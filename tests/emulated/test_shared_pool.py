@@ -1,0 +1,207 @@
+"""Warp in the pool of another library: the order of its frees, captures, and the exact restore."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import streamkit as sk
+from streamkit._cuda import driver as driver_module  # a call is made to fail
+from streamkit._cuda import events as events_module  # the same
+from streamkit.backends._warp.shared_pool import take_memory  # without an adapter that gives
+from support.emulated.captures import nothing_left
+from support.emulated.toys import program
+from support.gpu.raw import check, driver
+
+__all__ = ["nothing_left", "program"]  # the fixtures
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Giver:
+    """A pool that tells what was taken and what came back."""
+
+    def __init__(self):
+        self.taken, self.back = {}, []
+        self.spare = [int(check(driver.cuMemAlloc(64))) for _ in range(4)]
+
+    def allocate(self, size, device, stream):
+        pointer = self.spare.pop()
+        self.taken[pointer] = size, device, stream
+        return pointer
+
+    def free(self, pointer):
+        self.back.append(pointer)
+
+
+@pytest.fixture
+def giver(warp):
+    giver = Giver()
+    restore = take_memory(giver)
+    yield giver
+    gc.collect()
+    assert restore()
+    assert set(giver.back) == set(giver.taken)
+    for pointer in (*giver.taken, *giver.spare):
+        check(driver.cuMemFree(pointer))
+
+
+def test_an_array_is_taken_for_warps_stream_and_goes_back(warp, giver):
+    with sk.new_stream(nonblocking=True) as s:
+        inside = warp.empty(8, dtype=float, device="cuda:0")
+    outside = warp.empty(4, dtype=float, device="cuda:1")
+    own = warp.get_stream("cuda:1").cuda_stream
+    assert giver.taken == {inside.ptr: (32, 0, s.handle), outside.ptr: (16, 1, own)}
+    pointers = [inside.ptr, outside.ptr]
+    del inside, outside
+    assert giver.back == pointers
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_its_stream_waits_for_the_streams_that_used_it(warp, giver, gate, nonblocking):
+    array = warp.empty(4, dtype=float, device="cuda:0")
+    with sk.new_stream(nonblocking=nonblocking) as s:
+        gate.hold(s.handle)
+    own = sk.wrap(warp.get_stream("cuda:0"))
+    before = own.record()
+    before.sync()  # the control: without the free it runs
+    del array
+    assert giver.back
+    after = own.record()
+    assert not after.done
+    gate.open()
+    after.sync()
+
+
+def test_while_warp_knows_of_a_capture_memory_stays(warp, giver, monkeypatch):
+    array, runtime = warp.empty(4, dtype=float, device="cuda:0"), warp._src.context.runtime
+    with monkeypatch.context() as told:
+        told.setattr(runtime, "captures", {1: None})
+        del array
+        assert giver.back == []
+    other = warp.empty(4, dtype=float, device="cuda:0")
+    assert len(giver.back) == 1
+    del other
+
+
+def test_inside_a_capture_nothing_waits_and_the_next_call_frees(warp, giver):
+    with sk.capture() as g:
+        inside = warp.empty(4, dtype=float, device="cuda:0")
+        assert giver.taken[inside.ptr][2] == g.stream.handle
+        del inside
+        assert giver.back == []
+        check(driver.cuMemsetD32Async(next(iter(giver.taken)), 0, 1, g.stream.handle))
+    del g
+    again = warp.empty(4, dtype=float, device="cuda:0")
+    assert len(giver.back) == 1
+    del again
+
+
+def test_what_cannot_be_ordered_now_goes_back_later(warp, giver, monkeypatch):
+    array = warp.empty(4, dtype=float, device="cuda:0")
+
+    def fail(*_):
+        raise driver_module.error("cuEventRecord", 906)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(events_module, "record", fail)
+        del array
+        assert giver.back == []
+    other = warp.empty(4, dtype=float, device="cuda:0")
+    assert len(giver.back) == 1
+    del other
+
+
+def test_an_array_goes_back_also_after_the_end_and_what_was_set_since_stays(warp):
+    giver, before = Giver(), warp.get_device_allocator("cuda:0")
+    restore = take_memory(giver)
+    array = warp.empty(4, dtype=float, device="cuda:0")
+    other = Giver()
+    inner = take_memory(other)
+    assert not restore()
+    assert inner()
+    assert restore()
+    assert warp.get_device_allocator("cuda:0") is before
+    assert giver.back == []
+    del array
+    assert giver.back == [*giver.taken]
+    assert other.taken == {}
+
+
+GIVES = """
+
+taken, back = {}, []
+
+def allocate(size, device, stream):
+    from cuda.bindings import driver
+    pointer = int(driver.cuMemAlloc(size)[1])
+    taken[pointer] = stream
+    return pointer
+
+def free(pointer):
+    back.append(pointer)
+"""
+
+ARRAYS = """
+
+def array_device(array):
+    return None
+
+def lend(array, owner):
+    return array
+"""
+
+SHARES = """
+import warnings
+import warp, toya, toyb, streamkit_toya as giver
+warp.config.log_level = warp.LOG_WARNING
+warp.init()
+before = warp.get_device_allocator("cuda:0")
+
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    with sk.share_pool("toya") as shared:
+        a = warp.empty(4, dtype=float, device="cuda:0")
+        assert a.ptr in giver.taken
+        assert repr(shared) == "<streamkit shared pool of toya, for warp>"
+assert [str(one.message) for one in told] == [
+    "toyb cannot allocate from the pool of toya, and keeps its own."
+]
+assert repr(shared) == "<streamkit shared pool of toya, closed>"
+assert warp.get_device_allocator("cuda:0") is before
+shared.close()
+
+first = sk.share_pool("toya", libraries="warp")
+second = sk.share_pool("toya", libraries=["warp"])
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    first.close()
+assert "The allocator of warp was changed" in str(told[0].message)
+second.close()
+
+print(error_of(sk.UnsupportedStreamError, sk.share_pool, "toyb"))
+print(error_of(sk.UnsupportedStreamError, sk.share_pool, "toya", libraries=["warp", "toyb"]))
+print(error_of(ValueError, sk.share_pool, "toya", libraries=["toya"]))
+s = sk.new_stream(nonblocking=True)
+driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(2))
+with sk.use(s, libraries="toya"):
+    print(error_of(sk.CaptureError, sk.share_pool, "toya", libraries="warp"))
+driver.cuStreamEndCapture(s.handle)
+del a
+assert giver.back == [*giver.taken]
+"""
+
+
+def test_who_takes_who_is_left_out_and_what_is_refused(program):
+    said = program(SHARES, toya=GIVES, toyb=ARRAYS).splitlines()
+    for line, part in zip(
+        said,
+        [
+            "no other library can allocate from the pool of toyb",
+            "toyb cannot allocate from another library's pool. Leave it out.",
+            "toya has its own pool already: name the others.",
+            "was not tried: share it before",
+        ],
+        strict=True,
+    ):
+        assert part in line

@@ -1,0 +1,223 @@
+"""``share_pool``: one cache for the libraries, given back in order, and restored exactly."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import streamkit as sk
+from streamkit.backends import _frees  # the control arm frees without order
+from support.gpu.raw import check, driver
+from support.libraries import need
+
+LIMIT = 1 << 30
+MOST = int(0.9 * LIMIT)
+ROUNDS = 200
+SIZE = 1 << 20
+LONG = 20_000_000  # cycles: some 10 ms
+
+
+@pytest.fixture
+def libraries():
+    torch, cupy, wp = need("torch"), need("cupy"), need("warp")
+    wp.config.log_level = wp.LOG_WARNING
+    wp.init()
+    from support.gpu import pressure
+
+    spare = wp.zeros(4, dtype=wp.int32, device="cuda:0")
+    wp.launch(pressure.fill, 4, [spare, 0], device="cuda:0")
+    wp.launch(pressure.copy, 4, [spare, spare], device="cuda:0")
+    (cupy.full(4, 1, "i4").copy() != 1).any().get()
+    (torch.full((4,), 1, device="cuda") != 1).any().item()
+    del spare
+    before = cupy.cuda.get_allocator(), wp.get_device_allocator("cuda:0")
+    yield torch, cupy, wp
+    assert (cupy.cuda.get_allocator(), wp.get_device_allocator("cuda:0")) == before
+
+
+@pytest.fixture
+def empty(libraries):
+    """Have no library hold memory that it does not use."""
+    torch, cupy, wp = libraries
+
+    def empty():
+        gc.collect()
+        check(driver.cuCtxSynchronize())
+        torch.cuda.empty_cache()
+        cupy.get_default_memory_pool().free_all_blocks()
+        check(driver.cuMemPoolTrimTo(check(driver.cuDeviceGetMemPool(0)), 0))
+
+    empty()
+    yield empty
+    empty()
+
+
+def in_turn(torch, cupy, wp):
+    """Let each library use most of the limit, one after the other, twice; return what they hold."""
+    for _ in range(2):
+        torch.empty(MOST, dtype=torch.uint8, device="cuda").fill_(1)
+        cupy.empty(MOST, "u1").fill(2)
+        wp.empty(MOST, dtype=wp.uint8, device="cuda:0").fill_(3)
+    pool = check(driver.cuDeviceGetMemPool(0))
+    reserved = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+    native = int(check(driver.cuMemPoolGetAttribute(pool, reserved)))
+    return torch.cuda.memory_reserved() + cupy.get_default_memory_pool().total_bytes() + native
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_each_in_turn_needs_the_memory_once(libraries, empty, is_shared):
+    torch = libraries[0]
+    torch.cuda.set_per_process_memory_fraction(
+        LIMIT * 1.01 / torch.cuda.get_device_properties(0).total_memory
+    )
+    try:
+        if is_shared:
+            with sk.share_pool("torch", libraries=["cupy", "warp"]):
+                assert in_turn(*libraries) <= LIMIT
+                empty()
+        else:
+            assert in_turn(*libraries) > 2 * LIMIT
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+class ByWarp:
+    """An array of Warp's stream that a scope's stream uses, and that is dropped after the scope."""
+
+    def __init__(self, wp, cupy):
+        from support.gpu import pressure
+
+        self.wp, self.kernels = wp, pressure
+        self.result = wp.zeros(SIZE, dtype=wp.int32, device="cuda:0")
+
+    def once(self, stream, sleep):
+        wp, kernels = self.wp, self.kernels
+        a = wp.empty(SIZE, dtype=wp.int32, device="cuda:0")
+        with sk.use(stream):
+            sleep()
+            wp.launch(kernels.fill, SIZE, [a, 1], device="cuda:0")
+            wp.launch(kernels.copy, SIZE, [a, self.result], device="cuda:0")
+        del a
+        b = wp.empty(SIZE, dtype=wp.int32, device="cuda:0")
+        wp.launch(kernels.fill, SIZE, [b, 99], device="cuda:0")
+        check(driver.cuCtxSynchronize())
+        return bool((self.result.numpy() != 1).any())
+
+
+class ByCupy:
+    """An array of the default stream that a scope's stream uses, and that is dropped inside."""
+
+    def __init__(self, wp, cupy):
+        self.cupy, self.stream = cupy, cupy.cuda.Stream(non_blocking=True)
+
+    def once(self, stream, sleep):
+        cupy = self.cupy
+        with self.stream:
+            a = cupy.empty(SIZE, "i4")
+        with sk.use(stream):
+            sleep()
+            a.fill(1)
+            result = a.copy()
+            del a
+        with self.stream:
+            b = cupy.empty(SIZE, "i4")
+            b.fill(99)
+        check(driver.cuCtxSynchronize())
+        return bool((result != 1).any())
+
+
+@pytest.mark.parametrize("kind", [ByWarp, ByCupy])
+@pytest.mark.parametrize("nonblocking", [True, False])
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_memory_goes_back_after_the_work_of_the_last_stream(
+    libraries, empty, monkeypatch, kind, nonblocking, is_ordered
+):
+    torch, cupy, wp = libraries
+    stream = sk.new_stream(nonblocking=nonblocking)
+    if not is_ordered:
+        monkeypatch.setattr(_frees, "_has_order", lambda *_: True)
+    with sk.share_pool("torch", libraries=["cupy", "warp"]):
+        subject = kind(wp, cupy)
+        subject.once(stream, lambda: None)
+        rounds = ROUNDS if is_ordered else 20
+        sleep = lambda: torch.cuda._sleep(LONG)  # noqa: E731
+        wrong = sum(subject.once(stream, sleep) for _ in range(rounds))
+        del subject
+    print(kind.__name__, nonblocking, is_ordered, wrong)
+    assert (wrong == 0) is is_ordered
+
+
+def test_inside_a_capture_memory_is_the_graphs(libraries, empty):
+    torch, cupy, wp = libraries
+    from support.gpu import pressure
+
+    def work():
+        a = wp.empty(SIZE, dtype=wp.int32, device="cuda:0")
+        wp.launch(pressure.fill, SIZE, [a, 7], device="cuda:0")
+        b = wp.empty(SIZE, dtype=wp.int32, device="cuda:0")
+        wp.launch(pressure.copy, SIZE, [a, b], device="cuda:0")
+        c = cupy.full(SIZE, 3, "i4") + 1
+        return b, c
+
+    with sk.share_pool("torch", libraries=["cupy", "warp"]):
+        with sk.new_stream(nonblocking=True):
+            work()
+        with sk.capture() as g:
+            b, c = work()
+        others = [torch.full((SIZE,), 99, dtype=torch.int32, device="cuda") for _ in range(8)]
+        g.launch()
+        g.launch()
+        g.stream.sync()
+        assert (b.numpy() == 7).all()
+        assert bool((c == 4).all())
+        assert all(bool((x == 99).all()) for x in others)
+        del b, c
+        g.close()
+
+
+def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
+    torch, cupy, wp = libraries
+    own = cupy.full(SIZE, 1, "i4")
+    used = cupy.get_default_memory_pool().used_bytes()
+    base = torch.cuda.memory_allocated()
+    shared = sk.share_pool("torch", libraries=["cupy", "warp"])
+    assert shared.libraries == ("cupy", "warp")
+    theirs = cupy.full(SIZE, 2, "i4"), wp.full(SIZE, 3, dtype=wp.int32, device="cuda:0")
+    assert cupy.get_default_memory_pool().used_bytes() == used
+    assert torch.cuda.memory_allocated() - base == 8 * SIZE
+    shared.close()
+    shared.close()
+    assert torch.cuda.memory_allocated() - base == 8 * SIZE
+    assert (int(own.sum()), int(theirs[0].sum())) == (SIZE, 2 * SIZE)
+    assert (theirs[1].numpy() == 3).all()
+    del theirs
+    assert torch.cuda.memory_allocated() == base
+    assert cupy.get_default_memory_pool().used_bytes() >= used
+
+
+def test_an_allocator_that_was_changed_meanwhile_is_left_alone(libraries):
+    _, cupy, _ = libraries
+    before = cupy.cuda.get_allocator()
+    shared = sk.share_pool("torch", libraries="cupy")
+    cupy.cuda.set_allocator(None)
+    changed = cupy.cuda.get_allocator()
+    with pytest.warns(RuntimeWarning, match="was changed while the pool of torch was shared"):
+        shared.close()
+    assert cupy.cuda.get_allocator() == changed
+    cupy.cuda.set_allocator(before)
+
+
+def test_what_cannot_be_is_refused(libraries):
+    _, cupy, _ = libraries
+    for arguments in (("cupy",), ("torch", ["torch"]), ("torch", ["cuda.core"])):
+        with pytest.raises((sk.UnsupportedStreamError, ValueError)):
+            sk.share_pool(arguments[0], libraries=arguments[1] if arguments[1:] else None)
+    with sk.capture() as g:
+        cupy.full(4, 1, "i4")
+        with pytest.raises(sk.CaptureError, match="share it before"):
+            sk.share_pool("torch")
+        assert g.stream.is_capturing
+    g.close()
+    with cupy.cuda.using_allocator(None), pytest.raises(ValueError, match="using_allocator"):
+        sk.share_pool("torch")
