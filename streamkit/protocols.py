@@ -59,11 +59,11 @@ __all__ = [
     "API", "Adapter", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture", "Binding",
     "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
     "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
-    "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "GivesMemory", "Graph", "JoinsCapture",
-    "KnowsLoans", "LocatesEvents", "MemoryUse", "OrdersWork", "PoolsMemory", "PreparesCapture",
-    "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike", "SupportsCudaStream",
-    "TakesMemory",
-    "TellsContext", "TellsMemory", "TracksDevice", "Traits", "WorkLike", "unbound",
+    "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "GivesMemory", "Graph",
+    "JoinsCapture", "KnowsLoans", "LocatesEvents", "MemoryUse", "OrdersWork", "PoolsMemory",
+    "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike",
+    "SupportsCudaStream", "TakesMemory", "TellsContext", "TellsMemory", "TracksDevice",
+    "Traits", "WorkLike", "unbound",
 ]  # fmt: skip
 
 

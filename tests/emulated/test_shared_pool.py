@@ -9,10 +9,11 @@ import pytest
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a call is made to fail
 from streamkit._cuda import events as events_module  # the same
+from streamkit.backends._frees import Frees, Piece  # as CuPy uses it, which cannot run here
 from streamkit.backends._warp.shared_pool import take_memory  # without an adapter that gives
-from support.emulated.captures import nothing_left
+from support.emulated.captures import capturing, nothing_left
 from support.emulated.toys import program
-from support.gpu.raw import check, driver
+from support.gpu.raw import check, driver, held, idle
 
 __all__ = ["nothing_left", "program"]  # the fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -59,18 +60,35 @@ def test_an_array_is_taken_for_warps_stream_and_goes_back(warp, giver):
 
 @pytest.mark.parametrize("nonblocking", [True, False])
 def test_its_stream_waits_for_the_streams_that_used_it(warp, giver, gate, nonblocking):
-    array = warp.empty(4, dtype=float, device="cuda:0")
+    made_on = sk.new_stream(nonblocking=True)
+    with made_on:
+        array = warp.empty(4, dtype=float, device="cuda:0")
     with sk.new_stream(nonblocking=nonblocking) as s:
         gate.hold(s.handle)
-    own = sk.wrap(warp.get_stream("cuda:0"))
-    before = own.record()
-    before.sync()  # the control: without the free it runs
+    made_on.record()
+    assert idle(made_on.handle), "the control: without the free it runs"
     del array
     assert giver.back
-    after = own.record()
-    assert not after.done
+    made_on.record()
+    assert held(made_on.handle)
     gate.open()
-    after.sync()
+    made_on.sync()
+
+
+@pytest.mark.parametrize("which", ["made_on", "last"])
+def test_beside_a_capture_memory_goes_back_with_a_later_call(which):
+    streams = {name: sk.new_stream(nonblocking=True) for name in ("made_on", "last")}
+    capturing_one, freed = streams[which].handle, []
+    frees = Frees(lambda: True)
+    check(driver.cuStreamBeginCapture(capturing_one, driver.CUstreamCaptureMode(2)))
+    handles = [stream.handle for stream in streams.values()]
+    frees.add(Piece(0, *handles, tuple(streams.values()), lambda: freed.append(1)))
+    assert freed == []
+    assert capturing(capturing_one) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(capturing_one))))
+    frees.do()
+    frees.do()
+    assert freed == [1]
 
 
 def test_while_warp_knows_of_a_capture_memory_stays(warp, giver, monkeypatch):

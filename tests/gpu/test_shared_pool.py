@@ -39,7 +39,7 @@ def libraries():
 @pytest.fixture
 def empty(libraries):
     """Have no library hold memory that it does not use."""
-    torch, cupy, wp = libraries
+    torch, cupy, _ = libraries
 
     def empty():
         gc.collect()
@@ -130,7 +130,7 @@ class ByCupy:
 @pytest.mark.parametrize("kind", [ByWarp, ByCupy])
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("is_ordered", [True, False])
-def test_memory_goes_back_after_the_work_of_the_last_stream(
+def test_memory_goes_back_after_the_work_of_the_last_stream(  # noqa: PLR0917 - the cases
     libraries, empty, monkeypatch, kind, nonblocking, is_ordered
 ):
     torch, cupy, wp = libraries

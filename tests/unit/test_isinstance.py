@@ -144,11 +144,11 @@ CAPABILITIES = [
     protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CountsHolders,
     protocols.CurrentHere, protocols.CurrentStream, protocols.DefersFrees, protocols.Diagnoses,
     protocols.Events,
-    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.GivesMemory, protocols.JoinsCapture,
-    protocols.KnowsLoans,
+    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.GivesMemory,
+    protocols.JoinsCapture, protocols.KnowsLoans,
     protocols.LocatesEvents, protocols.PoolsMemory, protocols.PreparesCapture,
-    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TakesMemory, protocols.TellsContext,
-    protocols.TellsMemory,
+    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TakesMemory,
+    protocols.TellsContext, protocols.TellsMemory,
 ]  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def take_memory(giver: GivesMemory) -> Callable[[], bool]:
     """Set CuPy's allocator; what its own pool holds unused is freed."""
     before, memory = cupy.cuda.get_allocator(), _Memory(giver)
     ours = cupy.cuda.PythonFunctionAllocator(memory.allocate, memory.free).malloc
-    cupy.cuda.set_allocator(ours)
     cupy.get_default_memory_pool().free_all_blocks()
+    cupy.cuda.set_allocator(ours)
 
     def restore() -> bool:
         is_ours = cupy.cuda.get_allocator() == ours

@@ -30,10 +30,11 @@ def take_memory(giver: GivesMemory) -> Callable[[], bool]:
     devices = warp.get_cuda_devices()
     before = [device._custom_allocator for device in devices]  # noqa: SLF001 - no public way
     ours = [_Allocator(device, giver, frees) for device in devices]
-    for device, allocator in zip(devices, ours, strict=True):
-        warp.set_device_allocator(device, allocator)
+    for device in devices:
         if device.is_mempool_supported:
             memory_pools.trim(device.ordinal)
+    for device, allocator in zip(devices, ours, strict=True):
+        warp.set_device_allocator(device, allocator)
 
     def restore() -> bool:
         is_ours = True
