@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
+from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -19,7 +21,8 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 _ACTIVE = 1
 _INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
-_KERNEL, _MEMORY_FREE = 0, 11  # types of nodes
+_KERNEL, _CHILD, _MEMORY_FREE = 0, 4, 11  # types of nodes
+_HOST, _ARRAY = 1, 3  # types of memory
 
 
 class Captured(NamedTuple):
@@ -163,28 +166,166 @@ class Node(NamedTuple):
 
 def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
     """Return the nodes, and the edges between them by their places."""
+    handles, edges = _nodes(graph)
+    return [node(handle) for handle in handles], edges
+
+
+def _nodes(graph: int) -> tuple[list[Any], list[tuple[int, int]]]:
+    """Return the nodes' handles, and the edges between them by their places."""
     handles, _ = ask("cuGraphGetNodes", graph, count(graph))
     place = {int(handle): number for number, handle in enumerate(handles)}
     before, after = _edges(graph)
-    return [node(handle) for handle in handles], [
+    return list(handles), [
         (place[int(one)], place[int(other)]) for one, other in zip(before, after, strict=True)
     ]
 
 
 def node(handle: Any) -> Node:
     """Return what a node is."""
-    kind = ask("cuGraphNodeGetType", handle)
-    name = loader.cu.CUgraphNodeType(int(kind)).name.removeprefix("CU_GRAPH_NODE_TYPE_")
-    symbol = _symbol(handle) if int(kind) == _KERNEL else ""
-    return Node(name.lower().replace("_", " "), symbol)
+    kind = _kind(handle)
+    called = _called(ask("cuGraphKernelNodeGetParams", handle)) if kind == "kernel" else None
+    return Node(kind, _symbol(*called) if called else "")
 
 
-def _symbol(handle: Any) -> str:
-    """Return the symbol of a node's kernel, "" below CUDA 12.3."""
-    called = ask("cuGraphKernelNodeGetParams", handle)
-    function, kernel = int(called.func), int(called.kern)
-    call, what = ("cuFuncGetName", function) if function else ("cuKernelGetName", kernel)
-    return bytes(ask(call, what)).decode() if hasattr(loader.cu, call) else ""
+def _kind(handle: Any) -> str:
+    kind = int(ask("cuGraphNodeGetType", handle))
+    name: str = loader.cu.CUgraphNodeType(kind).name.removeprefix("CU_GRAPH_NODE_TYPE_")
+    return name.lower().replace("_", " ")
+
+
+def _called(parameters: Any) -> tuple[str, int]:
+    """Return how the driver names what a node calls, and its handle."""
+    function = int(parameters.func)
+    return ("Func", function) if function else ("Kernel", int(parameters.kern))
+
+
+def _symbol(sort: str, called: int) -> str:
+    """Return the symbol of a kernel, "" below CUDA 12.3."""
+    call = f"cu{sort}GetName"
+    return bytes(ask(call, called)).decode() if hasattr(loader.cu, call) else ""
+
+
+# -- what the nodes do with memory ----------------------------------------------------------------
+
+
+class NodeWork(NamedTuple):
+    """A node of a graph, or of a graph that is a node of it, and the memory that it is given."""
+
+    kind: str
+    """As that of ``Node``."""
+    place: int
+    """Of the node, or the one that is its graph, among those of ``structure``."""
+    symbol: str = ""
+    """Its kernel's, where the driver tells it."""
+    parameters: tuple[bytes, ...] | None = None
+    """Its kernel's; None if they cannot be read, or it has none."""
+    uses: tuple[MemoryUse, ...] | None = None
+    """What a node that is no kernel uses; None if that cannot be told."""
+
+
+def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
+    """Return the nodes and edges, with those of graphs that are nodes in their place.
+
+    Such a graph lies between two empty nodes, one before all of it and one after.
+    """
+    found: list[NodeWork] = []
+    edges: list[tuple[int, int]] = []
+    _add_work(graph, None, found, edges)
+    return found, edges
+
+
+def _add_work(
+    graph: int, inside: int | None, found: list[NodeWork], edges: list[tuple[int, int]]
+) -> None:
+    handles, own = _nodes(graph)
+    first: list[int] = []
+    last: list[int] = []
+    sizes: dict[int, int] = {}  # of memory that nodes allocate
+    for number, handle in enumerate(handles):
+        place = number if inside is None else inside
+        first.append(len(found))
+        if int(ask("cuGraphNodeGetType", handle)) == _CHILD:
+            found.append(NodeWork("empty", place, uses=()))
+            begin = len(found)
+            _add_work(int(ask("cuGraphChildGraphNodeGetGraph", handle)), place, found, edges)
+            end = len(found)
+            found.append(NodeWork("empty", place, uses=()))
+            edges.extend((begin - 1, node) for node in range(begin, end + 1))
+            edges.extend((node, end) for node in range(begin, end))
+        else:
+            found.append(_work(handle, place, sizes))
+        last.append(len(found) - 1)
+    edges.extend((last[one], first[other]) for one, other in own)
+
+
+def _work(handle: Any, place: int, sizes: dict[int, int]) -> NodeWork:
+    kind = _kind(handle)
+    if kind == "kernel":
+        called = ask("cuGraphKernelNodeGetParams", handle)
+        return NodeWork(kind, place, _symbol(*_called(called)), _parameters(called))
+    return NodeWork(kind, place, uses=_uses(kind, handle, sizes))
+
+
+def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...] | None:
+    if kind in ("empty", "wait event", "event record"):
+        return ()
+    if kind == "memcpy":
+        return _memcpy(ask("cuGraphMemcpyNodeGetParams", handle))
+    if kind == "memset":
+        return (_memset(ask("cuGraphMemsetNodeGetParams", handle)),)
+    if kind == "mem alloc":
+        allocated = ask("cuGraphMemAllocNodeGetParams", handle)
+        sizes[int(allocated.dptr)] = int(allocated.bytesize)
+        return ()
+    if kind == "mem free":
+        address = int(ask("cuGraphMemFreeNodeGetParams", handle))
+        return (MemoryUse(address, "write", (sizes.get(address, 1),), (1,)),)
+    return None
+
+
+def _parameters(called: Any) -> tuple[bytes, ...] | None:
+    """Return the bytes of a kernel's parameters; None below CUDA 12.4."""
+    sort, function = _called(called)
+    layout = getattr(loader.cu, f"cu{sort}GetParamInfo", None)
+    if layout is None:
+        return None
+    places: list[tuple[int, int]] = []
+    while True:
+        code, offset, size = layout(function, len(places))
+        if code:
+            break
+        places.append((int(offset), int(size)))
+    return tuple(_bytes(called, places))
+
+
+def _bytes(called: Any, places: list[tuple[int, int]]) -> Iterator[bytes]:
+    pointers = int(called.kernelParams)
+    for number, (_, size) in enumerate(places):
+        pointer = ctypes.c_void_p.from_address(pointers + number * ctypes.sizeof(ctypes.c_void_p))
+        yield ctypes.string_at(pointer.value or 0, size)
+
+
+def _memcpy(copy: Any) -> tuple[MemoryUse, ...] | None:
+    ends: list[MemoryUse] = []
+    for side in ("src", "dst"):
+        sort = int(getattr(copy, f"{side}MemoryType"))
+        if sort == _ARRAY:
+            return None  # of texels, which have no addresses
+        start = int(getattr(copy, f"{side}Host" if sort == _HOST else f"{side}Device"))
+        pitch = int(getattr(copy, f"{side}Pitch"))
+        layer = pitch * int(getattr(copy, f"{side}Height"))
+        x, y, z = (int(getattr(copy, side + end)) for end in ("XInBytes", "Y", "Z"))
+        shape = int(copy.Depth), int(copy.Height), int(copy.WidthInBytes)
+        address = start + z * layer + y * pitch + x
+        mode: Literal["read", "write"] = "read" if side == "src" else "write"
+        ends.append(MemoryUse(address, mode, shape, (layer, pitch, 1), is_sure=True))
+    return tuple(ends)
+
+
+def _memset(fill: Any) -> MemoryUse:
+    width = int(fill.width) * int(fill.elementSize)
+    shape, strides = (int(fill.height), width), (int(fill.pitch), 1)
+    return MemoryUse(int(fill.dst), "write", shape, strides, is_sure=True)
 
 
 def dot(graph: int) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._races.graph_nodes import Section
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
 
@@ -70,6 +71,7 @@ class OwnedGraph(UsedPools):
             self._launched_by_library = executable.launch
         self.held: list[Any] = []
         self.kept: list[object] = []  # by ``keep``, also later
+        self.sections: list[Section] = []  # of its capture
         self.launches = Launches()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,16 +16,19 @@ from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal, picture
 from streamkit._host.stream import HostStream
 from streamkit._queues import ordering
+from streamkit._races import graph_nodes
+from streamkit._races.report import RaceReport
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.protocols import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
     from streamkit._base.queue import QueueRecord
     from streamkit._graphs.disposal import OwnedGraph
+    from streamkit._races.graph_nodes import Section
     from streamkit.protocols import CapturedGraph, StreamLike
 
 
@@ -50,6 +54,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._stream = stream
         self._context = stream.context  # made current for calls: default streams depend on it
         self._kept = kept  # while it is captured, by the graph in the making
+        self._sections: list[Section] = []  # the same
         self._captured_into = captured_into
         self._lock = threading.RLock()  # no forked child can use the graph
 
@@ -62,7 +67,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             self._ready()
             if self._is_capturing:
                 raise self._still_capturing()
-            self._is_capturing, self._kept = True, kept
+            self._is_capturing, self._kept, self._sections = True, kept, []
         try:
             with self._captured_into(self, kept):
                 yield self
@@ -80,6 +85,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             try:
                 owned = end()
                 owned.kept, owned.replaced = self._kept, before
+                owned.sections = self._sections
                 self._owned, self._again = owned, CudaGraph._again
                 self._is_capturing, self._kept = False, []
             except BaseException:
@@ -104,6 +110,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             )
         before = self.nodes
         yield
+        self._sections.append(graph_nodes.Section(name, before, self.nodes))
         if self.nodes == before:
             what = f"the section {name!r} added no node to the graph of {describe(self._stream)}"
             raise checks.no_work(f"{what}: it", self._stream)
@@ -133,6 +140,33 @@ class CudaGraph(Graph, metaclass=Concrete):
     def to_dot(self) -> str:
         with self._lock:  # or another thread's close would take it away
             return graphs.dot(self._ready().executable.graph)
+
+    def races(self, arrays: Mapping[str, object] | None = None) -> RaceReport:
+        """Find work of the graph on the same memory that none of its edges orders.
+
+        It looks at the parameters of the kernels, copies and fills as they are captured; nothing
+        runs, and CUPTI is not needed. What a kernel does with an array counts as possible where its
+        name does not tell. A graph inside of the graph is a part of it.
+
+        Args:
+            arrays: Arrays by the names that the report is to use; others have those of the caller's
+                variables.
+
+        Raises:
+            TypeError: ``arrays`` is no dictionary.
+            StreamClosedError: The graph was closed.
+            CaptureError: It is still being captured.
+        """
+        names = graph_nodes.names_for(arrays)
+        with driver.ensure_context(self._context):
+            with self._lock:  # or another thread's close would take it away
+                owned = self._ready()
+                work, order = graphs.work(owned.executable.graph)
+                nodes, edges = graphs.structure(owned.executable.graph)
+            races, coverage = graph_nodes.races_of(work, order, owned.sections, names)
+        report = RaceReport()
+        report.complete(races, coverage, functools.partial(picture.page, nodes, edges, races))
+        return report
 
     def to_svg(self) -> str:
         with self._lock:  # or another thread's close would take it away

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamkit._cuda.graphs import Node
+    from streamkit._races.report import Race
 
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 176, 44, 18, 40, 22
 
@@ -21,34 +22,76 @@ _STYLE = """
 .skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
 .skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
 .skg .tip { fill: #57606a; }
+.skg .missing { stroke: #cf222e; stroke-dasharray: 6 4; }
 .skg .other rect { fill: #e6eaee; }
 .skg .other text { fill: #1b1f24; }
 @media (prefers-color-scheme: dark) {
   .skg .edge { stroke: #9aa4af; }
   .skg .tip { fill: #9aa4af; }
+  .skg .missing { stroke: #ff7b72; }
   .skg .other rect { fill: #2c343d; }
   .skg .other text { fill: #e6edf3; }
 }
 """
 
 
-def svg(nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> str:
-    """Return the picture; ``edges`` are places in ``nodes``."""
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Races of a graph</title>
+<style>body {{ font: 15px system-ui, sans-serif; margin: 2em; }} pre {{ white-space: pre-wrap; }}
+</style>
+</head>
+<body>
+<h1>{heading}</h1>
+<pre>{races}</pre>
+{picture}
+</body>
+</html>
+"""
+
+
+def page(
+    nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
+) -> str:
+    """Return a page with the races, and the picture with an arrow for each missing edge."""
+    missing = {
+        (race.first.node, race.second.node)
+        for race in races
+        if race.first.node is not None and race.second.node is not None
+    }
+    return _PAGE.format(
+        heading=html.escape(heading),
+        races=html.escape("\n".join(map(str, races))),
+        picture=svg(nodes, edges, sorted(missing)),
+    )
+
+
+def svg(
+    nodes: Sequence[Node],
+    edges: Sequence[tuple[int, int]],
+    missing: Sequence[tuple[int, int]] = (),
+) -> str:
+    """Return the picture; ``edges``, and those that are missing, are places in ``nodes``."""
     where = _places(len(nodes), edges)
     width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
     height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
     head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="max-width: 100%">']
     parts.append(f"<style>{_STYLE}</style>")
-    for one, other in edges:
-        x, y = where[one][0] + _BOX / 2, where[one][1] + _HEIGHT
-        to_x, to_y = where[other][0] + _BOX / 2, where[other][1] - 7
-        middle = (y + to_y) / 2
-        parts.append(f'<path class="edge" d="M{x:g} {y:g}C{x:g} {middle:g} {to_x:g} {middle:g} ')
-        parts.append(f'{to_x:g} {to_y:g}"/><path class="tip" d="M{to_x:g} {to_y + 7:g}')
-        parts.append('l-4.5 -8h9z"/>')
-    for node, (x, y) in zip(nodes, where, strict=True):
-        parts.append(_box(node, x, y))
+    for kind, some in (("edge", edges), ("edge missing", missing)):
+        for one, other in some:
+            x, y = where[one][0] + _BOX / 2, where[one][1] + _HEIGHT
+            to_x, to_y = where[other][0] + _BOX / 2, where[other][1] - 7
+            middle = (y + to_y) / 2
+            parts.append(f'<path class="{kind}" d="M{x:g} {y:g}C{x:g} {middle:g} {to_x:g} ')
+            parts.append(f'{middle:g} {to_x:g} {to_y:g}"/>')
+            parts.append(f'<path class="tip" d="M{to_x:g} {to_y + 7:g}l-4.5 -8h9z"/>')
+    for number, (node, (x, y)) in enumerate(zip(nodes, where, strict=True)):
+        parts.append(_box(number, node, x, y))
     return "".join([*parts, "</svg>"])
 
 
@@ -79,7 +122,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0
 
 
-def _box(node: Node, x: float, y: float) -> str:
+def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return a node: what it does, and whose it is."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
@@ -93,7 +136,7 @@ def _box(node: Node, x: float, y: float) -> str:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     middle, line = x + _BOX / 2, y + (19 if below else 27)
     return (
-        f'<g class="{kind}"><title>{html.escape(short(name) or node.kind)}</title>'
+        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or node.kind)}</title>'
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
         f'<text x="{middle:g}" y="{line:g}"{ink}>{html.escape(text)}</text>'
         f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'

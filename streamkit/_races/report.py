@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from streamkit._queues.styles import STYLES
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from os import PathLike
 
     from streamkit._audit.operations import AuditedQueue
@@ -33,7 +35,8 @@ class RacedOperation:
     """Of the function or kernel."""
     library: str | None
     """Whose it is, where that is known."""
-    queue: AuditedQueue
+    queue: AuditedQueue | None
+    """None for a node of a graph: it runs on the queues that CUDA picks."""
     mode: Mode
     """``"read"``, ``"write"`` or ``"unknown"``."""
     file: str | None
@@ -43,6 +46,10 @@ class RacedOperation:
     start_ns: int
     """When it ran, since the block began; 0 if it had not run, and on CUDA streams."""
     end_ns: int
+    node: int | None = None
+    """The number of its node, if it is a graph's."""
+    section: str | None = None
+    """The innermost section in which the node was captured."""
 
     @property
     def title(self) -> str:
@@ -51,8 +58,12 @@ class RacedOperation:
         return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
 
     def __str__(self) -> str:
+        does = f"{self.title} {_DOES[self.mode]} it"
+        if self.queue is None:
+            section = f", in the section {self.section!r}" if self.section else ""
+            return f"{does} in node {self.node}{section}"
         where = f", {self.file}:{self.line}" if self.file else ""
-        return f"{self.title} {_DOES[self.mode]} it on {self.queue}{where}"
+        return f"{does} on {self.queue}{where}"
 
 
 @dataclass(frozen=True)
@@ -98,23 +109,25 @@ class Coverage:
 
 
 class RaceReport:
-    """What ``streamkit.races`` found; made when its block ends."""
+    """What ``streamkit.races`` found, made when its block ends, or the ``races`` of a graph."""
 
     def __init__(self) -> None:
         self._races: tuple[Race, ...] = ()
         self._coverage: Coverage | None = None
-        self._operations = Operations()
+        self._page: Callable[[str], str] = str
 
-    def complete(self, races: tuple[Race, ...], coverage: Coverage, operations: Operations) -> None:
+    def complete(
+        self, races: tuple[Race, ...], coverage: Coverage, draw: Operations | Callable[[str], str]
+    ) -> None:
         """Take what was found.
 
         Args:
             races: In the order in which they were given.
             coverage: How much was understood.
-            operations: All that ran, for the page.
+            draw: All that ran, for the page; or what makes the page, given its heading.
         """
-        self._races, self._operations = races, operations
-        self._coverage = coverage
+        self._races, self._coverage = races, coverage
+        self._page = partial(_timeline, draw, races) if isinstance(draw, Operations) else draw
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -169,26 +182,15 @@ class RaceReport:
         print(self)  # noqa: T201 - what it is for
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the audit's page, with an arrow for each order that is missing; return its path.
+        """Write a page with an arrow for each order that is missing; return its path.
+
+        It is the audit's page, or the picture of the graph.
 
         Args:
             path: The file to write.
         """
-        missing = [
-            Operation(
-                "wait",
-                "missing wait",
-                race.second.queue,
-                race.first.end_ns,
-                race.second.start_ns,
-                after=race.first.queue,
-            )
-            for race in self.races
-            if race.first.end_ns and race.second.end_ns
-        ]
-        heading = f"{_counted(self.races)}. {self.coverage}"
+        text = self._page(f"{_counted(self.races)}. {self.coverage}")
         written = Path(path)
-        text = page.html_of(self._operations, heading=heading, missing=missing)
         written.write_text(text, encoding="utf-8")
         return written
 
@@ -203,6 +205,22 @@ class RaceReport:
         if self._coverage is None:
             return "<streamkit race report, not over>"
         return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
+
+
+def _timeline(operations: Operations, races: tuple[Race, ...], heading: str) -> str:
+    missing = [
+        Operation(
+            "wait",
+            "missing wait",
+            race.second.queue,
+            race.first.end_ns,
+            race.second.start_ns,
+            after=race.first.queue,
+        )
+        for race in races
+        if race.first.end_ns and race.second.end_ns
+    ]
+    return page.html_of(operations, heading=heading, missing=missing)
 
 
 def _counted(races: tuple[Race, ...]) -> str:

@@ -46,6 +46,22 @@ class Pair(NamedTuple):
     is_certain: bool
 
 
+def race_of(one: Access, other: Access) -> bool | None:
+    """Whether two accesses without an order race surely or possibly; None if not at all."""
+    if one.mode == other.mode == "read":
+        return None
+    shared = overlap(one.extent, other.extent)
+    if shared is False:
+        return None
+    return (
+        shared is True
+        and one.is_sure
+        and other.is_sure
+        and "write" in (one.mode, other.mode)
+        and None not in (one.allocation, other.allocation)
+    )
+
+
 def find(
     works: Iterable[Work],
     are_ordered: Callable[[int, int], bool],
@@ -60,22 +76,15 @@ def find(
     for work in works:
         for access in work.accesses:
             for number, earlier in _to_compare(seen, access.allocation):
-                if number == work.number or (earlier.mode == access.mode == "read"):
+                if number == work.number:
                     continue
                 if earlier.extent.stop <= access.extent.start:
                     continue
                 if access.extent.stop <= earlier.extent.start or are_ordered(number, work.number):
                     continue
-                shared = overlap(earlier.extent, access.extent)
-                if shared is not False:
-                    is_certain = (
-                        shared is True
-                        and earlier.is_sure
-                        and access.is_sure
-                        and "write" in (earlier.mode, access.mode)
-                        and None not in (earlier.allocation, access.allocation)
-                        and not may_be_ordered(number, work.number)
-                    )
+                found = race_of(earlier, access)
+                if found is not None:
+                    is_certain = found and not may_be_ordered(number, work.number)
                     yield Pair(number, work.number, earlier, access, is_certain)
         for access in work.accesses:
             same = seen.setdefault(access.allocation, {})

@@ -44,6 +44,7 @@ ACCEPTED = [
             "cuGraphAdd*",
             "cuGraphExecUpdate",
             "cuGraphInstantiate",
+            "cuGraphKernelNodeGetParams",
             "cuGraphics*",
             "cuLaunchKernel*",
             "cuMemAlloc",

@@ -232,6 +232,13 @@ def races_are_typed(x: CudaArray) -> None:
     sk.races([x])  # type: ignore[arg-type]
 
 
+def races_of_graphs_are_typed(x: CudaArray, graph: sk.CudaGraph) -> None:
+    report = graph.races({"x": x})
+    assert_type(report.races[0].first.node, int | None)
+    assert_type(report.races[0].first.section, str | None)
+    graph.races([x])  # type: ignore[arg-type]
+
+
 def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.wrap("x")  # type: ignore[call-overload]
     sk.wrap(5)  # type: ignore[call-overload]

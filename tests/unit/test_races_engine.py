@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkit._races import extents, order, search  # a report shows what they say of real streams
+from streamkit._races import extents, order, reachability, search  # a report shows what they say
 from support.model import search as always_the_same
 
 np = pytest.importorskip("numpy")
@@ -325,3 +325,29 @@ def test_what_a_site_did_before_stands_in_its_later_work():
     pairs = list(search.find(works, are_ordered, lambda *_: False))
     assert [(pair.first, pair.second) for pair in pairs] == [(999, 1000)]
     assert len(compared) == 1000
+
+
+# -- what a graph's edges order ---------------------------------------------------------------
+
+_nodes = st.integers(1, 12)
+
+
+@settings(always_the_same, max_examples=300)
+@given(st.data())
+def test_a_graph_orders_what_its_edges_reach(data):
+    count = data.draw(_nodes)
+    edge = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    edges = [(one, other) for one, other in data.draw(st.lists(edge)) if one < other]
+    names = data.draw(st.permutations(range(count)))  # the driver lists nodes in any order
+    edges = [(names[one], names[other]) for one, other in edges]
+    unordered = reachability.Reachability(count, edges).unordered
+
+    def reaches(one, other):
+        return any(end == other or reaches(end, other) for begin, end in edges if begin == one)
+
+    for one in range(count):
+        assert list(reachability.numbers(unordered[one])) == [
+            other
+            for other in range(count)
+            if other != one and not reaches(one, other) and not reaches(other, one)
+        ]

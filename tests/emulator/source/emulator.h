@@ -253,6 +253,7 @@ struct pool {
 CUresult allocate(void **memory, size_t bytes, int device, CUmemorytype type, struct pool *pool);
 bool deallocate(void *memory);
 bool is_allocated(CUdeviceptr pointer);
+CUmemorytype type_of(CUdeviceptr pointer); /* of the host where nothing is allocated */
 size_t size_of(CUdeviceptr pointer); /* of the allocation with it, 0 without one */
 void give_to_graph(CUdeviceptr pointer);
 bool is_of_graph(CUdeviceptr pointer);

@@ -94,11 +94,13 @@ EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NO
 EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D *found) {
     ENTER_NODE(handle, MEMCPY);
     const struct action *action = &node->action;
-    *found = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
-                             .srcDevice = (CUdeviceptr)action->copy.from,
-                             .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
-                             .dstDevice = (CUdeviceptr)action->copy.to,
-                             .WidthInBytes = action->copy.bytes, .Height = 1, .Depth = 1};
+    *found = (CUDA_MEMCPY3D){.WidthInBytes = action->copy.bytes, .Height = 1, .Depth = 1};
+    found->srcMemoryType = type_of((CUdeviceptr)action->copy.from);
+    found->dstMemoryType = type_of((CUdeviceptr)action->copy.to);
+    if (found->srcMemoryType == CU_MEMORYTYPE_HOST) found->srcHost = action->copy.from;
+    else found->srcDevice = (CUdeviceptr)action->copy.from;
+    if (found->dstMemoryType == CU_MEMORYTYPE_HOST) found->dstHost = action->copy.to;
+    else found->dstDevice = (CUdeviceptr)action->copy.to;
     return CUDA_SUCCESS;
 }
 

@@ -57,6 +57,11 @@ static struct allocation *find(CUdeviceptr pointer) {
 
 bool is_allocated(CUdeviceptr pointer) { return find(pointer); }
 
+CUmemorytype type_of(CUdeviceptr pointer) {
+    struct allocation *found = find(pointer);
+    return found ? found->type : CU_MEMORYTYPE_HOST;
+}
+
 size_t size_of(CUdeviceptr pointer) {
     struct allocation *found = find(pointer);
     return found ? found->bytes : 0;

@@ -1,0 +1,201 @@
+"""The races of a graph: what its nodes use, and the order that its edges make."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamkit._base.messages import describe
+from streamkit._queues.kernel_names import operation
+from streamkit._races import places
+from streamkit._races.launches import Launch, Launches
+from streamkit._races.reachability import Reachability, numbers
+from streamkit._races.report import Coverage, Race, RacedOperation
+from streamkit._races.search import race_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from streamkit._cuda.graphs import NodeWork
+    from streamkit._races.arrays import RacedArray
+    from streamkit._races.search import Access, Mode
+
+_ORDER = ("empty", "wait event", "event record", "mem alloc")
+"""The kinds of nodes that use no memory."""
+_MEMORY = "the memory of a graph"
+_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
+
+
+class Section(NamedTuple):
+    """A part of the block in which a graph was captured."""
+
+    name: str
+    start: int
+    stop: int
+    """One past the last of its nodes."""
+
+
+def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
+    """Return objects with their names, those of ``arrays`` first, then those of the caller."""
+    if not (arrays is None or isinstance(arrays, dict)):
+        raise TypeError(
+            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
+            f"{describe(arrays)}."
+        )
+    frame = places.users_frame()
+    variables = [] if frame is None else places.variables(frame)
+    return [*(arrays or {}).items(), *reversed(variables)]
+
+
+def races_of(
+    nodes: Sequence[NodeWork],
+    edges: Sequence[tuple[int, int]],
+    sections: Sequence[Section],
+    names: Sequence[tuple[str, object]],
+) -> tuple[tuple[Race, ...], Coverage]:
+    """Return the races of a graph, and how much of it was understood."""
+    reader = Launches(names)
+    works = {
+        number: _Work(node.place, _section(node, sections), _launch(reader, node))
+        for number, node in enumerate(nodes)
+        if node.kind not in _ORDER
+    }
+    alike: defaultdict[_Part, int] = defaultdict(int)  # the set of nodes that do it
+    for number, work in works.items():
+        for access in work.accesses:
+            alike[_Part(work.who, access)] |= 1 << number
+    unordered = Reachability(len(nodes), edges).unordered
+    found: defaultdict[tuple[Hashable, RacedArray], _Pairs] = defaultdict(_Pairs)
+    for one, other, is_certain in _sharing(alike):
+        pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
+        pairs.add(alike[one], alike[other], unordered, is_certain=is_certain)
+    races = (_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible)
+    return tuple(sorted(races, key=_place)), _coverage(works)
+
+
+class _Work(NamedTuple):
+    """What a node does, and where it was captured."""
+
+    place: int
+    section: str | None
+    launch: Launch
+
+    @property
+    def who(self) -> tuple[str, str | None, str | None]:
+        """What a report says of it: nodes of which it says the same are one operation there."""
+        return self.launch.name, self.launch.library, self.section
+
+    @property
+    def accesses(self) -> Iterator[Access]:
+        """What it uses. A graph's addresses are fixed: the same bytes are the same memory."""
+        return (access._replace(allocation=_MEMORY) for access in self.launch.accesses)
+
+
+class _Part(NamedTuple):
+    """What some nodes do alike."""
+
+    who: tuple[str, str | None, str | None]
+    access: Access
+
+
+class _Pairs:
+    """The pairs of nodes of one race: for each node, the set of those with which it races."""
+
+    def __init__(self) -> None:
+        self.possible: dict[int, int] = {}
+        """All of them."""
+        self._certain: dict[int, int] = {}
+
+    def add(self, ones: int, others: int, unordered: Sequence[int], *, is_certain: bool) -> None:
+        """Add those that nothing orders, of two sets that share memory."""
+        for nodes, opposite in ((ones, others), (others, ones)):
+            for node in numbers(nodes):
+                met = opposite & unordered[node]
+                for pairs in (self.possible, self._certain)[: 1 + is_certain] if met else ():
+                    pairs[node] = pairs.get(node, 0) | met
+
+    def __len__(self) -> int:
+        return sum(met.bit_count() for met in self.possible.values()) // 2
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether one of them surely races."""
+        return bool(self._certain)
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The first of them, of the certain ones if there are any."""
+        pairs = self._certain or self.possible
+        one = min(pairs)
+        return one, next(numbers(pairs[one]))
+
+
+def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
+    around = [one for one in sections if one.start <= node.place < one.stop]
+    return min(around, key=lambda one: one.stop - one.start).name if around else None
+
+
+def _launch(reader: Launches, node: NodeWork) -> Launch:
+    if node.kind == "kernel":
+        launch = reader.kernel(node.symbol, node.parameters or ())
+        name = operation(launch.name, launch.library) or node.kind
+        return launch._replace(name=name, is_known=launch.is_known and node.parameters is not None)
+    launch = reader.transfer(_NAMES.get(node.kind, node.kind), node.uses or ())
+    return launch._replace(is_known=node.uses is not None)
+
+
+def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
+    """Yield the pairs that race if nothing orders them, and whether they surely do."""
+    open_parts: list[_Part] = []
+    for part in sorted(parts, key=lambda part: part.access.extent.start):
+        start = part.access.extent.start
+        open_parts = [one for one in open_parts if one.access.extent.stop > start]
+        open_parts.append(part)  # two nodes can do the same
+        for one in open_parts:
+            is_certain = race_of(one.access, part.access)
+            if is_certain is not None:
+                yield one, part, is_certain
+
+
+def _array(one: Access, other: Access) -> RacedArray:
+    """Return what is said of the memory of both, in whichever order."""
+    arrays: tuple[RacedArray, RacedArray] = one.array, other.array
+    return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
+
+
+def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
+    one, other = (works[number] for number in pairs.first)
+    shared = [
+        (mine.mode, its.mode)
+        for mine in one.accesses
+        for its in other.accesses
+        if race_of(mine, its) is not None and _array(mine, its) == array
+    ]
+    first = _operation(one, {mode for mode, _ in shared})
+    second = _operation(other, {mode for _, mode in shared})
+    return Race(array, first, second, pairs.is_certain, _mend(first, second), len(pairs))
+
+
+def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
+    """Return what a report tells of a node that uses the memory in these ways."""
+    launch = work.launch
+    mode = "write" if "write" in modes else min(modes)
+    where = work.place, work.section
+    return RacedOperation(launch.name, launch.library, None, mode, None, 0, 0, 0, *where)
+
+
+def _place(race: Race) -> tuple[int, int]:
+    return race.first.node or 0, race.second.node or 0
+
+
+def _mend(first: RacedOperation, second: RacedOperation) -> str:
+    """Word the call that orders the second after the first."""
+    return (
+        f"if {first.title} should come first: in the capture, before node {second.node}, let its "
+        f"stream wait for the stream of node {first.node}: second.wait(first)"
+    )
+
+
+def _coverage(works: Mapping[int, _Work]) -> Coverage:
+    missed = [work.launch.name for work in works.values() if not work.launch.is_known]
+    return Coverage(len(works) - len(missed), len(works), tuple(dict.fromkeys(missed)))
