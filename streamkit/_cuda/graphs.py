@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit import errors
+from streamkit._base import messages
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 from streamkit.protocols import MemoryUse
@@ -129,22 +130,22 @@ def relauncher(executable: int, stream: int) -> Callable[[], bool]:
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    run, target = loader.cu.CUgraphExec(executable), loader.cu.CUstream(stream)
-    # the bindings take longer for this than for the launch: they make an enumeration's member
-    ask_status, handle = loader.with_gil("cuStreamIsCapturing"), ctypes.c_void_p(stream)
-    status = ctypes.c_int()
+    # not by the bindings, which take as long to make members of enumerations as the launch takes
+    ask_status, run = loader.with_gil("cuStreamIsCapturing"), loader.without_gil("cuGraphLaunch")
+    graph, target, status = ctypes.c_void_p(executable), ctypes.c_void_p(stream), ctypes.c_int()
     answer = ctypes.byref(status)
 
     def relaunch() -> bool:
-        launch = loader.cu.cuGraphLaunch  # first: a forked child may not even ask
-        code = ask_status(handle, answer)
+        if loader.is_forked:
+            raise messages.forked()
+        code = ask_status(target, answer)
         if code:
-            raise driver.error("cuStreamIsCapturing", code)
+            raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
         if status.value:
             return False
-        (code,) = launch(run, target)
+        code = run(graph, target)
         if code and code != _INVALID_CONTEXT:
-            raise driver.error("cuGraphLaunch", code)
+            raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
         return not code
 
     return relaunch

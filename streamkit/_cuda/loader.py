@@ -142,6 +142,17 @@ def with_gil(call: str) -> Any:
     return getattr(ctypes.PyDLL(_LIBRARY), call)
 
 
+@functools.cache
+def without_gil(call: str) -> Any:
+    """Return a function of the driver that lets other threads run, at less than the bindings' cost.
+
+    Handles are given as ``c_void_p``, and the code comes back as an int.
+    """
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    return getattr(ctypes.CDLL(_LIBRARY), call)
+
+
 def driver_version() -> int:
     """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
 

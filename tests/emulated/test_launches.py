@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 
 import pytest
@@ -150,6 +151,27 @@ def test_where_the_driver_wants_the_context_it_is_made_current(captured):
     g.launch(stream)
     stream.sync()
     assert cell.read() == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_launches_nothing(captured):
+    g, _, _ = captured
+    stream = sk.new_stream()
+    for _ in range(2):
+        g.launch(stream)
+    stream.sync()
+    emulator.reset_calls()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            g.launch(stream)
+        except sk.ForkedProcessError:
+            status = bool(emulator.all_calls())
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    g.launch(stream)
 
 
 def test_a_steady_stream_that_captures_is_left_whole(captured):

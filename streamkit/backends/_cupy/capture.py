@@ -13,6 +13,7 @@ import cupy
 from streamkit import errors
 from streamkit._cuda import driver, memory_pools
 from streamkit._cuda.memory_pools import GraphMemory
+from streamkit.backends._cupy import fft_plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -92,12 +93,12 @@ class _GraphPool:
 
 @contextlib.contextmanager
 def pool() -> Generator[object]:
-    """Allocate from a pool of the graph's in this thread.
+    """Allocate from a pool of the graph's in this thread, for cuFFT's plans too.
 
     Otherwise freed memory would go to CuPy's common pool, which gives it to others.
     """
     own = _GraphPool()
-    with cupy.cuda.using_allocator(own.pool.malloc):
+    with cupy.cuda.using_allocator(own.pool.malloc), fft_plans.of_the_graph():
         yield own
 
 

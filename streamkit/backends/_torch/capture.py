@@ -132,18 +132,23 @@ class Graph:
         """
         if stream is not self._stream:
             self._stream, self._way = stream, self._bind(stream)
+        if self._way.is_current():
+            return self._replay()
         before = self._way.save()
         try:
             self._way.enter(before)
-            if self._is_first:
-                stream.wait_event(self._own.begun)  # the first seed must not follow this run's
-                self._is_first = False
-            if self._own.numbers is not None:
-                return not self._own.numbers.replay(self._graph)
-            self._graph.replay()
-            return False
+            return self._replay()
         finally:
             self._way.leave(before)
+
+    def _replay(self) -> bool:
+        if self._is_first:
+            self._stream.wait_event(self._own.begun)  # the first seed must not follow this run's
+            self._is_first = False
+        if self._own.numbers is not None:
+            return not self._own.numbers.replay(self._graph)
+        self._graph.replay()
+        return False
 
     def close(self) -> None:
         """Destroy it, and give its memory back to torch; nothing the second time."""

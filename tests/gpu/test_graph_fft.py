@@ -1,0 +1,114 @@
+"""The scratch memory of CuPy's FFT in graphs beside each other, and beside eager work.
+
+The same is done with CuPy alone, whose plan has one work area: that control must be wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import streamkit as sk
+from support.gpu.raw import check, driver
+from support.libraries import need
+
+pytestmark = pytest.mark.usefixtures("libraries_as_before")
+ROUNDS, LENGTH, BATCH = 200, 65_537, 16  # a prime: cuFFT needs much scratch memory
+
+
+@pytest.fixture
+def cupy():
+    return need("cupy")
+
+
+class Transform:
+    """A transform of many rows, and its right result."""
+
+    def __init__(self, cupy, seed):
+        self.cupy = cupy
+        values = cupy.random.RandomState(seed)
+        real, imaginary = (values.standard_normal((BATCH, LENGTH), dtype="f4") for _ in range(2))
+        self.x = real + 1j * imaginary
+        self.right = self()
+        check(driver.cuCtxSynchronize())
+
+    def __call__(self):
+        return self.cupy.fft.fft(self.x)
+
+    def is_right(self, result):
+        return bool(self.cupy.allclose(result, self.right, rtol=1e-3, atol=1e-1))
+
+
+class WithStreamKit:
+    """A graph of StreamKit."""
+
+    is_wrong = False
+
+    def __init__(self, work, stream):
+        self.work = work
+        with sk.capture(stream) as self.graph:
+            self.result = work()
+
+    def launch(self, stream):
+        self.graph.launch(stream)
+
+
+class WithCupy:
+    """A graph of CuPy alone, and what keeps its result's memory."""
+
+    is_wrong = True
+
+    def __init__(self, work, stream):
+        self.work, native = work, stream.to("cupy")
+        with native:
+            native.begin_capture()
+            self.result = work()
+            self.graph = native.end_capture()
+
+    def launch(self, stream):
+        self.graph.launch(stream.to("cupy"))
+
+
+ARMS = pytest.mark.parametrize("arm", [WithStreamKit, WithCupy], ids=lambda arm: arm.__name__)
+
+
+def streams(count):
+    return [sk.new_stream(nonblocking=True) for _ in range(count)]
+
+
+@ARMS
+@pytest.mark.parametrize("beside", ["a graph", "eager work"])
+def test_transforms_side_by_side_are_right(cupy, arm, beside):
+    s, one, two = streams(3)
+    first, second = Transform(cupy, 1), Transform(cupy, 2)
+    graph = arm(first, s)
+    other = arm(second, s) if beside == "a graph" else None
+    wrong = 0
+    for _ in range(ROUNDS):
+        graph.launch(one)
+        if other is None:
+            with sk.use(two, libraries=["cupy"]):
+                result = second()
+        else:
+            other.launch(two)
+            result = other.result
+        check(driver.cuCtxSynchronize())
+        wrong += not (first.is_right(graph.result) and second.is_right(result))
+    assert wrong > 0 if arm.is_wrong else wrong == 0
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_after_a_capture_the_plans_are_as_before(cupy, ends):
+    first, second = Transform(cupy, 1), Transform(cupy, 2)
+    cupy.fft.ifft(first.x)
+    cache = cupy.fft.config.get_plan_cache()
+    before = [(key, node.plan) for key, node in cache]
+    with contextlib.suppress(KeyError), sk.capture() as g:
+        first()
+        if ends == "badly":
+            raise KeyError
+    after = [(key, node.plan) for key, node in cache]
+    assert dict(after) == dict(before)
+    g.close()
+    assert second.is_right(second())
