@@ -44,12 +44,16 @@ from streamkit.protocols import Event, Graph, Stream, StreamLike
 
 if TYPE_CHECKING:
     from streamkit._audit.audit import audit
+    from streamkit._base.tokens import EventToken
     from streamkit._doctor.doctor import doctor
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graph import CudaGraph
     from streamkit._graphs.graphed import GraphedFunction, graphed
     from streamkit._races.calls import accesses
     from streamkit._races.races import races
+    from streamkit._sharing.events import open_event
+    from streamkit._sharing.leases import Lease, share
+    from streamkit._sharing.token import ArrayToken, token_from_bytes
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
     from streamkit._streams.shared_pool import SharedPool, share_pool
@@ -57,9 +61,12 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _LATER = {  # loaded at first use: not every program needs them
+    "ArrayToken": "streamkit._sharing.token",
     "CudaGraph": "streamkit._graphs.graph",
+    "EventToken": "streamkit._base.tokens",
     "GraphedFunction": "streamkit._graphs.graphed",
     "SharedPool": "streamkit._streams.shared_pool",
+    "Lease": "streamkit._sharing.leases",
     "accesses": "streamkit._races.calls",
     "audit": "streamkit._audit.audit",
     "capture": "streamkit._graphs.capture",
@@ -67,11 +74,15 @@ _LATER = {  # loaded at first use: not every program needs them
     "follow": "streamkit._streams.follow",
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
+    "open_event": "streamkit._sharing.events",
     "races": "streamkit._races.races",
     "share_pool": "streamkit._streams.shared_pool",
+    "share": "streamkit._sharing.leases",
+    "token_from_bytes": "streamkit._sharing.token",
 }
 
 __all__ = [
+    "ArrayToken",
     "BackendNotInstalledError",
     "CaptureError",
     "CudaEvent",
@@ -80,11 +91,13 @@ __all__ = [
     "DeviceMismatchError",
     "DriverError",
     "Event",
+    "EventToken",
     "ForkedProcessError",
     "Graph",
     "GraphedFunction",
     "HostEvent",
     "HostStream",
+    "Lease",
     "NoDeviceError",
     "OneQueueError",
     "RaceError",
@@ -109,9 +122,12 @@ __all__ = [
     "handoff",
     "new_event",
     "new_stream",
+    "open_event",
     "per_thread_stream",
     "races",
     "share_pool",
+    "share",
+    "token_from_bytes",
     "use",
     "wrap",
     "wrap_event",

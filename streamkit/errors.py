@@ -72,7 +72,7 @@ class DriverError(StreamKitError, RuntimeError):
 
 
 class StreamClosedError(StreamKitError, ValueError):
-    """The stream or event was closed, here or by the library that owns it."""
+    """The stream, event or lease was closed, here or by the library or process that owns it."""
 
 
 class DeviceMismatchError(StreamKitError, ValueError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._base.adapter import (
     API,
     Adapter,
+    AdoptsMemory,
     ArrayLayout,
     Arrays,
     BeginsCapture,
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
-    "API", "Adapter", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture", "Binding",
-    "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
+    "API", "Adapter", "AdoptsMemory", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture",
+    "Binding", "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
     "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
     "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "GivesMemory", "Graph",
     "JoinsCapture", "KnowsLoans", "LocatesEvents", "MemoryUse", "OrdersWork", "PoolsMemory",

@@ -437,6 +437,19 @@ class KnowsLoans(Protocol):
         """
 
 
+@runtime_checkable
+class AdoptsMemory(Protocol):
+    """Capability beside ``Arrays``: memory that somebody else holds can be one of its arrays."""
+
+    @abstractmethod
+    def adopt(self, memory: Any) -> Any:
+        """Return an array on memory, which the array and its views hold; waits for nothing.
+
+        Args:
+            memory: An object with ``__dlpack__`` and ``__cuda_array_interface__``.
+        """
+
+
 class ArrayLayout(NamedTuple):
     """Where an array's memory is, and how it lies there."""
 

@@ -113,6 +113,14 @@ def closed(obj: object) -> StreamClosedError:
     return StreamClosedError(f"{describe(obj)} is closed. Make a new one.")
 
 
+def gone(token: object) -> StreamClosedError:
+    """Word a token of what has ended in the process that made it."""
+    return StreamClosedError(
+        f"what {describe(token)} opens is gone: it was closed, or the process that made it has "
+        "ended. Send a new token."
+    )
+
+
 def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureError:
     """Word an operation that would invalidate the capture on this stream."""
     return CaptureError(

@@ -17,7 +17,7 @@ from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 
-_TIMING, _NO_TIMING = 0, 2
+_TIMING, _NO_TIMING, _INTERPROCESS = 0, 2, 4
 _NOT_READY = 600
 _EXTERNAL = 1
 
@@ -27,9 +27,12 @@ _lock = new_lock()
 # -- on handles -------------------------------------------------------------------------------
 
 
-def create(context: int, *, timing: bool) -> int:
-    """Create an event in a context: it can be recorded only on streams of that context."""
-    flags = _TIMING if timing else _NO_TIMING
+def create(context: int, *, timing: bool, interprocess: bool = False) -> int:
+    """Create an event in a context: it can be recorded only on streams of that context.
+
+    One that other processes can open has no timing.
+    """
+    flags = _TIMING if timing else _NO_TIMING | _INTERPROCESS * interprocess
     return driver.create_in(context, functools.partial(ask, "cuEventCreate", flags), destroy)
 
 

@@ -24,6 +24,8 @@ _INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
 _KERNEL, _CHILD, _MEMORY_FREE = 0, 4, 11  # types of nodes
 _HOST, _ARRAY = 1, 3  # types of memory
+_KERNEL = 0  # types of nodes
+_NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
 
 
 class Captured(NamedTuple):
@@ -78,13 +80,17 @@ def add_empty_node(graph: int) -> None:
 
 
 def ends(graph: int) -> frozenset[int]:
-    """Return the nodes that nothing follows, but for those that only free memory."""
+    """Return the nodes that nothing follows, but for those that only free memory or mark a place.
+
+    NCCL joins its streams by itself, and leaves records of events for its next launch behind. CUDA
+    takes them for joined.
+    """
     nodes, _ = ask("cuGraphGetNodes", graph, count(graph))
     followed = {int(node) for node in _edges(graph)[0]}
     return frozenset(
         int(node)
         for node in nodes
-        if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) != _MEMORY_FREE
+        if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) not in _NO_WORK
     )
 
 

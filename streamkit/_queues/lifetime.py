@@ -110,6 +110,21 @@ class OwnedEvent:
                 events.destroy(self.handle)
 
 
+class InterprocessEvent(OwnedEvent):
+    """An event that another process can open, or has made: it has no object of cuda.core's."""
+
+    core = None
+    serves = 0
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+
+def create_interprocess(context: int) -> InterprocessEvent:
+    """Return a new event of a context that other processes can open."""
+    return InterprocessEvent(events.create(context, timing=False, interprocess=True))
+
+
 class PointEvent(OwnedEvent):
     """An event for waits, without cuda.core, whose import would be part of the first one."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from streamkit import errors
 from streamkit._base import arguments, messages, other_names, trace
@@ -13,7 +13,7 @@ from streamkit._cuda import devices, driver, events
 from streamkit._host.event import HostEvent
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, identity, ordering, registry
-from streamkit._queues.lifetime import OwnedEvent
+from streamkit._queues.lifetime import OwnedEvent, create_interprocess
 from streamkit._waiting import waits
 from streamkit._waiting.points import Point
 from streamkit.protocols import Event, Events
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._base.tokens import EventToken
     from streamkit._queues.registry import EventLibrary
     from streamkit.protocols import EventLike, Stream
 
@@ -172,6 +173,22 @@ class CudaEvent(Event, metaclass=Concrete):
         # what destroys the event, for this object can be closed before the library's
         return adapter.borrow_event(handle, self._device, self._held())
 
+    def export(self) -> EventToken:
+        """Return what opens the event in another process: ``streamkit.open_event(token)``.
+
+        One record, one message: a wait holds for the last record that was made when the wait was
+        queued. So record the event first, then tell the other process, and record it again only
+        when that process has queued its wait. The token stays valid while this event lives.
+
+        Raises:
+            ValueError: The event was not made for that: ``new_event(interprocess=True)``, or an
+                event of another library with its like, once it was recorded.
+            StreamClosedError: The event was closed.
+        """
+        from streamkit._streams import exported_events  # noqa: PLC0415 - for few programs
+
+        return exported_events.token_of(self, self.handle, self._device)
+
     def close(self) -> None:
         self._owned = None
         self._last = None, None, self._last[2]
@@ -294,16 +311,27 @@ def wrap_event(obj: EventLike) -> CudaEvent | HostEvent:
     return event
 
 
-def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | HostEvent:
+@overload
+def new_event(*, interprocess: Literal[True], device: object = None) -> CudaEvent: ...
+@overload
+def new_event(
+    *, device: object = None, timing: bool = False, interprocess: bool = False
+) -> CudaEvent | HostEvent: ...
+def new_event(
+    *, device: object = None, timing: bool = False, interprocess: bool = False
+) -> CudaEvent | HostEvent:
     """Return a fresh event, never recorded.
 
     Args:
         device: As in ``new_stream``: the event can be recorded on that device's streams.
         timing: Let it measure time, for ``end - start``.
+        interprocess: Let other processes open it, with ``event.export()``.
 
     Raises:
-        ValueError: ``device`` is no device.
+        ValueError: ``device`` is no device; or both ``timing`` and ``interprocess``, which CUDA
+            does not have in one event.
         NoDeviceError: A CUDA device is named and absent.
+        UnsupportedStreamError: ``interprocess`` on the host, whose events are this process's.
 
     >>> s, start = sk.new_stream("cpu"), sk.new_event(device="cpu", timing=True)
     >>> _ = s.record(start)
@@ -312,9 +340,18 @@ def new_event(*, device: object = None, timing: bool = False) -> CudaEvent | Hos
     >>> end - start < 1000
     True
     """
+    if timing and interprocess:
+        raise ValueError("an interprocess event measures no time: leave out timing.")
     if devices.on_host(device):
+        if interprocess:
+            raise errors.UnsupportedStreamError(
+                "an event of the host belongs to its process: other processes open CUDA events "
+                "only. Sync the stream, then send a message."
+            )
         return HostEvent(timing=bool(timing))
     ordinal = devices.ordinal_or_current(device)
     context = driver.primary_context(ordinal)
+    if interprocess:
+        return CudaEvent(ordinal, create_interprocess(context))
     owned = OwnedEvent(context, timing=bool(timing))
     return CudaEvent(ordinal, owned, timing=bool(timing))

@@ -51,7 +51,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         place = "the host" if device is None else f"cuda:{device}"
         instead = f"the array is on {place}. Copy it, or keep it for a copy with s.keep(array)."
         raise messages.device_mismatch(array, target, instead)
-    source: Any = _current(array, library, device) if after is None else wrap(after)
+    source: Any = current_of_array(array, library, device) if after is None else wrap(after)
     if not (isinstance(source, CudaStream) and isinstance(target, CudaStream)):
         return _handoff_on_host(array, source, target)
     before = source._queue  # noqa: SLF001 - the hot path
@@ -69,7 +69,7 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         ordering.check_thread(queue, target)
     if queue.handle != LEGACY and ordering.capture_of(queue) is not None:
         raise messages.kept_in_capture(target)
-    lent: ArrayT = _lend(array, cast("ArrayLibrary", library), target, queue)
+    lent: ArrayT = lend(array, cast("ArrayLibrary", library), target, queue)
     ordering.wait_queue(queue, before)
     return lent
 
@@ -86,7 +86,7 @@ def _handoff_on_host(array: ArrayT, source: Any, target: Any) -> ArrayT:
     return array
 
 
-def _current(
+def current_of_array(
     array: object, library: ArrayLibrary | None, device: int | None
 ) -> CudaStream[Any] | HostStream:
     """Return the current stream of the array's library, or of the host's scope around the call."""
@@ -101,7 +101,7 @@ def _current(
     )
 
 
-def _lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
+def lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
     if queue.owner is None or not identity.owners_of(queue):
         record_stream = library.record_stream

@@ -18,7 +18,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._base import garbage  # captures that overlap, without threads
-from streamkit._cuda import graphs  # its calls are delayed
+from streamkit._cuda import graphs  # its calls are delayed, or asked what a stream captures
 from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
@@ -366,6 +366,46 @@ def test_an_unjoined_fork_of_nobody_known(cells):
             check(driver.cuStreamWaitEvent(raw, event.handle, 0))
             fill(cell, 2, raw)
     destroy_stream(raw)
+
+
+def fork_that_records(g, cell, *, goes_back):
+    """A fork fills the cell, is waited for, and records an event for others, as NCCL's streams do.
+
+    NCCL then takes its stream back to before that record.
+    """
+    raw, begun, done = make_stream(), g.stream.record(), sk.new_event()
+    check(driver.cuStreamWaitEvent(raw, begun.handle, 0))
+    fill(cell, 2, raw)
+    check(driver.cuEventRecord(done.handle, raw))
+    g.stream.wait(done)
+    found = graphs.captured(raw)
+    mark = sk.new_event()
+    check(driver.cuEventRecordWithFlags(mark.handle, raw, 1))
+    g.keep(mark)
+    if goes_back:
+        nodes = [driver.CUgraphNode(node) for node in found.frontier]
+        edges = (None,) if driver.CUDA_VERSION >= 13000 else ()
+        check(driver.cuStreamUpdateCaptureDependencies(raw, nodes, *edges, len(nodes), 1))
+    return raw
+
+
+def test_a_record_for_others_that_cuda_takes_for_joined_is_no_loose_end(cells):
+    cell = cells(1)
+    with sk.capture() as g:
+        raw = fork_that_records(g, cell, goes_back=True)
+    destroy_stream(raw)
+    g.launch()
+    g.stream.sync()
+    assert cell.read() == 2
+
+
+def test_what_is_joined_the_driver_decides(cells):
+    cell, forks = cells(1), []
+    with pytest.raises(sk.CaptureError, match=r"UNJOINED .* has to be waited for"):
+        with sk.capture() as g:
+            forks.append(fork_that_records(g, cell, goes_back=False))
+    assert not g.stream.is_capturing
+    destroy_stream(*forks)
 
 
 def test_a_fork_without_work_needs_no_join(cells):

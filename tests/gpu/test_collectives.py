@@ -87,6 +87,48 @@ def test_a_future_that_is_not_done_is_refused_with_the_way(group):
         sk.new_stream().wait(torch.futures.Future())
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_capture_has_collectives_beside_cupy_and_warp(group, asynchronous):
+    """A message to itself runs NCCL's own kernel, whose streams NCCL joins in its own way."""
+    cupy, warp = need("cupy", "warp")
+    warp.init()
+    from support.gpu import warp_kernel
+
+    x, y = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    as_cupy, as_warp = cupy.from_dlpack(x), warp.from_torch(y)
+    out = warp.zeros(1000, dtype=warp.float32, device="cuda:0")
+
+    def step():
+        cupy.add(as_cupy, 1, out=as_cupy)
+        dist.all_reduce(x)
+        messages = [dist.P2POp(dist.isend, x, 0), dist.P2POp(dist.irecv, y, 0)]
+        for work in dist.batch_isend_irecv(messages):
+            sk.current_stream().wait(work) if asynchronous else work.wait()
+        warp.launch(warp_kernel.add_one, dim=1000, inputs=[as_warp, out], device="cuda:0")
+
+    s = sk.new_stream(nonblocking=True)
+    with sk.use(s):
+        step()
+    s.sync(10)
+    with sk.capture(s) as graph:
+        step()
+    for _ in range(1000):
+        graph.launch(s)
+    s.sync(10)
+    assert (x[0].item(), y[0].item(), out.numpy()[0]) == (1001, 1001, 1002)
+
+
+def test_a_collective_that_is_not_waited_for_is_no_part_of_a_capture(group):
+    x, s = torch.zeros(1000, device="cuda"), sk.new_stream(nonblocking=True)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    torch.cuda.synchronize()
+    with pytest.raises(sk.CaptureError, match="not joined"), sk.capture(s):  # noqa: PT012 - what a capture does is in its block
+        x.add_(1)
+        work = dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True)
+        x.add_(1)
+    del work
+
+
 TWO_RANKS = """
 sys.path[:0] = [TESTS]
 import cupy

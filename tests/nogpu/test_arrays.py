@@ -10,7 +10,8 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
-from streamkit.protocols import Arrays, CopiesArrays
+from streamkit.backends._managed_tensor import DescribedMemory, layout_of  # of `share`
+from streamkit.protocols import AdoptsMemory, Arrays, CopiesArrays
 from support.libraries import need
 
 ADDRESS = 4096
@@ -256,3 +257,43 @@ def test_the_layout_of_a_warp_array():
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
 def test_the_adapters_copy_arrays(name):
     assert isinstance(adapter(name), CopiesArrays)
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba", "tvm_ffi"])
+def test_the_adapters_make_arrays_of_memory_that_others_hold(name):
+    need(name)
+    assert isinstance(adapter(name), AdoptsMemory)
+
+
+# -- what another process is told of an array -----------------------------------------------------
+
+
+def test_the_layout_that_dlpack_tells():
+    torch, warp = need("torch", "warp")
+    numbers = torch.zeros(4, 6, dtype=torch.bfloat16)[1:, ::2]
+    told = layout_of(numbers)
+    assert told == (numbers.data_ptr(), (3, 3), (6, 2), (4, 16, 1))
+    assert told.itemsize == 2
+    assert told.reach() == (numbers.data_ptr(), numbers.data_ptr() + 2 * (2 * 6 + 2 * 2) + 2)
+    assert told.moved(-8).address == told.address - 8
+    vectors = warp.zeros(5, dtype=warp.vec3, device="cpu")
+    assert layout_of(vectors) == (vectors.ptr, (5, 3), (3, 1), (2, 32, 1))
+    scalar = torch.tensor(1, dtype=torch.int64)
+    assert layout_of(scalar) == (scalar.data_ptr(), (), (), (0, 64, 1))
+
+
+def test_the_layout_that_the_array_interface_tells_goes_backwards_too():
+    class Told:
+        __cuda_array_interface__ = {  # noqa: RUF012 - as libraries have it
+            "data": (1000, False), "shape": (3, 4), "strides": (-32, 8), "typestr": "<f8",
+        }  # fmt: skip
+
+    told = layout_of(Told())
+    assert told == (1000, (3, 4), (-4, 1), (2, 64, 1))
+    assert told.reach() == (1000 - 64, 1000 + 24 + 8)
+    again = DescribedMemory(told, 1, "owner")
+    assert again.__dlpack_device__() == (2, 1)
+    assert again.__cuda_array_interface__["strides"] == (-32, 8)
+    assert again.__cuda_array_interface__["typestr"] == "<f8"
+    with pytest.raises(TypeError, match="NumPy has no type"):
+        _ = DescribedMemory(told._replace(element=(4, 16, 1)), 1, "owner").__cuda_array_interface__

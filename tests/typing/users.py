@@ -160,6 +160,21 @@ def arrays_keep_their_types(s: sk.Stream, array: np.ndarray[Any, np.dtype[np.flo
     assert_type(sk.current_stream(of=array), sk.CudaStream[Any] | sk.HostStream)
 
 
+def processes(s: sk.Stream, array: CudaArray, data: bytes) -> None:
+    lease = sk.share(array, after=s, copy=True)
+    assert_type(lease, sk.Lease)
+    assert_type(lease.token, sk.ArrayToken)
+    assert_type(lease.token.open(s, library="torch"), Any)
+    assert_type(lease.closed, bool)
+    event = sk.new_event(interprocess=True)
+    assert_type(event, sk.CudaEvent)
+    assert_type(event.export(), sk.EventToken)
+    assert_type(sk.open_event(event.export()), sk.CudaEvent)
+    assert_type(sk.token_from_bytes(data), sk.ArrayToken | sk.EventToken)
+    sk.share("x")  # type: ignore[arg-type]
+    sk.open_event(lease.token)  # type: ignore[arg-type]
+
+
 @sk.graphed
 def graphed(array: CudaArray, *, rounds: int = 1) -> float:
     return 1.0

@@ -30,6 +30,7 @@ LAYERS = (
     "_streams",
     "_audit",
     "_races",
+    "_sharing",
     "_graphs",
     "_doctor",
     "__init__",

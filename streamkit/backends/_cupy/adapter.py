@@ -182,6 +182,11 @@ def lent_by(array: Any) -> Any:
     return getattr(array.data.mem, "_owner", None)
 
 
+def adopt(memory: Any) -> Any:
+    """Build an array on the memory."""
+    return cupy.from_dlpack(memory)
+
+
 def array_layout(array: Any) -> ArrayLayout:
     """Return the layout of an array."""
     return ArrayLayout(array.data.ptr, array.shape, array.strides, array.dtype, array.itemsize)

@@ -73,6 +73,11 @@ def lent_by(array: Any) -> Any:
     return array.gpu_data.owner
 
 
+def adopt(memory: Any) -> Any:
+    """Build an array on the memory."""
+    return cuda.as_cuda_array(memory, sync=False)
+
+
 def array_layout(array: Any) -> ArrayLayout:
     """Return the layout of a device array."""
     address = array.device_ctypes_pointer.value or 0

@@ -468,6 +468,11 @@ def lent_by(array: Any) -> Any:
     return getattr(array.untyped_storage(), "_streamkit_loan", None)
 
 
+def adopt(memory: Any) -> Any:
+    """Build a tensor on the memory."""
+    return torch.from_dlpack(memory)
+
+
 def array_layout(array: Any) -> ArrayLayout:
     """Return the layout of a strided tensor."""
     layout = memory_layout(array)

@@ -172,6 +172,11 @@ def lent_by(array: Any) -> Any:
     return _managed_tensor.owner_of(_source(array))
 
 
+def adopt(memory: Any) -> Any:
+    """Build a tensor on the memory."""
+    return tvm_ffi.from_dlpack(memory)
+
+
 def _source(array: Any) -> int:
     return _managed_tensor.taken_from(array.__dlpack__(max_version=(1, 0)))
 

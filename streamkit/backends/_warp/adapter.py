@@ -250,6 +250,11 @@ def lent_by(array: Any) -> Any:
     return getattr(array, "_streamkit_loan", None)
 
 
+def adopt(memory: Any) -> Any:
+    """Build an array on the memory."""
+    return warp.from_dlpack(memory)
+
+
 def array_layout(array: Any) -> ArrayLayout:
     """Return the layout of a ``wp.array``."""
     if array.requires_grad:

@@ -1,0 +1,132 @@
+"""Events and memory of one process in another: CUDA's calls for that, which Linux has."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from streamkit import errors
+from streamkit._cuda import driver, loader
+from streamkit._cuda.driver import ask
+
+_LAZY_PEER_ACCESS = 1
+_GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
+
+
+# -- devices, which each process numbers for itself ----------------------------------------------
+
+
+@functools.cache
+def uuid_of(device: int) -> str:
+    """Return the device's UUID, as CUDA_VISIBLE_DEVICES takes it."""
+    text = bytes(ask("cuDeviceGetUuid", device).bytes).hex()
+    parts = text[:8], text[8:12], text[12:16], text[16:20], text[20:]
+    return "GPU-" + "-".join(parts)
+
+
+def device_of(uuid: str) -> int:
+    """Return the ordinal of the device here; NoDeviceError if this process does not see it."""
+    for device in range(driver.device_count()):
+        if uuid_of(device) == uuid:
+            return device
+    raise errors.NoDeviceError(
+        f"this process does not see the device {uuid}: name it in CUDA_VISIBLE_DEVICES, or send a "
+        "copy of the array."
+    )
+
+
+# -- events -------------------------------------------------------------------------------------
+
+
+def event_handle(event: int) -> bytes:
+    """Return what opens an event elsewhere; DriverError if it was not made for that."""
+    return bytes(ask("cuIpcGetEventHandle", event).reserved)
+
+
+def open_event(context: int, handle: bytes) -> int | None:
+    """Open an event of another process; None if that is gone. It is destroyed as an own one."""
+    opened = loader.cu.CUipcEventHandle()
+    opened.reserved = handle
+    return _open(context, "cuIpcOpenEventHandle", opened)
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+
+def base_of(pointer: int) -> int:
+    """Return where the allocation around a pointer begins."""
+    base, _ = ask("cuMemGetAddressRange", pointer)
+    return int(base)
+
+
+def number_of(pointer: int) -> int:
+    """Return the allocation's number, which no other one of the process ever has."""
+    return int(_attribute("BUFFER_ID", pointer))
+
+
+def why_not(pointer: int) -> str | None:
+    """Say why no other process can open the memory at a pointer; None if one can."""
+    if _attribute("IS_LEGACY_CUDA_IPC_CAPABLE", pointer):
+        return None
+    if _attribute("IS_MANAGED", pointer):
+        return "it is managed memory"
+    if int(_attribute("MEMPOOL_HANDLE", pointer) or 0):
+        return "it comes from one of CUDA's memory pools (cudaMallocAsync)"
+    return "it was not allocated by cudaMalloc (as expandable segments are not)"
+
+
+def _attribute(name: str, pointer: int) -> Any:
+    which = getattr(loader.cu.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
+    code, value = loader.cu.cuPointerGetAttribute(which, pointer)
+    return None if code else value
+
+
+def memory_handle(base: int) -> bytes:
+    """Return what opens an allocation elsewhere."""
+    return bytes(ask("cuIpcGetMemHandle", base).reserved)
+
+
+def open_memory(context: int, handle: bytes) -> int | None:
+    """Map an allocation of another process; return its address, None if it is gone."""
+    opened = loader.cu.CUipcMemHandle()
+    opened.reserved = handle
+    return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
+
+
+def close_memory(context: int, base: int) -> None:
+    """Take the mapping back, once for each ``open_memory``."""
+    with driver.in_context(context):
+        ask("cuIpcCloseMemHandle", base)
+
+
+def _open(context: int, call: str, *arguments: object) -> int | None:
+    with driver.in_context(context):
+        code, found = getattr(loader.cu, call)(*arguments)
+    if code in _GONE:
+        return None
+    if code:
+        raise driver.error(call, code)
+    return int(found)
+
+
+# -- copies that can be shared --------------------------------------------------------------------
+
+
+def allocate(context: int, size: int) -> int:
+    """Return memory of cudaMalloc's kind."""
+    return driver.create_in(context, functools.partial(ask, "cuMemAlloc", size), _free)
+
+
+def free(context: int, pointer: int) -> None:
+    """Give it back; waits for the device."""
+    with driver.in_context(context):
+        _free(pointer)
+
+
+def _free(pointer: int) -> None:
+    ask("cuMemFree", pointer)
+
+
+def copy(to: int, source: int, size: int, stream: int) -> None:
+    """Queue a copy within the device; the stream's context is current, if it is a default one."""
+    ask("cuMemcpyDtoDAsync", to, source, size, stream)

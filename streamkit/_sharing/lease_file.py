@@ -1,0 +1,70 @@
+"""A lease as both processes see it: a file, which has its name while the lease lasts.
+
+Each receiver holds a shared lock on it, and adds a byte once it has the array. The owner ends the
+lease when there is a byte and no lock. The system releases the lock of a process that has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+from streamkit._base import processes
+from streamkit._base.locks import new_lock
+
+if TYPE_CHECKING:
+    from streamkit._base.processes import LockedFile
+
+_numbers = itertools.count()
+_lock = new_lock()
+
+
+class OwnedLease:
+    """The owner's side. Any thread may use it, and a garbage collection inside of it."""
+
+    def __init__(self) -> None:
+        self.name = f"{processes.own_name()}.{next(_numbers)}"
+        self._file = processes.create(self.name)
+        self._is_asked = False
+        self.has_ended = False
+
+    def end_if_unused(self) -> bool:
+        """End it if a receiver has had the array and none has it or is about to."""
+        with _lock:
+            if not self.has_ended and not self._is_asked:
+                self._is_asked = True
+                try:
+                    was_opened = os.fstat(self._file.descriptor).st_size > 0
+                    if was_opened and self._file.lock(shared=False):
+                        self.end()
+                finally:
+                    self._is_asked = False
+            return self.has_ended
+
+    def end(self) -> None:
+        """Let nobody open it any more."""
+        with _lock:
+            if not self.has_ended:
+                self.has_ended = True
+                processes.remove(self.name)
+                self._file.close()
+
+
+def enter(name: str) -> LockedFile | None:
+    """Return the lock of a receiver, None if the lease or its owner has ended."""
+    try:
+        found = processes.find(name)
+    except FileNotFoundError:
+        return None
+    # the owner locks the file only to end the lease
+    owner = name.partition(".")[0]
+    if found.lock(shared=True) and found.is_linked() and processes.is_alive(owner):
+        return found
+    found.close()
+    return None
+
+
+def confirm(entered: LockedFile) -> None:
+    """Have the lease end with its last lock, now that the receiver has the array."""
+    os.write(entered.descriptor, b"1")

@@ -1,0 +1,126 @@
+"""Memory of other processes that is open here: one mapping for each allocation, counted.
+
+To close a mapping waits for the device, and stops every thread that calls CUDA meanwhile. So one
+that no array needs stays open for a while, also for the next array in the same allocation.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamkit import errors
+from streamkit._base import processes
+from streamkit._cuda import sharing
+from streamkit._queues import keepalive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit._base.processes import LockedFile
+
+_UNUSED_FOR = 1.0  # seconds until it is closed; at once if its owner has ended
+_ASKED_EVERY = 0.1
+
+
+class Allocation(NamedTuple):
+    """An allocation of another process, and how it is opened here."""
+
+    owner: str
+    """The name of the process."""
+    number: int
+    """Which of that process's, for CUDA's handles come back."""
+    handle: bytes
+    context: int
+
+
+class _Opened:
+    """An open mapping."""
+
+    def __init__(self, base: int) -> None:
+        self.base, self.users, self.unused_since = base, 0, 0.0
+
+
+_lock = threading.Lock()  # a garbage collection inside it, which sweeps too, must not have it
+_opened: dict[Allocation, _Opened] = {}
+_given_back: deque[Allocation] = deque()  # by destructors, which take no lock
+_ask_at = 0.0
+
+
+class Mapping:
+    """One array's use of an allocation and of its lease, both of which end with this object."""
+
+    is_gone = True
+    """Whether there is no such allocation any more."""
+
+    def __init__(self, allocation: Allocation, entered: LockedFile) -> None:
+        self._allocation, self._entered = allocation, entered
+        found = _use(allocation)
+        self.is_gone = found is None
+        self.base = found or 0
+        """Where it is here."""
+
+    def __del__(
+        self,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        given_back: deque[Allocation] = _given_back,
+    ) -> None:
+        if not is_finalizing():
+            if not self.is_gone:
+                given_back.append(self._allocation)
+            self._entered.close()
+
+
+def _use(allocation: Allocation) -> int | None:
+    with _lock:
+        _count_back()
+        found = _opened.get(allocation)
+        if found is None:
+            _close([one for one, its in _opened.items() if not its.users])
+            base = sharing.open_memory(allocation.context, allocation.handle)
+            if base is None:
+                return None
+            found = _opened[allocation] = _Opened(base)
+        found.users += 1
+        return found.base
+
+
+def _count_back() -> None:
+    while _given_back:
+        one = _opened[_given_back.popleft()]
+        one.users -= 1
+        one.unused_since = monotonic()
+
+
+def _close(unused: list[Allocation]) -> None:
+    for allocation in unused:
+        sharing.close_memory(allocation.context, _opened.pop(allocation).base)
+
+
+def _sweep() -> None:
+    """Close what nobody needs any more."""
+    global _ask_at  # noqa: PLW0603 - of the one table
+    now = monotonic()
+    if now < _ask_at or not _lock.acquire(blocking=False):
+        return
+    _ask_at = now + _ASKED_EVERY
+    try:
+        _count_back()
+        unused = [(one, its.unused_since) for one, its in _opened.items() if not its.users]
+        _close(
+            [
+                one
+                for one, since in unused
+                if now > since + _UNUSED_FOR or not processes.is_alive(one.owner)
+            ]
+        )
+    except errors.StreamKitError:  # a broken context, or a forked child
+        pass
+    finally:
+        _lock.release()
+
+
+keepalive.add_sweep(_opened, _sweep)

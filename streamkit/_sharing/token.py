@@ -1,0 +1,212 @@
+"""The token of an array: what goes to another process, and opens the array there."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from streamkit import errors
+from streamkit._base import messages, processes, tokens
+from streamkit._base.tokens import EventToken, Token
+from streamkit._cuda import driver, events, sharing
+from streamkit._queues import keepalive, ordering, registry
+from streamkit._queues.lifetime import InterprocessEvent
+from streamkit._sharing import kept, lease_file
+from streamkit._sharing.copies import Copy
+from streamkit._sharing.mappings import Allocation, Mapping
+from streamkit._streams.handoff import lend
+from streamkit._streams.stream import CudaStream, wrap
+from streamkit._waiting import waits
+from streamkit.backends import _managed_tensor
+from streamkit.backends._managed_tensor import DescribedMemory, Layout
+from streamkit.protocols import AdoptsMemory
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from streamkit._base.processes import LockedFile
+    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols import StreamLike
+
+_LEASE = re.compile(r"[0-9a-f]{16}\.\d+")  # its file's name, which must be in no other folder
+
+
+class ArrayToken(Token):
+    """What opens an array of another process: ``token.open(stream)``. It can be pickled.
+
+    ``bytes(token)`` is the form for those who unpickle nothing, which
+    ``streamkit.token_from_bytes`` reads.
+    """
+
+    __slots__ = ("_event", "_layout", "_lease", "_library", "_memory", "uuid")
+
+    _kind = "array"
+
+    def __init__(
+        self, lease: str, event: EventToken, memory: tuple[int, bytes], layout: Layout, library: str
+    ) -> None:
+        self.uuid: str = event.uuid
+        """Of the array's device, as CUDA_VISIBLE_DEVICES takes it."""
+        self._lease, self._event, self._library = lease, event, library
+        self._memory = memory  # the number of the allocation, and CUDA's handle
+        self._layout = layout  # its address counts from the beginning of the allocation
+
+    def open(self, stream: StreamLike, library: str | None = None) -> Any:
+        """Return the array on a stream, after what the sender's stream was given before.
+
+        The memory is the sender's. It is kept until the array and its views are dropped, and the
+        stream has run what it had by then. While the sender's stream has not yet written the array,
+        this thread waits, without the GIL: so it is told if the sender dies, where a stream would
+        wait for ever. In the process of the sender only the stream waits. Safe from any thread.
+
+        Args:
+            stream: Any library's, of the array's device; errors as those of ``wrap``.
+            library: Whose array it is to be. None: the sender's, which has to be imported here.
+
+        Returns:
+            An array on the sender's memory. In the process of the sender the array itself, or
+            another of its class on the same memory.
+
+        Raises:
+            StreamClosedError: The lease has ended, or the process of the sender.
+            NoDeviceError: This process does not see the array's device.
+            DeviceMismatchError: The stream is of another device, or of the host.
+            UnsupportedStreamError: The library is not imported, or has no arrays that could be
+                this one.
+            CaptureError: The stream captures.
+        """
+        target: Any = wrap(stream)
+        device = sharing.device_of(self.uuid)
+        if not isinstance(target, CudaStream) or target.device_id != device:
+            raise messages.device_mismatch(
+                self, target, f"open it on a stream of cuda:{device}, and copy it from there."
+            )
+        queue = target._live()
+        if ordering.capture_of(queue) is not None:
+            raise messages.kept_in_capture(target)
+        keepalive.drain()
+        if processes.is_own(self._event.process):
+            return self._open_here(target, queue, library)
+        adapter = self._adapter(library)
+        context = driver.primary_context(device)
+        entered = lease_file.enter(self._lease)
+        if entered is None:
+            raise messages.gone(self)
+        memory = self._memory_after_sender(context, entered)
+        array = adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
+        lease_file.confirm(entered)
+        return array
+
+    def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
+        """Return the sender's memory, which holds the lease, once it is written."""
+        try:
+            self._wait_for_sender(context)
+            memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
+        except BaseException:
+            entered.close()
+            raise
+        if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
+            raise messages.gone(self)
+        return memory
+
+    def _wait_for_sender(self, context: int) -> None:
+        opened = sharing.open_event(context, self._event.handle)
+        if opened is None:
+            raise messages.gone(self)
+        event = InterprocessEvent(opened)
+
+        def is_written() -> bool:
+            if events.is_done(event.handle):
+                return True
+            if not processes.is_alive(self._event.process):
+                raise messages.gone(self)
+            return False
+
+        waits.ask(is_written, None, waits.LOOK)
+
+    def _open_here(self, target: CudaStream[Any], queue: QueueRecord, library: str | None) -> Any:
+        """Return the array of this very process."""
+        found = kept.find(self._lease)
+        array = None if found is None else found.array
+        if found is None or array is None:  # it ends in another thread
+            raise messages.gone(self)
+        ordering.wait_event(queue, found.event.handle)
+        if isinstance(array, Copy):
+            layout = self._layout.moved(array.address)
+        elif library in (None, self._library):
+            return lend(array, found.library, target, queue)
+        else:
+            layout = _managed_tensor.layout_of(array)
+        return adapt(self._adapter(library), layout, queue.device, array, queue)
+
+    def _adapter(self, library: str | None) -> AdoptsMemory:
+        """Return the adapter whose array it is to be."""
+        name = self._library if library is None else library
+        if library is None and name not in registry.loaded():
+            raise errors.UnsupportedStreamError(
+                f"the array is one of {name}, which this process has not imported. Import it, or "
+                f"name another library: token.open(stream, library=...)."
+            )
+        adapter = registry.adapter(name)
+        if not isinstance(adapter, AdoptsMemory):
+            raise messages.library_cannot_take(
+                adapter.name, "an array of another process", "name a library with arrays"
+            )
+        return adapter
+
+    def _content(self) -> dict[str, Any]:
+        number, handle = self._memory
+        return {
+            "event": bytes(self._event).hex(),
+            "lease": self._lease,
+            "library": self._library,
+            "memory": [number, handle.hex()],
+            "layout": self._layout,
+        }
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> Self:
+        event = tokens.read(bytes.fromhex(content["event"]))
+        lease, library = tokens.text(content["lease"]), tokens.text(content["library"])
+        number, handle = content["memory"]
+        offset, *rest = content["layout"]
+        shape, strides, element = (tuple(map(int, part)) for part in rest)
+        code, bits, lanes = element
+        if not (_LEASE.fullmatch(lease) and isinstance(event, EventToken)):
+            raise ValueError(lease)
+        if len(shape) != len(strides):
+            raise ValueError(shape)
+        layout = Layout(int(offset), shape, strides, (code, bits, lanes))
+        memory = int(number), bytes.fromhex(handle)
+        return cls(lease, event, memory, layout, library)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self._layout.shape)) or "scalar"
+        return f"<streamkit.ArrayToken {shape} of {self._library} on {self.uuid}>"
+
+
+def adapt(
+    adapter: AdoptsMemory, layout: Layout, device: int, memory: object, queue: QueueRecord
+) -> Any:
+    """Return an array of the library on memory that is kept until the queue has passed its end."""
+    loan = keepalive.ArrayLoan(memory, queue)
+    described = DescribedMemory(layout, device, loan)
+    try:
+        with driver.in_context(driver.primary_context(device)):
+            return adapter.adopt(described)
+    except BaseException:
+        described.forget()
+        raise
+
+
+def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
+    """Return the token whose ``bytes(token)`` these are. Nothing is unpickled.
+
+    Args:
+        data: As they came from the other process.
+
+    Raises:
+        TypeError: It is no bytes.
+        ValueError: They are no token, a part of one, or one of another version.
+    """
+    return cast("ArrayToken | EventToken", tokens.read(data))

@@ -1,0 +1,417 @@
+"""Events and arrays of another process on the same GPU."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import random
+import time
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from support.gpu.peer import Peer, until
+from support.gpu.raw import check, driver
+from support.libraries import need
+
+cupy = need("cupy")
+
+
+@pytest.fixture(scope="module")
+def shared_peer(primary_context):
+    peer = Peer("cupy")
+    yield peer
+    peer.end()
+
+
+@pytest.fixture
+def peer(shared_peer):
+    return shared_peer
+
+
+@pytest.fixture
+def new_peer():
+    made = []
+
+    def make(*libraries, **environment):
+        made.append(Peer(*(libraries or ("cupy",)), **environment))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def s():
+    return sk.new_stream(nonblocking=True)
+
+
+def filled(s, value, size=1000):
+    with s:
+        array = cupy.empty(size, "f4")
+        array.fill(value)
+    return array
+
+
+def free_memory():
+    return int(check(driver.cuMemGetInfo())[0])
+
+
+# -- events ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_message_beside_an_event_is_in_order_and_without_it_stale(gate, peer, s, ordered):
+    array = filled(s, 0)
+    lease = sk.share(array, after=s)
+    peer.open("x", lease.token)
+    peer.copy("x"), peer.copied("x")  # its kernel is loaded
+    event = sk.new_event(interprocess=True)
+    peer.open_event("e", event.export())
+    with s:
+        array += 0  # so is this one
+    s.sync()
+    gate.hold(s.handle)
+    with s:
+        array += 7
+    s.record(event)
+    if ordered:
+        peer.wait("e")
+    assert peer.copy("x") is ordered
+    if not ordered:
+        assert peer.copied("x")[0] == 0
+    assert gate.closed
+    gate.open()
+    if ordered:
+        assert peer.copied("x")[0] == 7
+    s.sync()
+    peer.drop("x")
+    assert until(lambda: lease.closed)
+
+
+def test_a_wait_that_is_queued_before_the_record_holds_for_the_one_before(gate, peer, s):
+    event = s.record(sk.new_event(interprocess=True))
+    s.sync()
+    peer.open_event("old", event.export())
+    peer.wait("old")  # before the message that it was recorded again
+    lease = sk.share(filled(s, 1), after=s)
+    peer.open("x", lease.token)
+    gate.hold(s.handle)
+    s.record(event)
+    assert not peer.copy("x")
+    assert gate.closed
+    gate.open()
+    peer.copied("x"), peer.drop("x")
+
+
+def test_any_librarys_stream_waits_for_it_and_the_opener_can_record_it(peer, s):
+    torch, warp = need("torch", "warp")
+    warp.init()
+    event = sk.new_event(interprocess=True)
+    token = pickle.loads(pickle.dumps(event.export()))  # noqa: S301 - its own
+    assert sk.open_event(token) is event
+    peer.open_event("e", sk.token_from_bytes(bytes(token)))
+    peer.record("e")
+    for stream in (torch.cuda.Stream(), warp.Stream("cuda:0"), cupy.cuda.Stream(), s):
+        sk.wrap(stream).wait(event)
+        sk.wrap(stream).sync(10)
+    assert event.done
+
+
+def test_events_that_cannot_be_opened_say_so(new_peer, s):
+    for event in (sk.new_event(), s.record()):
+        with pytest.raises(ValueError, match=r"new_event\(interprocess=True\)"):
+            event.export()
+    with pytest.raises(ValueError, match="leave out timing"):
+        sk.new_event(interprocess=True, timing=True)
+    event = sk.new_event(interprocess=True)
+    token = event.export()
+    event.close()
+    with pytest.raises(sk.StreamClosedError):
+        sk.open_event(token)
+    other = new_peer()
+    lent = other.share("x", 1)
+    other.kill()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        lent.open(s)
+    blind = new_peer(CUDA_VISIBLE_DEVICES="")
+    with pytest.raises(sk.StreamKitError):
+        blind.open_event("e", sk.new_event(interprocess=True).export())
+
+
+def test_an_event_of_torch_is_exported_too(peer, s):
+    torch = need("torch")
+    event = torch.cuda.Event(interprocess=True)
+    with pytest.raises(ValueError, match="recorded first"):
+        sk.wrap_event(event).export()
+    event.record(s.to("torch"))
+    peer.open_event("t", sk.wrap_event(event).export())
+    peer.wait("t")
+    with pytest.raises(ValueError, match="cannot be opened"):
+        sk.wrap_event(torch.cuda.Event()).export()
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+def made_by(library, s):
+    """Ten numbers in an array of the library, and in the second half of another one."""
+    numbers = list(range(10))
+    if library == "torch":
+        torch = need("torch")
+        with s:
+            return torch.arange(20, device="cuda", dtype=torch.float32)[10:] - 10
+    if library == "cupy":
+        with s:
+            return cupy.arange(20, dtype="f4").reshape(10, 2)[:, 0] / 2
+    if library == "warp":
+        warp = need("warp")
+        before = warp.is_mempool_enabled("cuda:0")
+        warp.set_mempool_enabled("cuda:0", False)
+        try:
+            return warp.array(numbers, dtype=warp.float32, device="cuda:0")
+        finally:
+            warp.set_mempool_enabled("cuda:0", before)
+            warp.synchronize()
+    need("numba")
+    from numba import cuda
+
+    return cuda.to_device(np.arange(10, dtype="f4"))
+
+
+LIBRARIES = ["torch", "cupy", "warp", "numba"]
+
+
+@pytest.fixture(scope="module")
+def all_peer(primary_context):
+    need(*LIBRARIES)
+    peer = Peer("torch", "cupy", "warp", "numba.cuda")
+    yield peer
+    peer.end()
+
+
+@pytest.mark.parametrize("receiver", [None, *LIBRARIES])
+@pytest.mark.parametrize("sender", LIBRARIES)
+def test_an_array_of_each_library_arrives_as_one_of_each(all_peer, s, sender, receiver):
+    array = made_by(sender, s)
+    lease = sk.share(array, after=s)
+    assert len(pickle.dumps(lease.token)) < 1000
+    assert all_peer.open("x", lease.token, receiver) == (receiver or sender)
+    assert all_peer.values("x") == list(range(10))
+    assert not lease.closed
+    all_peer.drop("x")
+    all_peer.look()
+    assert until(lambda: lease.closed)
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        all_peer.open("x", lease.token)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "float8_e4m3fn", "complex64", "int64"])
+def test_types_of_torch_arrive(all_peer, s, dtype):
+    torch = need("torch")
+    with s:
+        array = torch.tensor([0, 1, 1], device="cuda").to(getattr(torch, dtype))
+    lease = sk.share(array, after=s)
+    all_peer.open("x", lease.token)
+    assert all_peer.values("x") == array.cpu().tolist()
+    all_peer.drop("x")
+
+
+def of_pool(s):
+    pool = cupy.cuda.MemoryAsyncPool()
+    with s, cupy.cuda.using_allocator(pool.malloc):
+        return cupy.full(10, 3, "f4")
+
+
+def managed(s):
+    with s, cupy.cuda.using_allocator(cupy.cuda.malloc_managed):
+        return cupy.full(10, 3, "f4")
+
+
+def of_warps_pool(s):
+    warp = need("warp")
+    array = warp.full(10, 3.0, dtype=warp.float32, device="cuda:0")
+    warp.synchronize()
+    return array
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(of_pool, "memory pools"), (managed, "managed"), (of_warps_pool, "memory pools")],
+)
+def test_memory_that_cuda_cannot_share_is_refused_and_copied(all_peer, s, make, why):
+    array = make(s)
+    with pytest.raises(TypeError, match=f"{why}.*copy=True"):
+        sk.share(array, after=s)
+    lease = sk.share(array, after=s, copy=True)
+    del array
+    all_peer.open("x", lease.token)
+    assert all_peer.values("x") == [3.0] * 10
+    all_peer.drop("x"), all_peer.look()
+    assert until(lambda: lease.closed)
+
+
+def test_what_is_no_array_to_share_says_so(s):
+    with pytest.raises(TypeError, match="send it as it is"):
+        sk.share(np.zeros(3), after=s)
+    with pytest.raises(ValueError, match="no elements"):
+        sk.share(cupy.zeros(0), after=s)
+    with pytest.raises(sk.DeviceMismatchError):
+        sk.share(cupy.zeros(3), after=sk.new_stream("cpu"))
+    with pytest.raises(TypeError, match=r"lease\.token"):
+        pickle.dumps(sk.share(filled(s, 1), after=s))
+
+
+def test_the_array_is_opened_once_it_is_written(gate, peer, s):
+    array = filled(s, 0)
+    with s:
+        array += 0
+    s.sync()
+    early = sk.share(array, after=s)
+    peer.open("early", early.token)  # the control: the memory, without the order
+    gate.hold(s.handle)
+    with s:
+        array += 5
+    lease = sk.share(array, after=s)
+    assert peer.values("early")[0] == 0
+    peer.ask("open", "x", lease.token)
+    assert not peer.has_answered()
+    assert gate.closed
+    gate.open()
+    peer.answer()
+    assert peer.values("x")[0] == 5
+    peer.drop("x"), peer.drop("early"), peer.look()
+
+
+def test_the_lease_lasts_until_the_receivers_stream_has_passed(peer, s):
+    lease = sk.share(filled(s, 1), after=s)
+    peer.open("x", lease.token)
+    peer.hold()
+    peer.drop("x")
+    assert not until(lambda: lease.closed, 0.3)
+    peer.release()
+    assert until(lambda: peer.look() or lease.closed)
+
+
+def test_both_write_the_same_memory(peer, s):
+    array = filled(s, 1)
+    lease = sk.share(array, after=s)
+    peer.open("x", lease.token)
+    peer.add("x", 4)
+    assert array[0].item() == 5
+    peer.drop("x")
+
+
+def test_in_the_process_of_the_sender_it_is_the_array(gate, s):
+    torch = need("torch")
+    t = sk.new_stream(nonblocking=True)
+    with s:
+        array = torch.zeros(1000, device="cuda")
+        array += 0
+    with t:
+        (array + 0).cpu()
+    s.sync(), t.sync()
+    gate.hold(s.handle)
+    with s:
+        array += 2
+    lease = sk.share(array, after=s)
+    here = lease.token.open(t)
+    assert here is array
+    assert gate.closed  # it has not waited
+    as_cupy = lease.token.open(t, "cupy")
+    with t:
+        doubled = here * 2
+    gate.open()
+    t.sync()
+    assert (doubled[0].item(), as_cupy[0].item()) == (4, 2)
+    lease.close()
+    assert lease.closed
+    with pytest.raises(sk.StreamClosedError):
+        lease.token.open(t)
+
+
+def test_a_lease_that_was_closed_cannot_be_opened(peer, s):
+    lease = sk.share(filled(s, 1), after=s)
+    lease.close()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        peer.open("x", lease.token)
+
+
+def test_a_device_that_is_not_visible_there_and_a_stream_that_captures(new_peer, s):
+    lease = sk.share(filled(s, 1), after=s)
+    with pytest.raises(sk.StreamKitError):
+        new_peer(CUDA_VISIBLE_DEVICES="").open("x", lease.token)
+    with pytest.raises(sk.CaptureError), sk.capture(s):
+        sk.share(cupy.zeros(3), after=s)
+    with pytest.raises(sk.DeviceMismatchError):
+        lease.token.open(sk.new_stream("cpu"))
+    lease.close()
+
+
+def test_thousands_of_sends_on_four_streams_are_never_stale(peer):
+    """Each stream of the sender writes, shares, and goes on with other memory."""
+    streams = [sk.new_stream(nonblocking=True) for _ in range(4)]
+    count, batch = 4000, 100
+    for first in range(0, count, batch):
+        values = range(first, first + batch)
+        leases = []
+        for value in values:
+            s = streams[value % 4]
+            leases.append(sk.share(filled(s, value, 1 << 14), after=s))
+        found = peer.sums([lease.token for lease in leases])
+        assert found == [(float(value), float(value)) for value in values]
+        peer.look()
+        assert until(lambda: peer.look() or all(lease.closed for lease in leases))  # noqa: B023 - called here
+
+
+# -- a process that is killed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_receiver_that_is_killed_has_dropped(new_peer, s, seed):
+    other = new_peer()
+    leases = [sk.share(filled(s, value), after=s) for value in range(4)]
+    for number, lease in enumerate(leases[:3]):
+        other.open(f"x{number}", lease.token)
+    other.ask("open", "x3", leases[3].token)
+    time.sleep(random.Random(seed).uniform(0, 0.005))  # noqa: S311 - no secret
+    other.kill()
+    assert until(lambda: all(lease.closed for lease in leases[:3]))
+    leases[3].close()  # it may have been opened, or not
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_sender_that_is_killed_is_told_and_its_memory_returns(new_peer, s, written):
+    other = new_peer()
+    size = 1 << 26
+    first = other.share("first", 1, size)
+    kept = first.open(s)
+    s.sync()
+    free = free_memory()
+    if not written:
+        other.hold()
+    token = other.share("second", 2)
+    other.kill()
+    began = time.monotonic()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        token.open(s)
+    assert time.monotonic() - began < 20  # not for ever
+    with s:
+        assert kept[-1].item() == 1  # what was opened goes on
+    del kept
+    gc.collect()
+    assert until(lambda: s.done and free_memory() >= free + 4 * size * 0.9)
+
+
+def test_a_sender_that_is_killed_meanwhile_ends_the_wait(new_peer):
+    sender, receiver = new_peer(), new_peer()
+    sender.hold()
+    token = sender.share("x", 1)
+    receiver.ask("open", "x", token)
+    assert not receiver.has_answered()
+    sender.kill()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        receiver.answer(10)
+    receiver.look()

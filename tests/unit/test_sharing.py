@@ -1,0 +1,358 @@
+"""What processes share, as far as it goes without CUDA: tokens, names of processes, and leases."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import time
+import weakref
+import zlib
+
+import pytest
+
+import streamkit as sk
+from streamkit._base import processes  # who lives, which `share` and `open` ask
+from streamkit._base.tokens import EventToken  # as `event.export()` makes it
+from streamkit._queues import keepalive  # what other calls of StreamKit do on the way
+from streamkit._sharing import kept, lease_file  # what an owner keeps, and who has it
+from streamkit._sharing.token import ArrayToken  # as `share` makes it
+from streamkit.backends._managed_tensor import Layout  # what that holds
+from support.programs import needs_fork, run_python
+
+has_locks = pytest.mark.skipif(
+    importlib.util.find_spec("fcntl") is None, reason="this system has no fcntl"
+)
+
+EVENT = EventToken("0123456789abcdef", "GPU-00000000-1111-2222-3333-444444444444", bytes(64))
+ARRAY = ArrayToken(
+    "0123456789abcdef.7",
+    EVENT,
+    (9, bytes(range(64))),
+    Layout(512, (3, 4), (8, -2), (2, 32, 1)),
+    "lib",
+)
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [EVENT, ARRAY])
+def test_a_token_is_the_same_after_a_journey(token):
+    for arrived in (pickle.loads(pickle.dumps(token)), sk.token_from_bytes(bytes(token))):  # noqa: S301 - its own
+        assert arrived == token
+        assert hash(arrived) == hash(token)
+        assert type(arrived) is type(token)
+        assert repr(arrived) == repr(token)
+        assert arrived.uuid == EVENT.uuid
+    assert EVENT != ARRAY
+    assert bytes(EVENT) != EVENT
+    assert len(pickle.dumps(token)) < 1000
+
+
+def test_a_process_that_has_imported_nothing_yet_unpickles_it():
+    text = pickle.dumps(ARRAY).hex()
+    done = run_python("-c", f"import pickle; print(pickle.loads(bytes.fromhex('{text}')))")
+    assert done.stdout == f"{ARRAY}\n", done.stderr
+
+
+def with_body(body, *, version=1, magic=b"SKtoken"):
+    """The bytes of a token that says this."""
+    return struct.pack("!7sHII", magic, version, len(body), zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"garbage", bytes(100), bytes(ARRAY)[:-1], bytes(ARRAY)[:10], bytes(ARRAY) + b"x",
+        bytes(ARRAY).replace(b'"lib"', b'"bil"'), with_body(b"[]"), with_body(b"\xff"),
+        with_body(b'["other",{}]'), with_body(b'["event",{}]'), with_body(b'["event",[1]]'),
+        with_body(b'["event",{"process":"../../x","uuid":"","handle":""}]'),
+        with_body(b'["event",{"process":1,"uuid":"","handle":""}]'),
+        with_body(b'["event",{"process":"0123456789abcdef","uuid":"","handle":"z"}]'),
+        with_body(b"{}", magic=b"SKtokex"),
+    ],
+)  # fmt: skip
+def test_what_is_no_token_is_a_value_error(data):
+    with pytest.raises(ValueError, match="no token of StreamKit"):
+        sk.token_from_bytes(data)
+
+
+def test_a_lease_in_another_folder_is_refused():
+    """Else whoever sends a token could have any file opened. So is half a layout."""
+    scalar = Layout(0, (), (), (2, 32, 1))
+    for lease, layout in (
+        ("../0123456789abcdef.7", scalar),
+        ("0123456789abcdef", scalar),
+        ("0123456789abcdef.7", scalar._replace(shape=(3,))),
+    ):
+        token = ArrayToken(lease, EVENT, (9, b""), layout, "lib")
+        with pytest.raises(ValueError, match="no token of StreamKit"):
+            sk.token_from_bytes(bytes(token))
+
+
+def test_another_version_is_told_apart_from_garbage():
+    with pytest.raises(ValueError, match="format is 2, and this one reads 1"):
+        sk.token_from_bytes(with_body(b"something new", version=2))
+
+
+@pytest.mark.parametrize("wrong", [None, "text", 5, EVENT])
+def test_what_is_not_bytes_is_a_type_error(wrong):
+    with pytest.raises(TypeError, match="read from bytes"):
+        sk.token_from_bytes(wrong)
+
+
+def test_every_kind_of_bytes_will_do():
+    for kind in (bytes, bytearray, memoryview):
+        assert sk.token_from_bytes(kind(bytes(EVENT))) == EVENT
+
+
+def until(done):
+    """Whether it becomes true, for which a slow machine has time."""
+    limit = time.monotonic() + 60
+    while not done():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.003)
+    return True
+
+
+# -- names of processes, and leases ---------------------------------------------------------------
+
+OTHER = """
+import sys
+from streamkit._base import processes  # as above
+from streamkit._sharing import lease_file  # as above
+print(processes.own_name(), flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class Other:
+    """Another process, which evaluates what it is told."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OTHER],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        self.name = self.process.stdout.readline().strip()
+
+    def __call__(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def end(self, how):
+        if how == "kill":
+            self.process.send_signal(signal.SIGKILL)
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def new_other():
+    made = []
+
+    def make():
+        made.append(Other())
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.process.poll() is None:
+            one.end("kill")
+
+
+def files_of(name):
+    return sorted(path.name for path in processes.folder().iterdir() if path.name.startswith(name))
+
+
+@has_locks
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_a_process_lives_until_it_ends_however_it_does(new_other, how):
+    other = new_other()
+    assert processes.is_alive(other.name)
+    assert processes.is_alive(processes.own_name())
+    other.end(how)
+    assert not processes.is_alive(other.name)
+    assert bool(files_of(other.name)) is (how == "kill")
+
+
+@has_locks
+def test_what_a_killed_process_has_left_goes_with_the_next_process(new_other):
+    other = new_other()
+    other("lease_file.OwnedLease().name")
+    assert len(files_of(other.name)) == 2
+    other.end("kill")
+    assert len(files_of(other.name)) == 2
+    new_other()
+    assert files_of(other.name) == []
+
+
+@has_locks
+def test_the_folder_is_of_this_user_alone():
+    found = processes.folder().stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (os.getuid(), 0o700)
+
+
+@has_locks
+@pytest.mark.parametrize("how", ["close", "kill", "exit"])
+def test_a_lease_ends_when_each_receiver_has_dropped_or_died(new_other, how):
+    lease, others = lease_file.OwnedLease(), [new_other(), new_other()]
+    assert not lease.end_if_unused()  # nobody has had it
+    for other in others:
+        other(f"globals().update(x=lease_file.enter('{lease.name}'))")
+    assert not lease.end_if_unused()
+    for other in others:
+        other("lease_file.confirm(x)")
+    for other in others:
+        assert not lease.end_if_unused()
+        if how == "close":
+            other("x.close()")
+        else:
+            other.end(how)
+    assert lease.end_if_unused()
+    assert lease.has_ended
+    assert files_of(lease.name) == []
+    assert lease_file.enter(lease.name) is None
+
+
+@has_locks
+def test_a_receiver_that_failed_leaves_the_lease_to_others(new_other):
+    lease, other = lease_file.OwnedLease(), new_other()
+    other(f"lease_file.enter('{lease.name}').close()")
+    assert not lease.end_if_unused()
+    lease.end()
+    lease.end()
+    assert lease.end_if_unused()
+
+
+@has_locks
+def test_a_lease_that_ends_while_it_is_opened_is_not_opened(monkeypatch):
+    lease, find = lease_file.OwnedLease(), processes.find
+
+    def find_then_end(name):
+        found = find(name)
+        lease.end()
+        return found
+
+    monkeypatch.setattr(processes, "find", find_then_end)
+    assert lease_file.enter(lease.name) is None
+
+
+@has_locks
+def test_a_lease_of_a_dead_owner_is_not_opened(new_other):
+    other = new_other()
+    name = other("lease_file.OwnedLease().name")
+    entered = lease_file.enter(name)
+    assert entered is not None
+    entered.close()
+    other.end("kill")
+    assert lease_file.enter(name) is None
+
+
+@has_locks
+@needs_fork
+def test_a_forked_child_holds_no_lock_of_its_parent(new_other):
+    """It would keep leases, and make a dead process seem alive."""
+    other = new_other()
+    name = other("lease_file.OwnedLease().name")
+    done = run_python(
+        "-c",
+        f"""
+import os, signal, sys, time
+from streamkit._base import processes  # as above
+from streamkit._sharing import lease_file  # as above
+entered = lease_file.enter({name!r})
+lease_file.confirm(entered)
+own = processes.own_name()
+ready, told = os.pipe()
+child = os.fork()
+if child == 0:
+    assert not processes.is_own(own)
+    entered.close()  # nothing happens
+    processes.own_name()
+    os.write(told, b"x")
+    os.close(1), os.close(2)
+    time.sleep(60)
+    os._exit(0)
+os.read(ready, 1)
+print(own, child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+    )
+    own, child = done.stdout.split()
+    try:
+        assert not processes.is_alive(own)
+        assert other(f"processes.find('{name}').lock(shared=False)") == "True"
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+class Array:
+    """What an owner keeps, in place of an array: nothing but its life matters here."""
+
+
+@has_locks
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_what_is_kept_goes_when_the_receivers_have(new_other, how):
+    """Of many, though each call asks for some of them only, and nobody opens the first ones."""
+    other, arrays = new_other(), [Array() for _ in range(150)]
+    names = [kept.KeptArray(array, None, None).name for array in arrays]
+    alive = [weakref.ref(array) for array in arrays]
+    other(f"globals().update(x=[lease_file.enter(name) for name in {names[100:]}])")
+    other("[lease_file.confirm(one) for one in x]")
+    del arrays
+    keepalive.drain()
+    assert all(one() is not None for one in alive)
+    if how == "close":
+        other("[one.close() for one in x]")
+    else:
+        other.end("kill")
+
+    def are_gone():
+        keepalive.drain()
+        return not any(one() for one in alive[100:])
+
+    assert until(are_gone)
+    assert all(one() is not None for one in alive[:100])
+    for name in names[:100]:
+        kept.find(name).end()
+    assert not any(one() for one in alive)
+    assert kept.find(names[0]) is None
+
+
+def test_a_system_without_locks_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(sk.UnsupportedStreamError, match=r"on Linux only.* copy of the array"):
+        processes.folder()
+
+
+# -- on the host ----------------------------------------------------------------------------------
+
+
+def test_the_host_has_no_events_and_arrays_for_other_processes():
+    with pytest.raises(sk.UnsupportedStreamError, match="belongs to its process"):
+        sk.new_event(device="cpu", interprocess=True)
+    with pytest.raises(ValueError, match="leave out timing"):
+        sk.new_event(device="cpu", interprocess=True, timing=True)
+    with pytest.raises(TypeError, match="no token of an event"):
+        sk.open_event(ARRAY)
+    with pytest.raises(TypeError, match="no array"):
+        sk.share("text")
+
+
+def test_an_array_of_the_host_goes_as_it_is():
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match="is on the host: send it as it is"):
+        sk.share(numpy.zeros(3), after=sk.new_stream("cpu"))
