@@ -22,9 +22,8 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 _ACTIVE = 1
 _INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
-_KERNEL, _CHILD, _MEMORY_FREE = 0, 4, 11  # types of nodes
+_CHILD = 4  # a type of nodes
 _HOST, _ARRAY = 1, 3  # types of memory
-_KERNEL = 0  # types of nodes
 _NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
 
 
