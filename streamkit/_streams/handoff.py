@@ -44,14 +44,14 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         DeviceMismatchError: The array is of another device than the stream.
         CaptureError: One of the two streams captures.
     """
-    target: Any = wrap(stream)
+    target: Any = _wrapped(stream)
     library, device = place_of(array)
     queue = target._queue if isinstance(target, CudaStream) else None  # noqa: SLF001 - the hot path
     if device != (target.device_id if queue is None else queue.device):
         place = "the host" if device is None else f"cuda:{device}"
         instead = f"the array is on {place}. Copy it, or keep it for a copy with s.keep(array)."
         raise messages.device_mismatch(array, target, instead)
-    source: Any = current_of_array(array, library, device) if after is None else wrap(after)
+    source: Any = current_of_array(array, library, device) if after is None else _wrapped(after)
     if not (isinstance(source, CudaStream) and isinstance(target, CudaStream)):
         return _handoff_on_host(array, source, target)
     before = source._queue  # noqa: SLF001 - the hot path
@@ -72,6 +72,13 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     lent: ArrayT = lend(array, cast("ArrayLibrary", library), target, queue)
     ordering.wait_queue(queue, before)
     return lent
+
+
+def _wrapped(stream: StreamLike) -> Any:
+    """Return what ``wrap`` does, soon for a stream of StreamKit that is open."""
+    if type(stream) is CudaStream and stream._queue is not None:  # noqa: SLF001 - the hot path
+        return stream
+    return wrap(stream)
 
 
 def _handoff_on_host(array: ArrayT, source: Any, target: Any) -> ArrayT:
