@@ -112,3 +112,54 @@ def test_after_a_capture_the_plans_are_as_before(cupy, ends):
     assert dict(after) == dict(before)
     g.close()
     assert second.is_right(second())
+
+
+def test_a_plan_that_is_made_inside_is_the_graphs_alone(cupy):
+    first, second = Transform(cupy, 1), Transform(cupy, 2)
+    cache = cupy.fft.config.get_plan_cache()
+    cache.clear()
+    s, one, two = streams(3)
+    with sk.capture(s, mode="relaxed") as g:
+        result = first()
+    assert not list(cache)
+    for _ in range(ROUNDS):
+        g.launch(one)
+        with sk.use(two, libraries=["cupy"]):
+            eager = second()
+        check(driver.cuCtxSynchronize())
+        assert first.is_right(result)
+        assert second.is_right(eager)
+
+
+def test_a_graph_keeps_the_plans_that_it_needs(cupy):
+    first = Transform(cupy, 1)
+    (s,) = streams(1)
+    with sk.capture(s) as g:
+        result = first()
+    cupy.fft.config.get_plan_cache().clear()
+    overwritten = [cupy.full(1 << 20, -1, "f4") for _ in range(64)]
+    for _ in range(3):
+        result.fill(0)
+        check(driver.cuCtxSynchronize())
+        g.launch(s)
+        check(driver.cuCtxSynchronize())
+        assert first.is_right(result)
+    assert all(bool((values == -1).all()) for values in overwritten)
+
+
+def test_the_limits_of_the_cache_hold_again_after_a_capture(cupy):
+    first = Transform(cupy, 1)
+    cache = cupy.fft.config.get_plan_cache()
+    before = cache.get_size(), cache.get_memsize()
+    try:
+        cache.set_size(1)
+        cache.set_memsize(1 << 30)
+        first()
+        with sk.capture() as g:
+            first()
+        assert (cache.get_size(), cache.get_memsize()) == (1, 1 << 30)
+        assert len(list(cache)) == 1
+        g.close()
+    finally:
+        cache.set_size(before[0])
+        cache.set_memsize(before[1])

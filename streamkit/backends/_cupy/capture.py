@@ -75,6 +75,7 @@ class _GraphPool:
         except IndexError:
             self.pool, self._memory = _new_pool()
         self._memory.begin()
+        self.plans: list[Any] = []  # of cuFFT, with tables that the graph reads
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and driver.is_usable():
@@ -86,6 +87,7 @@ class _GraphPool:
                 driver.in_context(context),
                 driver.beside_captures(),
             ):
+                self.plans.clear()  # first, as one of them can have memory of the pool
                 self._memory.end()
                 self.pool.free_all_blocks()
             _spare.append((self.pool, self._memory))
@@ -98,7 +100,7 @@ def pool() -> Generator[object]:
     Otherwise freed memory would go to CuPy's common pool, which gives it to others.
     """
     own = _GraphPool()
-    with cupy.cuda.using_allocator(own.pool.malloc), fft_plans.of_the_graph():
+    with cupy.cuda.using_allocator(own.pool.malloc), fft_plans.of_the_graph() as own.plans:
         yield own
 
 

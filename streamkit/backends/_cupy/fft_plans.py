@@ -12,7 +12,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import cupy
-from cupy.cuda import cufft
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,6 +27,11 @@ class _OwnPlan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plan, name)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has transformed."""
+        return self._area is not None
+
     def fft(self, *arguments: Any) -> None:
         """Transform, as the plan does."""
         if self._area is None:
@@ -35,14 +39,15 @@ class _OwnPlan:
             _set_work_area(self.plan, self._area)
         self.plan.fft(*arguments)
 
-    def end(self) -> Any:
-        """Return the plan, with its own work area."""
+    def end(self) -> None:
+        """Give the plan its own work area back."""
         if self._area is not None:
             _set_work_area(self.plan, self.plan.work_area)
-        return self.plan
 
 
 def _set_work_area(plan: Any, area: Any) -> None:
+    from cupy.cuda import cufft  # noqa: PLC0415 - where there is a plan: CuPy works without cuFFT
+
     cufft.check_result(
         _library().cufftSetWorkArea(ctypes.c_int(plan.handle), ctypes.c_void_p(area.ptr))
     )
@@ -51,25 +56,46 @@ def _set_work_area(plan: Any, area: Any) -> None:
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Return CuPy's module, in which the system finds the functions of its cuFFT too."""
+    from cupy.cuda import cufft  # noqa: PLC0415 - as above
+
     return ctypes.CDLL(cufft.__file__)
 
 
 @contextlib.contextmanager
-def of_the_graph() -> Generator[None]:
-    """Let this thread's plans take their scratch memory from the current allocator."""
+def of_the_graph() -> Generator[list[Any]]:
+    """Let this thread's plans take their scratch memory from the current allocator.
+
+    At the end the list has the plans that the graph needs, and it must live as long. A plan that
+    was made inside leaves CuPy's cache, because its own work area is the graph's.
+    """
     cache = cupy.fft.config.get_plan_cache()
-    _replace(cache, lambda plan: _OwnPlan(plan) if _has_work_area(plan) else plan)
+    limits = cache.get_size(), cache.get_memsize()
+    own: list[_OwnPlan] = []
+    others: list[Any] = []
+    used: list[Any] = []
     try:
-        yield
+        cache.set_size(-1)  # no plan is dropped inside, where its end would break the capture
+        cache.set_memsize(-1)
+        for key, node in reversed(list(cache)):  # all: the order of their last uses stays
+            plan = _OwnPlan(node.plan) if _has_work_area(node.plan) else node.plan
+            (own if isinstance(plan, _OwnPlan) else others).append(plan)
+            cache[key] = plan
+        yield used
     finally:
-        _replace(cache, lambda plan: plan.end() if isinstance(plan, _OwnPlan) else plan)
+        for plan in own:
+            plan.end()
+        used.extend(plan.plan for plan in own if plan.is_used)
+        for key, node in reversed(list(cache)):
+            if node.plan in own:
+                cache[key] = node.plan.plan
+            elif node.plan in others:
+                cache[key] = node.plan
+            else:
+                used.append(node.plan)
+                del cache[key]
+        cache.set_size(limits[0])
+        cache.set_memsize(limits[1])
 
 
 def _has_work_area(plan: Any) -> bool:
     return plan.gpus is None and plan.work_area is not None and plan.work_area.mem.size > 0
-
-
-def _replace(cache: Any, replaced: Any) -> None:
-    """Replace the plans in the cache; all, so that the order of their last uses stays."""
-    for key, node in reversed(list(cache)):
-        cache[key] = replaced(node.plan)
