@@ -25,6 +25,12 @@ NOT_CALLED = {
     "CudaStream.__exit__",
     "CudaGraph.section",  # for inside the block of a capture
     "accesses",  # it marks a function
+    # for the tests below: the emulated driver shares nothing with other processes
+    "share",
+    "share_pool",
+    "CudaEvent.export",
+    "open_event",
+    "token_from_bytes",
 }
 STREAMS = {"owned": sk.new_stream, "legacy": sk.default_stream, "own": sk.per_thread_stream}
 VALUES = ("CudaStream.name", "CudaStream.native", "CudaStream.owned", "CudaStream.closed",
@@ -152,17 +158,22 @@ def convert(k):
     k.event.to("warp")
 
 
-@call("handoff")
-def hand_over(k):
+@contextlib.contextmanager
+def array_on_device_1():
     warp = need("warp")
     with on_device(1):
         memory = int(check(driver.cuMemAlloc(16)))
-    array = warp.array(ptr=memory, shape=(4,), dtype=warp.float32, device="cuda:1")
-    with unmoved():
-        sk.handoff(array, k.stream, after=k.other)
-    k.stream.sync()
+    yield warp.array(ptr=memory, shape=(4,), dtype=warp.float32, device="cuda:1")
     with on_device(1):
         check(driver.cuMemFree(memory))
+
+
+@call("handoff")
+def hand_over(k):
+    with array_on_device_1() as array:
+        with unmoved():
+            sk.handoff(array, k.stream, after=k.other)
+        k.stream.sync()
 
 
 @call("current_stream", "current_streams", "assert_one_queue")
@@ -182,6 +193,7 @@ def look(k):
     "CudaGraph.upload",
     "CudaGraph.to_dot",
     "CudaGraph.to_svg",
+    "CudaGraph.races",
     "CudaGraph.close",
 )
 def replay(k):
@@ -195,6 +207,7 @@ def replay(k):
         graph.launch()
         assert "digraph" in graph.to_dot()
         assert graph.to_svg().startswith("<svg")
+        assert not graph.races().races
         k.other.sync()
         graph.close()
     with pytest.raises(ZeroDivisionError), sk.capture(sk.new_stream(1)):
@@ -346,3 +359,32 @@ def test_nor_do_those_that_ask_torch_and_cupy(three, subjects, library, primary_
         del lent, again, array
         with on_device(1):
             destroy_stream(kit.raw)
+
+
+def test_nor_do_those_of_other_processes(primary_context):
+    for current in (primary_context, 0):  # 0: none
+        check(driver.cuCtxSetCurrent(primary_context))
+        kit = make_kit(sk.new_stream)
+        with array_on_device_1() as array:
+            check(driver.cuCtxSetCurrent(current))
+            with unmoved():
+                event = sk.new_event(device=1, interprocess=True)
+                kit.stream.record(event)
+                token = sk.token_from_bytes(bytes(event.export()))
+                assert sk.open_event(token) is event
+            with unmoved():
+                lease = sk.share(array, after=kit.stream)
+                opened = lease.token.open(kit.other)
+                lease.close()
+            kit.other.sync()
+            check(driver.cuCtxSetCurrent(primary_context))  # freeing is the library's own
+            del opened, array
+        with on_device(1):
+            destroy_stream(kit.raw)
+
+
+def test_nor_does_a_shared_pool(three, primary_context):
+    for current in (primary_context, 0):  # 0: none
+        check(driver.cuCtxSetCurrent(current))
+        with at_most_on_device_0(primary_context):  # as CuPy's own guard of its device
+            sk.share_pool("torch", libraries=["cupy"]).close()

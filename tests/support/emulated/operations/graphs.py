@@ -95,7 +95,7 @@ def capture_a_loose_end(undo):
     side = sk.wrap(foreign(undo))
 
     def call():
-        with refused("not joined again"), sk.capture(stream):
+        with refused("has to be waited for"), sk.capture(stream):
             side.wait(stream)
             side.record(event, external=True)
 
