@@ -48,7 +48,7 @@ _PAGE = """<!doctype html>
 <span>Drag over a part to see it larger.</span>
 </div>
 <div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
-<div id="filters">
+{missing}<div id="filters">
 <label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
 <label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
 <span id="found" role="status"></span>
@@ -79,6 +79,7 @@ def html_of(
         verdict=html.escape(heading or verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
         style=_read("timeline.css"),
+        missing=_missing(report, missing),
         data=data,
         draw=_read("timeline.js"),
     )
@@ -134,6 +135,23 @@ def _arrows(
         for wait in waits
         if wait.after is not None and {wait.after, wait.queue} <= number.keys()
     ]
+
+
+def _missing(report: Operations, missing: Sequence[Operation]) -> str:
+    """Return a list of the waits that should be there: between which two operations."""
+    ended = {(one.queue, one.end_ns): one for one in report.work}
+    began = {(one.queue, one.start_ns): one for one in report.work}
+    found = [
+        (ended.get((wait.after, wait.start_ns)), began.get((wait.queue, wait.end_ns)))
+        for wait in missing
+    ]
+    items = [
+        f"<li>{html.escape(f'{plain(one)} on {one.queue}')} \N{RIGHTWARDS ARROW} "
+        f"{html.escape(f'{plain(other)} on {other.queue}')}</li>\n"
+        for one, other in dict.fromkeys(found)
+        if one is not None and other is not None
+    ]
+    return f"<h2>Nothing orders these</h2>\n<ol>\n{''.join(items)}</ol>\n" if items else ""
 
 
 def _summary(report: Operations) -> Iterator[str]:

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from streamkit._cuda.graphs import Node
     from streamkit._races.report import Race
 
-_BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 176, 44, 18, 40, 22
+_BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
 _STYLE = """
 .skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
 .skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
 .skg .tip { fill: #57606a; }
-.skg .missing { stroke: #cf222e; stroke-dasharray: 6 4; }
+.skg .missing { stroke: #cf222e; stroke-width: 2; stroke-dasharray: 6 4; }
+.skg .missing-tip { fill: #cf222e; }
 .skg .other rect { fill: #e6eaee; }
 .skg .other text { fill: #1b1f24; }
 @media (prefers-color-scheme: dark) {
   .skg .edge { stroke: #9aa4af; }
   .skg .tip { fill: #9aa4af; }
   .skg .missing { stroke: #ff7b72; }
+  .skg .missing-tip { fill: #ff7b72; }
   .skg .other rect { fill: #2c343d; }
   .skg .other text { fill: #e6edf3; }
 }
@@ -42,13 +44,17 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Races of a graph</title>
-<style>body {{ font: 15px system-ui, sans-serif; margin: 2em; }} pre {{ white-space: pre-wrap; }}
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
+h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
+pre {{ font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }}
 </style>
 </head>
 <body>
 <h1>{heading}</h1>
-<pre>{races}</pre>
 {picture}
+<p>{legend}</p>
+<pre>{races}</pre>
 </body>
 </html>
 """
@@ -65,6 +71,7 @@ def page(
     }
     return _PAGE.format(
         heading=html.escape(heading),
+        legend="Dashed arrow: an order that is missing." if missing else "",
         races=html.escape("\n".join(map(str, races))),
         picture=svg(nodes, edges, sorted(missing)),
     )
@@ -82,17 +89,28 @@ def svg(
     head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="max-width: 100%">']
     parts.append(f"<style>{_STYLE}</style>")
-    for kind, some in (("edge", edges), ("edge missing", missing)):
-        for one, other in some:
-            x, y = where[one][0] + _BOX / 2, where[one][1] + _HEIGHT
-            to_x, to_y = where[other][0] + _BOX / 2, where[other][1] - 7
-            middle = (y + to_y) / 2
-            parts.append(f'<path class="{kind}" d="M{x:g} {y:g}C{x:g} {middle:g} {to_x:g} ')
-            parts.append(f'{middle:g} {to_x:g} {to_y:g}"/>')
-            parts.append(f'<path class="tip" d="M{to_x:g} {to_y + 7:g}l-4.5 -8h9z"/>')
+    parts += [_arrow("edge", "tip", where[one], where[other]) for one, other in edges]
     for number, (node, (x, y)) in enumerate(zip(nodes, where, strict=True)):
         parts.append(_box(number, node, x, y))
+    for one, other in missing:  # above the boxes, which may lie between the two
+        parts.append(_arrow("edge missing", "missing-tip", where[one], where[other], _GAP_X))
     return "".join([*parts, "</svg>"])
+
+
+def _arrow(
+    kind: str, tip: str, one: tuple[float, float], other: tuple[float, float], shift: float = 0
+) -> str:
+    """Return an arrow from a box to another one, which is below, beside or above it."""
+    (x, y), (to_x, to_y) = one, other
+    x, to_x = x + _BOX / 2 + shift, to_x + _BOX / 2 + shift
+    start = y + _HEIGHT if to_y >= y else y
+    end, down = (to_y, 1) if to_y > y else (to_y + _HEIGHT, -1)
+    bend = (start + end) / 2 if to_y != y else end + _GAP_Y / 2
+    curve = f"C{x:g} {bend:g} {to_x:g} {bend:g} {to_x:g} {end - 7 * down:g}"
+    return (
+        f'<path class="{kind}" d="M{x:g} {start:g}{curve}"/>'
+        f'<path class="{tip}" d="M{to_x:g} {end:g}l-4.5 {-8 * down:g}h9z"/>'
+    )
 
 
 def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
@@ -126,18 +144,18 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return a node: what it does, and whose it is."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
-    text, below = node.kind, ""
+    text, below = node.kind, f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
         style = STYLES[library or UNKNOWN]
         kind, fill, ink = "kernel", f' style="fill: {style.colour}"', f' style="fill: {style.ink}"'
-        text, below = operation(name, library) or node.kind, style.label
+        text, below = operation(name, library) or node.kind, f"{style.label}, {below}"
     if len(text) > _LETTERS:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
-    middle, line = x + _BOX / 2, y + (19 if below else 27)
+    middle = x + _BOX / 2
     return (
         f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or node.kind)}</title>'
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
-        f'<text x="{middle:g}" y="{line:g}"{ink}>{html.escape(text)}</text>'
+        f'<text x="{middle:g}" y="{y + 19:g}"{ink}>{html.escape(text)}</text>'
         f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'
     )

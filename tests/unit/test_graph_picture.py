@@ -32,10 +32,10 @@ def boxes(svg):
 def test_a_box_says_what_a_node_does_and_whose_it_is_in_its_colour():
     found = boxes(picture.svg([MULTIPLY, ADD, COPY, Node("kernel", "mine")], []))
     assert [(texts, colour) for texts, colour, _ in found] == [
-        (["multiply", STYLES["cupy"].label], STYLES["cupy"].colour),
-        (["add_one", STYLES["warp"].label], STYLES["warp"].colour),
-        (["memcpy"], None),
-        (["mine", STYLES[UNKNOWN].label], STYLES[UNKNOWN].colour),
+        (["multiply", f"{STYLES['cupy'].label}, node 0"], STYLES["cupy"].colour),
+        (["add_one", f"{STYLES['warp'].label}, node 1"], STYLES["warp"].colour),
+        (["memcpy", "node 2"], None),
+        (["mine", f"{STYLES[UNKNOWN].label}, node 3"], STYLES[UNKNOWN].colour),
     ]
 
 
@@ -49,6 +49,20 @@ def test_a_node_is_below_all_that_it_waits_for_and_no_box_is_on_another():
         for other_x, other_y in places[number + 1 :]:
             assert abs(x - other_x) >= picture._BOX or abs(y - other_y) >= picture._HEIGHT
     assert svg.count('class="edge"') == svg.count('class="tip"') == len(edges)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "side"),
+    [(0, 1, "below"), (1, 0, "below"), (0, 3, "above"), (3, 0, "below"), (2, 0, "below")],
+)
+def test_an_order_that_is_missing_ends_at_its_box_over_all_boxes(one, other, side):
+    svg = picture.svg([COPY] * 4, [(0, 2), (1, 3)], [(one, other)])
+    x, y = boxes(svg)[other][-1]
+    (tip,) = re.findall(r'class="missing-tip" d="M([\d.]+) ([\d.]+)l', svg)
+    assert x < float(tip[0]) < x + picture._BOX
+    assert float(tip[1]) == (y if side == "above" else y + picture._HEIGHT)
+    assert svg.count('class="edge missing"') == 1
+    assert svg.index('class="edge missing"') > svg.rindex("<rect")
 
 
 @pytest.mark.parametrize("name", ["</title><script>alert(1)</script>", "a\x1b[2J\n<b>", "k" * 500])

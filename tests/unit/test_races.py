@@ -817,6 +817,7 @@ def test_the_page_has_the_order_that_is_missing(report, tmp_path):
     first, second = report.races[0].first, report.races[0].second
     assert data["missing"][0][1::2] == [first.end_ns / 1e6, second.start_ns / 1e6]
     assert data["waits"] == []
+    assert "<li>copyto on s (cpu) \N{RIGHTWARDS ARROW} add on other (cpu)</li>" in text
 
 
 def test_streams_of_one_name_are_told_apart(x, tmp_path):
