@@ -13,7 +13,7 @@ from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries
 from streamkit.errors import UnsupportedStreamError
-from streamkit.protocols import Arrays, GivesMemory, TakesMemory
+from streamkit.protocols import CopiesArrays, GivesMemory, TakesMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +36,9 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
     stream uses an array, ``s.keep(array)``.
 
     Args:
-        library: Whose pool: "torch", or a plugin's.
-        libraries: Which allocate from it; None for all loaded ones that can: CuPy and Warp.
+        library: Whose pool: "torch", "cupy", or a plugin's.
+        libraries: Which allocate from it; None for all loaded ones that can: CuPy and Warp. Of
+            others that have arrays of their own, torch and numba-cuda, it warns.
 
     Raises:
         UnsupportedStreamError: The one cannot give memory, or a named one cannot take it.
@@ -117,7 +118,7 @@ def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, TakesMemor
         adapter = load()
         if isinstance(adapter, TakesMemory):
             found[name] = adapter
-        elif name != giver and isinstance(adapter, Arrays):
+        elif name != giver and isinstance(adapter, CopiesArrays):
             warnings.warn(
                 f"{name} cannot allocate from the pool of {giver}, and keeps its own.",
                 RuntimeWarning,

@@ -1,13 +1,15 @@
-"""Libraries that have no adapter and follow torch's current stream."""
+"""Libraries that have no adapter: Triton follows torch's stream, and JAX lends XLA's."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sysconfig
+import threading
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import streamkit as sk
@@ -67,3 +69,64 @@ def test_control_outside_the_scope_triton_does_not_wait(subjects, gate, cells, l
     launch(src, dst)
     sync(torch.handle_of(torch.current()))
     assert (peek(dst), gate.closed) == (2, True)
+
+
+# -- JAX, whose callbacks get XLA's stream ------------------------------------------------------
+
+SIZE = 256
+
+
+@pytest.fixture
+def callback(subjects):
+    """Let JAX call a function with CuPy's views of the result and of the argument."""
+    cupy = subjects("cupy").cupy
+    subjects("torch"), subjects("warp")  # the scope moves all that are imported
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its plugins
+        patch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes most of the memory
+        jax = pytest.importorskip("jax")
+        module = pytest.importorskip("jax.experimental.buffer_callback")
+        try:
+            x = jax.device_put(jax.numpy.ones(SIZE, "float32"), jax.devices("gpu")[0])
+        except RuntimeError as error:
+            pytest.skip(f"JAX has no GPU here, or cannot use it: {error}")
+    x.block_until_ready()
+
+    def prepare(function):
+        def called(context, out, argument):
+            function(context.stream(), cupy.asarray(out), cupy.asarray(argument))
+
+        call = module.buffer_callback(called, jax.ShapeDtypeStruct.like(x))
+        return lambda: call(x)
+
+    return prepare
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_work_in_a_callback_of_jax_runs_on_xlas_stream(  # noqa: PLR0917 - its fixtures
+    subjects, gate, cells, peek, callback, inside
+):
+    cupy, written = subjects("cupy").cupy, cells(0)
+    other, called, is_held = subjects("cupy").new_stream(), threading.Event(), False
+
+    def add(handle, out, argument):
+        if is_held:
+            gate.hold(handle)
+        with sk.use(sk.from_handle(handle)) if inside else other:
+            cupy.add(argument, cupy.float32(1), out=out)
+            cupy.copyto(subjects("cupy").array(written.pointer), out[:1])
+        called.set()
+
+    run = callback(add)
+    assert set(np.asarray(run()).tolist()) == {2.0}  # compiled and loaded
+    check(driver.cuCtxSynchronize())
+    written.write(0)
+    called.clear()
+    is_held = True
+    result = run()
+    assert called.wait(60)
+    if not inside:  # the control
+        sync(other.ptr)
+    assert (peek(written), gate.closed) == (0 if inside else 2, True)
+    gate.open()
+    assert set(np.asarray(result).tolist()) == {2.0}

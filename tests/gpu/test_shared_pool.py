@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import warnings
 
 import pytest
 
@@ -13,6 +15,7 @@ from support.libraries import need
 
 LIMIT = 1 << 30
 MOST = int(0.9 * LIMIT)
+FREE = 4 << 30  # what the tests leave free where the device's own memory is the limit
 ROUNDS = 200
 SIZE = 1 << 20
 LONG = 20_000_000  # cycles: some 10 ms
@@ -62,7 +65,9 @@ def in_turn(torch, cupy, wp):
     pool = check(driver.cuDeviceGetMemPool(0))
     reserved = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
     native = int(check(driver.cuMemPoolGetAttribute(pool, reserved)))
-    return torch.cuda.memory_reserved() + cupy.get_default_memory_pool().total_bytes() + native
+    held = torch.cuda.memory_reserved() + cupy.get_default_memory_pool().total_bytes() + native
+    print(f"each in turn uses {MOST / 1e9:.2f} GB; together they hold {held / 1e9:.2f} GB")
+    return held
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -80,6 +85,62 @@ def test_each_in_turn_needs_the_memory_once(libraries, empty, is_shared):
             assert in_turn(*libraries) > 2 * LIMIT
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.fixture
+def little(empty):
+    """Have so little memory left that no library can keep what another one needs."""
+    free, _ = check(driver.cuMemGetInfo())
+    block = check(driver.cuMemAlloc(free - FREE))
+    yield FREE * 9 // 10
+    empty()
+    check(driver.cuMemFree(block))
+
+
+@pytest.fixture
+def use(libraries, little):
+    """Let one library use nine tenths of what is left, and drop it."""
+    torch, cupy, wp = libraries
+    uses = {
+        "torch": lambda: torch.empty(little, dtype=torch.uint8, device="cuda").fill_(1),
+        "cupy": lambda: cupy.empty(little, "u1").fill(2),
+        "warp": lambda: wp.empty(little, dtype=wp.uint8, device="cuda:0").fill_(3),
+    }
+
+    def use(name):
+        uses[name]()
+        check(driver.cuCtxSynchronize())
+
+    return use
+
+
+@pytest.mark.alone  # for the device's free memory is that of all processes
+@pytest.mark.parametrize("scope", [True, False])
+@pytest.mark.parametrize(
+    ("giver", "takers"), [("torch", ["cupy", "warp"]), ("torch", ["cupy"]), ("cupy", ["warp"])]
+)
+def test_nine_tenths_of_the_memory_serve_each_in_turn(use, giver, takers, scope):
+    with sk.share_pool(giver, libraries=takers):
+        for name in [giver, *takers] * 2:
+            with sk.new_stream(nonblocking=True) if scope else contextlib.nullcontext():
+                use(name)
+
+
+@pytest.mark.alone
+def test_control_without_a_shared_pool_they_run_out_of_memory(libraries, use, empty):
+    cupy = libraries[1]
+    for first, second, error in (
+        ("torch", "cupy", cupy.cuda.memory.OutOfMemoryError),
+        ("torch", "warp", RuntimeError),
+        ("cupy", "warp", RuntimeError),
+        ("cupy", "torch", RuntimeError),
+    ):
+        use(first)
+        with pytest.raises(error, match=r"(?i)out of memory|failed to allocate"):
+            use(second)
+        empty()
+        use(second)  # it is what the other keeps that was missing
+        empty()
 
 
 class ByWarp:
@@ -127,28 +188,31 @@ class ByCupy:
         return bool((result != 1).any())
 
 
-@pytest.mark.parametrize("kind", [ByWarp, ByCupy])
+@pytest.mark.parametrize(
+    ("kind", "giver"), [(ByWarp, "torch"), (ByCupy, "torch"), (ByWarp, "cupy")]
+)
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_memory_goes_back_after_the_work_of_the_last_stream(  # noqa: PLR0917 - the cases
-    libraries, empty, monkeypatch, kind, nonblocking, is_ordered
+    libraries, empty, monkeypatch, kind, giver, nonblocking, is_ordered
 ):
     torch, cupy, wp = libraries
     stream = sk.new_stream(nonblocking=nonblocking)
     if not is_ordered:
         monkeypatch.setattr(_frees, "_has_order", lambda *_: True)
-    with sk.share_pool("torch", libraries=["cupy", "warp"]):
+    with sk.share_pool(giver, libraries={"cupy", "warp"} - {giver}):
         subject = kind(wp, cupy)
         subject.once(stream, lambda: None)
         rounds = ROUNDS if is_ordered else 20
         sleep = lambda: torch.cuda._sleep(LONG)  # noqa: E731
         wrong = sum(subject.once(stream, sleep) for _ in range(rounds))
         del subject
-    print(kind.__name__, nonblocking, is_ordered, wrong)
+    print(kind.__name__, giver, nonblocking, is_ordered, wrong)
     assert (wrong == 0) is is_ordered
 
 
-def test_inside_a_capture_memory_is_the_graphs(libraries, empty):
+@pytest.mark.parametrize("giver", ["torch", "cupy"])
+def test_inside_a_capture_memory_is_the_graphs(libraries, empty, giver):
     torch, cupy, wp = libraries
     from support.gpu import pressure
 
@@ -160,12 +224,13 @@ def test_inside_a_capture_memory_is_the_graphs(libraries, empty):
         c = cupy.full(SIZE, 3, "i4") + 1
         return b, c
 
-    with sk.share_pool("torch", libraries=["cupy", "warp"]):
+    with sk.share_pool(giver, libraries={"cupy", "warp"} - {giver}):
         with sk.new_stream(nonblocking=True):
             work()
         with sk.capture() as g:
             b, c = work()
         others = [torch.full((SIZE,), 99, dtype=torch.int32, device="cuda") for _ in range(8)]
+        others += [cupy.full(SIZE, 99, "i4") for _ in range(8)]
         g.launch()
         g.launch()
         g.stream.sync()
@@ -196,6 +261,31 @@ def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
     assert cupy.get_default_memory_pool().used_bytes() >= used
 
 
+def test_who_cannot_change_is_left_out_with_a_warning(libraries):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with sk.share_pool("cupy") as shared:
+            assert shared.libraries == ("warp",)
+    left_out = {str(one.message).partition(" ")[0] for one in told}
+    assert {"torch"} <= left_out <= {"torch", "numba"}, "numba may be loaded by other tests"
+    with pytest.raises(sk.UnsupportedStreamError, match="torch cannot allocate"):
+        sk.share_pool("cupy", libraries=["warp", "torch"])
+
+
+def test_cupys_pool_serves_warp_on_its_stream(libraries, empty):
+    _, cupy, wp = libraries
+    pool = cupy.get_default_memory_pool()
+    before, current = pool.used_bytes(), cupy.cuda.get_current_stream()
+    with sk.share_pool("cupy", libraries="warp"):
+        with sk.use(sk.new_stream(nonblocking=True), libraries="warp"):
+            theirs = wp.full(SIZE, 3, dtype=wp.int32, device="cuda:0")
+        assert cupy.cuda.get_current_stream() is current
+        assert pool.used_bytes() - before == 4 * SIZE
+    assert (theirs.numpy() == 3).all()
+    del theirs
+    assert pool.used_bytes() == before
+
+
 def test_an_allocator_that_was_changed_meanwhile_is_left_alone(libraries):
     _, cupy, _ = libraries
     before = cupy.cuda.get_allocator()
@@ -210,7 +300,7 @@ def test_an_allocator_that_was_changed_meanwhile_is_left_alone(libraries):
 
 def test_what_cannot_be_is_refused(libraries):
     _, cupy, _ = libraries
-    for arguments in (("cupy",), ("torch", ["torch"]), ("torch", ["cuda.core"])):
+    for arguments in (("warp",), ("torch", ["torch"]), ("torch", ["cuda.core"]), ("cupy", "torch")):
         with pytest.raises((sk.UnsupportedStreamError, ValueError)):
             sk.share_pool(arguments[0], libraries=arguments[1] if arguments[1:] else None)
     with sk.capture() as g:

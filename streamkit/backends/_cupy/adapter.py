@@ -21,13 +21,15 @@ from streamkit.backends._cupy import memory
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.memory import NOTED
-from streamkit.backends._cupy.shared_pool import take_memory
+from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 __all__ = [
+    "allocate",
     "explain_capture",
     "explain_kernel",
+    "free",
     "pool",
     "take_memory",
 ]  # capabilities of the adapter too

@@ -1,4 +1,4 @@
-"""CuPy's arrays in the pool of another library."""
+"""CuPy's arrays in the pool of another library, and others in CuPy's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,48 @@ import cupy
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._frees import Frees, Piece
+from streamkit.backends._protocol import Source
 from streamkit.errors import UnsupportedStreamError
+from streamkit.protocols import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit.protocols import GivesMemory
+
+
+_given: dict[int, tuple[Any, Any]] = {}
+"""By address, what others have: the stream for which it was taken, and CuPy's memory."""
+
+
+def allocate(size: int, device: int, stream: int) -> int:
+    """Take memory as an array would that is made on the stream; into a graph if that captures."""
+    with cupy.cuda.Device(device):
+        before = made_on = cupy.cuda.get_current_stream(device)
+        if before.ptr != stream:
+            made_on = _stream(stream, device)
+            made_on.use()
+        try:
+            memory = cupy.cuda.alloc(size)
+        finally:
+            before.use()
+    pointer: int = memory.ptr
+    _given[pointer] = made_on, memory
+    return pointer
+
+
+def free(pointer: int) -> None:
+    """Give it back to the stream that it was taken for."""
+    _made_on, memory = _given.pop(pointer)
+    del memory  # before the stream: stream-ordered memory has only a weak reference to that
+
+
+def _stream(handle: int, device: int) -> Any:
+    if not handle:
+        return cupy.cuda.Stream.null
+    stream = cupy.cuda.Stream.from_external(Source(Queue(handle, device)))
+    stream.device_id = device
+    return stream
 
 
 def take_memory(giver: GivesMemory) -> Callable[[], bool]:
