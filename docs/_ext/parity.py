@@ -76,7 +76,7 @@ def as_table(parity: Parity) -> str:
 
 
 def consumers() -> list[dict[str, Any]]:
-    """Return the rows of ``consumers.toml``: who, what they accept, what to hand them, evidence."""
+    """Return the rows of ``consumers.toml``: who, what they accept and ignore, and evidence."""
     data = tomllib.loads((FOLDER / "consumers.toml").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = data["consumer"]
     return rows
@@ -84,11 +84,15 @@ def consumers() -> list[dict[str, Any]]:
 
 def consumers_table() -> str:
     """Return them in Markdown."""
-    lines = ["| library | accepts as a stream | hand it | shown by |", "|---|---|---|---|"]
+    lines = [
+        "| library | accepts as a stream | hand it | what works elsewhere | shown by |",
+        "|---|---|---|---|---|",
+    ]
     for row in consumers():
         shown = [shown_by(row["tests"])] if "tests" in row else []
         if "read" in row:
             shown.append(f"read in {row['read']}; not run here")
-        columns = row["name"], row["accepts"], row["give"], "; ".join(shown)
+        ignores = row.get("ignores", "-")
+        columns = row["name"], row["accepts"], row["give"], ignores, "; ".join(shown)
         lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)
