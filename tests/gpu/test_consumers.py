@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import check, driver, held, sync
+from support.gpu.raw import Gate, check, driver, held, sync
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +103,12 @@ def callback(subjects):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_work_in_a_callback_of_jax_runs_on_xlas_stream(  # noqa: PLR0917 - its fixtures
-    subjects, gate, cells, peek, callback, inside
-):
+def test_work_in_a_callback_of_jax_runs_on_xlas_stream(subjects, cells, peek, callback, inside):
     cupy, written = subjects("cupy").cupy, cells(0)
-    other, called, is_held = subjects("cupy").new_stream(), threading.Event(), False
+    other, called, gates = subjects("cupy").new_stream(), threading.Event(), []
 
     def add(handle, out, argument):
-        if is_held:
+        for gate in gates:
             gate.hold(handle)
         with sk.use(sk.from_handle(handle)) if inside else other:
             cupy.add(argument, cupy.float32(1), out=out)
@@ -122,11 +120,11 @@ def test_work_in_a_callback_of_jax_runs_on_xlas_stream(  # noqa: PLR0917 - its f
     check(driver.cuCtxSynchronize())
     written.write(0)
     called.clear()
-    is_held = True
+    gates.append(gate := Gate())  # not before: the compiler may be slow
     result = run()
     assert called.wait(60)
     if not inside:  # the control
         sync(other.ptr)
     assert (peek(written), gate.closed) == (0 if inside else 2, True)
-    gate.open()
+    gate.free()
     assert set(np.asarray(result).tolist()) == {2.0}
