@@ -117,7 +117,7 @@ def gone(token: object) -> StreamClosedError:
     """Word a token of what has ended in the process that made it."""
     return StreamClosedError(
         f"what {describe(token)} opens is gone: it was closed, or the process that made it has "
-        "ended. Send a new token."
+        "ended. Send a new token. Both processes need the same /dev/shm, in containers too."
     )
 
 

@@ -49,7 +49,8 @@ class LockedFile:
 
     def close(self) -> None:
         """Give up the lock; nothing happens the second time, nor in a forked child."""
-        if _open.pop(self.descriptor, None) is self:
+        if _open.get(self.descriptor) is self:  # the number can be another file's by now
+            del _open[self.descriptor]
             os.close(self.descriptor)
 
 
@@ -132,7 +133,7 @@ def _announce() -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether the process of this name has not ended."""
+    """Whether the process of this name has not ended; what a killed one has left is removed."""
     if is_own(name):
         return True
     try:
@@ -140,9 +141,18 @@ def is_alive(name: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not found.lock(shared=True)
+        if not found.lock(shared=True):
+            return True
+        _remove_files(name)
+        return False
     finally:
         found.close()
+
+
+def _remove_files(name: str) -> None:
+    for path in folder().glob(f"{name}.*"):
+        remove(path.name)
+    remove(name)
 
 
 def _remove_dead() -> None:
@@ -154,9 +164,7 @@ def _remove_dead() -> None:
             continue
         try:
             if found.lock(shared=False):
-                for path in folder().glob(f"{name}.*"):
-                    remove(path.name)
-                remove(name)
+                _remove_files(name)
         finally:
             found.close()
 

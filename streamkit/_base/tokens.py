@@ -108,7 +108,7 @@ def read(data: object) -> Token:
     kind, content = _parts(data)
     try:
         return _kinds[kind](content)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _garbage("what it says cannot be read") from error
 
 
@@ -144,7 +144,7 @@ def _parts(data: Any) -> tuple[str, dict[str, Any]]:
     try:
         kind, content = json.loads(body)
         return text(kind), dict(content)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise _garbage("what it says cannot be read") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+from sys import getrefcount
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _ASKED_EVERY = 2e-3  # seconds: to ask for one lease takes a microsecond or two
 _MOST_ASKED = 64  # leases at a time
+_HELD_BY_NOBODY = 2  # references: the attribute, and the argument
 
 _kept: dict[str, KeptArray] = {}
 _ask_at = 0.0
@@ -29,13 +31,16 @@ class KeptArray:
     def __init__(self, array: Any, library: ArrayLibrary, event: InterprocessEvent) -> None:
         _prepare()
         self.array, self.library, self.event = array, library, event
+        self.was_opened_here = False
         self._lease = OwnedLease()
         self.name = self._lease.name
         _kept[self.name] = self
 
     def has_ended(self) -> bool:
         """Whether the lease has ended, which this call does if it can."""
-        if self._lease.end_if_unused():
+        if self.was_opened_here and getrefcount(self.array) > _HELD_BY_NOBODY:
+            return self._lease.has_ended
+        if self._lease.end_if_unused(was_opened=self.was_opened_here):
             self._let_go()
             return True
         return False

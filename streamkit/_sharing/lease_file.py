@@ -1,7 +1,8 @@
 """A lease as both processes see it: a file, which has its name while the lease lasts.
 
-Each receiver holds a shared lock on it, and adds a byte once it has the array. The owner ends the
-lease when there is a byte and no lock. The system releases the lock of a process that has ended.
+Each receiver holds a shared lock on it, and adds a sign: another one if it does not get the array.
+The owner ends the lease when somebody has had the array and there is no lock. The system releases
+the lock of a process that has ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from streamkit._base.locks import new_lock
 if TYPE_CHECKING:
     from streamkit._base.processes import LockedFile
 
+_HAS, _FAILED = b"+", b"-"
+
 _numbers = itertools.count()
 _lock = new_lock()
 
@@ -29,18 +32,25 @@ class OwnedLease:
         self._is_asked = False
         self.has_ended = False
 
-    def end_if_unused(self) -> bool:
-        """End it if a receiver has had the array and none has it or is about to."""
+    def end_if_unused(self, *, was_opened: bool = False) -> bool:
+        """End it if a receiver has had the array and none has it or is about to.
+
+        That one has had it can be known already.
+        """
         with _lock:
             if not self.has_ended and not self._is_asked:
                 self._is_asked = True
                 try:
-                    was_opened = os.fstat(self._file.descriptor).st_size > 0
-                    if was_opened and self._file.lock(shared=False):
+                    if (was_opened or self._was_opened()) and self._file.lock(shared=False):
                         self.end()
                 finally:
                     self._is_asked = False
             return self.has_ended
+
+    def _was_opened(self) -> bool:
+        descriptor = self._file.descriptor
+        said = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        return said.count(_HAS) > said.count(_FAILED)
 
     def end(self) -> None:
         """Let nobody open it any more."""
@@ -52,7 +62,10 @@ class OwnedLease:
 
 
 def enter(name: str) -> LockedFile | None:
-    """Return the lock of a receiver, None if the lease or its owner has ended."""
+    """Return the lock of a receiver, None if the lease or its owner has ended.
+
+    The lease ends with its last lock, also if that receiver is killed meanwhile.
+    """
     try:
         found = processes.find(name)
     except FileNotFoundError:
@@ -60,11 +73,13 @@ def enter(name: str) -> LockedFile | None:
     # the owner locks the file only to end the lease
     owner = name.partition(".")[0]
     if found.lock(shared=True) and found.is_linked() and processes.is_alive(owner):
+        os.write(found.descriptor, _HAS)
         return found
     found.close()
     return None
 
 
-def confirm(entered: LockedFile) -> None:
-    """Have the lease end with its last lock, now that the receiver has the array."""
-    os.write(entered.descriptor, b"1")
+def leave(entered: LockedFile) -> None:
+    """Give up the lock of a receiver that has not got the array: the lease is for others still."""
+    os.write(entered.descriptor, _FAILED)
+    entered.close()

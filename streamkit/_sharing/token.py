@@ -92,19 +92,17 @@ class ArrayToken(Token):
         entered = lease_file.enter(self._lease)
         if entered is None:
             raise messages.gone(self)
-        memory = self._memory_after_sender(context, entered)
-        array = adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
-        lease_file.confirm(entered)
-        return array
+        try:
+            memory = self._memory_after_sender(context, entered)
+            return adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
+        except BaseException:
+            lease_file.leave(entered)
+            raise
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""
-        try:
-            self._wait_for_sender(context)
-            memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
-        except BaseException:
-            entered.close()
-            raise
+        self._wait_for_sender(context)
+        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
             raise messages.gone(self)
         return memory
@@ -130,6 +128,7 @@ class ArrayToken(Token):
         array = None if found is None else found.array
         if found is None or array is None:  # it ends in another thread
             raise messages.gone(self)
+        found.was_opened_here = True
         ordering.wait_event(queue, found.event.handle)
         if isinstance(array, Copy):
             layout = self._layout.moved(array.address)

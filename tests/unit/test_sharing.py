@@ -74,7 +74,8 @@ def with_body(body, *, version=1, magic=b"SKtoken"):
         with_body(b'["event",{"process":"../../x","uuid":"","handle":""}]'),
         with_body(b'["event",{"process":1,"uuid":"","handle":""}]'),
         with_body(b'["event",{"process":"0123456789abcdef","uuid":"","handle":"z"}]'),
-        with_body(b"{}", magic=b"SKtokex"),
+        with_body(b"{}", magic=b"SKtokex"), with_body(b"[" * 100_000),
+        bytes(ARRAY)[:17] + bytes(ARRAY)[18:], with_body(bytes(ARRAY)[17:].replace(b"512", b"1e999")),
     ],
 )  # fmt: skip
 def test_what_is_no_token_is_a_value_error(data):
@@ -184,8 +185,10 @@ def test_a_process_lives_until_it_ends_however_it_does(new_other, how):
     assert processes.is_alive(other.name)
     assert processes.is_alive(processes.own_name())
     other.end(how)
-    assert not processes.is_alive(other.name)
     assert bool(files_of(other.name)) is (how == "kill")
+    assert not processes.is_alive(other.name)
+    assert not processes.is_alive(other.name)
+    assert files_of(other.name) == []
 
 
 @has_locks
@@ -214,8 +217,6 @@ def test_a_lease_ends_when_each_receiver_has_dropped_or_died(new_other, how):
         other(f"globals().update(x=lease_file.enter('{lease.name}'))")
     assert not lease.end_if_unused()
     for other in others:
-        other("lease_file.confirm(x)")
-    for other in others:
         assert not lease.end_if_unused()
         if how == "close":
             other("x.close()")
@@ -230,7 +231,15 @@ def test_a_lease_ends_when_each_receiver_has_dropped_or_died(new_other, how):
 @has_locks
 def test_a_receiver_that_failed_leaves_the_lease_to_others(new_other):
     lease, other = lease_file.OwnedLease(), new_other()
+    other(f"lease_file.leave(lease_file.enter('{lease.name}'))")
+    assert not lease.end_if_unused()
     other(f"lease_file.enter('{lease.name}').close()")
+    assert lease.end_if_unused()
+
+
+@has_locks
+def test_a_lease_is_ended_by_hand_once():
+    lease = lease_file.OwnedLease()
     assert not lease.end_if_unused()
     lease.end()
     lease.end()
@@ -274,7 +283,6 @@ import os, signal, sys, time
 from streamkit._base import processes  # as above
 from streamkit._sharing import lease_file  # as above
 entered = lease_file.enter({name!r})
-lease_file.confirm(entered)
 own = processes.own_name()
 ready, told = os.pipe()
 child = os.fork()
@@ -311,7 +319,6 @@ def test_what_is_kept_goes_when_the_receivers_have(new_other, how):
     names = [kept.KeptArray(array, None, None).name for array in arrays]
     alive = [weakref.ref(array) for array in arrays]
     other(f"globals().update(x=[lease_file.enter(name) for name in {names[100:]}])")
-    other("[lease_file.confirm(one) for one in x]")
     del arrays
     keepalive.drain()
     assert all(one() is not None for one in alive)
@@ -330,6 +337,35 @@ def test_what_is_kept_goes_when_the_receivers_have(new_other, how):
         kept.find(name).end()
     assert not any(one() for one in alive)
     assert kept.find(names[0]) is None
+
+
+@has_locks
+def test_an_array_that_its_own_process_has_opened_goes_when_nobody_there_holds_it():
+    """Who sends a token need not know in which process it is opened."""
+    array = Array()
+    one, alive = kept.KeptArray(array, None, None), weakref.ref(array)
+    del array
+    assert not one.has_ended()
+    one.was_opened_here, opened = True, one.array
+    assert not one.has_ended()
+    del opened
+    assert one.has_ended()
+    assert alive() is None
+    assert one.has_ended()
+
+
+@has_locks
+def test_a_file_that_is_closed_twice_leaves_the_next_one_of_its_number_alone():
+    """Its lock would stay for ever."""
+    lease = lease_file.OwnedLease()
+    first = lease_file.enter(lease.name)
+    first.close()
+    second = lease_file.enter(lease.name)
+    assert second.descriptor == first.descriptor
+    first.close()
+    assert not lease.end_if_unused()
+    second.close()
+    assert lease.end_if_unused()
 
 
 def test_a_system_without_locks_says_so(monkeypatch):
