@@ -87,9 +87,12 @@ def test_a_future_that_is_not_done_is_refused_with_the_way(group):
         sk.new_stream().wait(torch.futures.Future())
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_capture_has_collectives_beside_cupy_and_warp(group, asynchronous):
-    """A message to itself runs NCCL's own kernel, whose streams NCCL joins in its own way."""
+@pytest.fixture
+def step(group):
+    """A step of CuPy, NCCL and Warp, and what it has counted.
+
+    A message to itself runs NCCL's own kernel, whose streams NCCL joins in its own way.
+    """
     cupy, warp = need("cupy", "warp")
     warp.init()
     from support.gpu import warp_kernel
@@ -98,7 +101,7 @@ def test_a_capture_has_collectives_beside_cupy_and_warp(group, asynchronous):
     as_cupy, as_warp = cupy.from_dlpack(x), warp.from_torch(y)
     out = warp.zeros(1000, dtype=warp.float32, device="cuda:0")
 
-    def step():
+    def step(asynchronous):
         cupy.add(as_cupy, 1, out=as_cupy)
         dist.all_reduce(x)
         messages = [dist.P2POp(dist.isend, x, 0), dist.P2POp(dist.irecv, y, 0)]
@@ -106,16 +109,33 @@ def test_a_capture_has_collectives_beside_cupy_and_warp(group, asynchronous):
             sk.current_stream().wait(work) if asynchronous else work.wait()
         warp.launch(warp_kernel.add_one, dim=1000, inputs=[as_warp, out], device="cuda:0")
 
-    s = sk.new_stream(nonblocking=True)
+    return step, lambda: (x[0].item(), y[0].item(), out.numpy()[0])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_capture_has_collectives_beside_cupy_and_warp(step, asynchronous):
+    (work, counted), s = step, sk.new_stream(nonblocking=True)
     with sk.use(s):
-        step()
+        work(asynchronous)
     s.sync(10)
     with sk.capture(s) as graph:
-        step()
+        work(asynchronous)
     for _ in range(1000):
         graph.launch(s)
     s.sync(10)
-    assert (x[0].item(), y[0].item(), out.numpy()[0]) == (1001, 1001, 1002)
+    assert counted() == (1001, 1001, 1002)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_graphed_function_has_collectives(step, asynchronous):
+    work, counted = step
+    function, s = sk.graphed(lambda: work(asynchronous)), sk.new_stream(nonblocking=True)
+    with sk.use(s):
+        for _ in range(100):
+            function()
+    s.sync(10)
+    assert (function.captures, function.hits) == (1, 98)
+    assert counted() == (100, 100, 101)
 
 
 def test_a_collective_that_is_not_waited_for_is_no_part_of_a_capture(group):
@@ -129,17 +149,35 @@ def test_a_collective_that_is_not_waited_for_is_no_part_of_a_capture(group):
     del work
 
 
-TWO_RANKS = """
+# -- two ranks, which need two GPUs ---------------------------------------------------------------
+
+START = """
 sys.path[:0] = [TESTS]
 import cupy
-from support.gpu.raw import Gate, held
+from support.gpu.raw import Gate, held, idle
 
 torch.cuda.set_device(rank)
 cupy.cuda.Device(rank).use()
-x = cupy.zeros(1000, dtype="f4")
+x, y = cupy.zeros(1000, dtype="f4"), cupy.zeros(1000, dtype="f4")
 tensor = torch.from_dlpack(x)
 dist.all_reduce(tensor)  # the first one makes what later ones use
-s, gate = sk.new_stream(nonblocking=True), Gate()
+s = sk.new_stream(nonblocking=True)
+"""
+
+
+def run(program, folder):
+    """What each of two ranks has printed, with a GPU for each."""
+    need("cupy", "warp")
+    if cuda_devices() < 2:
+        pytest.skip("one CUDA device")
+    here = str(Path(__file__).parents[1])
+    return run_ranks(START.replace("TESTS", repr(here)) + program, folder, backend="nccl")
+
+
+REDUCTION = """
+gate = Gate()
+for array in (x, y):  # kernels are loaded before a queue is held
+    array.fill(1), array.fill(0)
 torch.cuda.synchronize()
 gate.hold(s.handle)
 with s.to("cupy"):
@@ -149,6 +187,10 @@ if ORDERED:
         work = dist.all_reduce(tensor, async_op=True)
     after = sk.new_stream(nonblocking=True)
     after.wait(work)
+    beside = sk.new_stream(nonblocking=True)
+    with sk.use(beside):
+        y.fill(5)
+    assert idle(beside.handle)  # computation beside the reduction that is not yet done
     assert held(after.handle)
     gate.open()
 else:
@@ -164,9 +206,46 @@ gate.free()
 @pytest.mark.parametrize(("ordered", "total"), [(True, "3.0\n"), (False, "0.0\n")])
 def test_a_reduction_in_a_scope_comes_after_what_cupy_has_written(tmp_path, ordered, total):
     """The control: torch's current stream is not CuPy's, and the sum is of zeros."""
-    need("cupy")
-    if cuda_devices() < 2:
-        pytest.skip("one CUDA device")
-    here = str(Path(__file__).parents[1])
-    program = TWO_RANKS.replace("ORDERED", str(ordered)).replace("TESTS", repr(here))
-    assert run_ranks(program, tmp_path, backend="nccl") == [total, total]
+    assert run(REDUCTION.replace("ORDERED", str(ordered)), tmp_path) == [total, total]
+
+
+STEPS = """
+import warp
+from support.gpu import warp_kernel
+
+warp.init()
+device = f"cuda:{rank}"
+summed = torch.zeros(1000, device=device)
+as_warp, out = warp.from_torch(summed), warp.zeros(1000, dtype=warp.float32, device=device)
+
+def step():
+    cupy.add(x, rank + 1, out=x)
+    summed.copy_(tensor)
+    work = dist.all_reduce(summed, async_op=True)
+    sk.current_stream().wait(work)
+    warp.launch(warp_kernel.add_one, dim=1000, inputs=[as_warp, out], device=device)
+
+with sk.use(s):
+    step()
+s.sync(60)
+if GRAPHED:
+    function = sk.graphed(step)
+    with sk.use(s):
+        for _ in range(1000):
+            function()
+    assert (function.captures, function.hits) == (1, 998)
+else:
+    with sk.capture(s) as graph:
+        step()
+    for _ in range(1000):
+        graph.launch(s)
+s.sync(60)
+print(summed[0].item(), out.numpy()[0])
+"""
+
+
+@pytest.mark.parametrize("graphed", [True, False])
+def test_a_graph_of_each_rank_reduces_a_thousand_times(tmp_path, graphed):
+    """CuPy writes, NCCL adds up what both ranks have, and Warp reads the sum."""
+    told = run(STEPS.replace("GRAPHED", str(graphed)), tmp_path)
+    assert told == ["3003.0 3004.0\n"] * 2

@@ -15,7 +15,10 @@ LONG = 60  # seconds
 
 
 class Peer:
-    """The test's side: ``peer.name(...)`` calls that method of ``Inside`` over there."""
+    """The test's side: ``peer.name(...)`` calls that method of ``Inside`` over there.
+
+    The process starts beside this one; ``begin`` waits for it, as the first call does.
+    """
 
     def __init__(self, *libraries, **environment):
         context = multiprocessing.get_context("spawn")
@@ -30,7 +33,7 @@ class Peer:
             else:
                 os.environ[name] = value
         theirs.close()
-        self.answer()
+        self._has_begun = False
 
     def __getattr__(self, name):
         def call(*arguments):
@@ -39,7 +42,13 @@ class Peer:
 
         return call
 
+    def begin(self):
+        if not self._has_begun:
+            self._has_begun = True
+            self.answer()
+
     def ask(self, name, *arguments):
+        self.begin()
         self._pipe.send((name, arguments))
 
     def has_answered(self, seconds=0.2):
@@ -53,6 +62,7 @@ class Peer:
         return result
 
     def kill(self):
+        self.begin()
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.join(LONG)
 
@@ -157,11 +167,29 @@ class Inside:
         self.leases[name] = sk.share(array, after=self.streams[0])
         return self.leases[name].token
 
-    def close(self, name):
-        self.leases[name].close()
+    def shares(self, count, held):
+        """Share so many arrays; the stream of those from this one on is held."""
+        tokens = []
+        for number in range(count):
+            if number == held:
+                self.hold()
+            tokens.append(self.share(str(number), number))
+        return tokens
 
-    def sums(self, tokens):
-        """The first, last and sum of each array, opened on the streams by turns, and dropped."""
+    def share_tensor(self, name, value, copy):
+        import torch
+
+        with self.streams[0]:
+            tensor = torch.full((1000,), value, device="cuda")
+        self.leases[name] = sk.share(tensor, after=self.streams[0], copy=copy)
+        return self.leases[name].token
+
+    def take(self, name, tensor):
+        """What torch.multiprocessing has sent."""
+        self.arrays[name] = tensor
+
+    def ends(self, tokens):
+        """The first and last number of each array, opened on the streams by turns, and dropped."""
         found = []
         for number, token in enumerate(tokens):
             s = self.streams[number % len(self.streams)]
