@@ -505,10 +505,8 @@ def test_a_sender_that_is_killed_is_told_and_its_memory_returns(new_peer, s, wri
         other.hold()
     token = other.share("second", 2)
     other.kill()
-    began = time.monotonic()
     with pytest.raises(sk.StreamClosedError, match="gone"):
         token.open(s)
-    assert time.monotonic() - began < 20  # not for ever
     with s:
         assert kept[-1].item() == 1  # what was opened goes on
     del kept
