@@ -9,7 +9,7 @@ from streamkit._base.tokens import EventToken
 from streamkit._cuda import driver, sharing
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.lifetime import create_interprocess
-from streamkit._sharing import kept
+from streamkit._sharing import kept, mappings
 from streamkit._sharing.copies import Copy
 from streamkit._sharing.kept import KeptArray
 from streamkit._sharing.token import ArrayToken
@@ -102,7 +102,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
                 sharing.copy(held.address, first, end - first, queue.handle)
             layout = layout.moved(held.address - first)
             keepalive.keep(queue, source, (array, held))
-        elif (reason := sharing.why_not(layout.address)) is not None:
+        elif (reason := _why_not(layout.address)) is not None:
             raise TypeError(
                 f"{messages.describe(array)} cannot be opened by another process: {reason}. Share "
                 "a copy, streamkit.share(array, copy=True), or allocate it by cudaMalloc."
@@ -116,6 +116,13 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
     opens = EventToken(processes.own_name(), sharing.uuid_of(device), sent)
     token = ArrayToken(one.name, opens, memory, layout.moved(-base), library.name)
     return Lease(one, token)
+
+
+def _why_not(address: int) -> str | None:
+    """Say why another process cannot open the memory there; None if it can."""
+    if mappings.is_open_at(address):
+        return "it belongs to another process, which can share it itself"
+    return sharing.why_not(address)
 
 
 def _layout(array: Any) -> Layout:

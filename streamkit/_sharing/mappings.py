@@ -74,6 +74,12 @@ class Mapping:
             self._entered.close()
 
 
+def is_open_at(address: int) -> bool:
+    """Whether the memory there is another process's."""
+    bases = [its.base for its in tuple(_opened.values())]
+    return bool(bases) and sharing.base_of(address) in bases
+
+
 def _use(allocation: Allocation) -> int | None:
     with _lock:
         _count_back()

@@ -93,7 +93,8 @@ class ArrayToken(Token):
         if entered is None:
             raise messages.gone(self)
         try:
-            memory = self._memory_after_sender(context, entered)
+            with driver.beside_captures():
+                memory = self._memory_after_sender(context, entered)
             return adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
         except BaseException:
             lease_file.leave(entered)

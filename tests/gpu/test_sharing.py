@@ -250,6 +250,18 @@ def test_memory_that_cuda_cannot_share_is_refused_and_copied(all_peer, s, make, 
     assert until(lambda: lease.closed)
 
 
+def test_an_array_of_another_process_is_passed_on_as_a_copy(peer, s):
+    lease = sk.share(filled(s, 6), after=s)
+    peer.open("x", lease.token)
+    with pytest.raises(TypeError, match=r"belongs to another process.*copy=True"):
+        peer.pass_on("x", False)
+    back = peer.pass_on("x", True).open(s)
+    assert back[-1].item() == 6
+    del back
+    peer.drop("x"), peer.look()
+    assert until(lambda: lease.closed)
+
+
 def test_expandable_segments_of_torch_are_refused_and_copied(new_peer, s):
     need("torch")
     other = new_peer("torch", "cupy", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")

@@ -184,6 +184,11 @@ class Inside:
         self.leases[name] = sk.share(tensor, after=self.streams[0], copy=copy)
         return self.leases[name].token
 
+    def pass_on(self, name, copy):
+        """Share an array that another process has shared."""
+        self.leases[name] = sk.share(self.arrays[name], after=self.streams[0], copy=copy)
+        return self.leases[name].token
+
     def take(self, name, tensor):
         """What torch.multiprocessing has sent."""
         self.arrays[name] = tensor
