@@ -196,5 +196,21 @@ def end_to_end() -> str:
     return table(["100 steps of torch, CuPy and Warp", "time"], rows) if rows else OLDER
 
 
+STEP = {"with s:, three libraries, blocking stream": 3, "b.wait(a)": 2}
+"""How often a step of ``examples/11_torchrun.py`` does what a row of the bench measures."""
+
+
+def a_step() -> str:
+    """Return what a step of data-parallel training calls, and what that takes of the host."""
+    times = {row["name"]: row["ours_ns"] for row in read("bench.json")["rows"]}
+    rows = [
+        [f"`{name}`", str(count), _time(times[name]), _time(count * times[name])]
+        for name, count in STEP.items()
+    ]
+    total = sum(count * times[name] for name, count in STEP.items())
+    rows.append(["together", "", "", f"**{_time(total)}**"])
+    return table(["call", "times", "each", "in a step"], rows)
+
+
 def _time(ns: float) -> str:
     return f"{ns / MICROSECOND:.2f} µs" if ns >= MICROSECOND else f"{ns:.0f} ns"

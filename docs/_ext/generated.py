@@ -37,6 +37,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "lateness": evidence.lateness,
     "growth": evidence.growth,
     "end_to_end": evidence.end_to_end,
+    "a_step": evidence.a_step,
     "plot_speed": plots.bars,
     "plot_lateness": plots.late,
     "plot_growth": plots.panels,
@@ -49,7 +50,7 @@ MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in tro
 """By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
-KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end"), "speed")
+KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end", "a_step"), "speed")
 
 SOURCES = (
     *(DOCS / "evidence").glob("*.json"),

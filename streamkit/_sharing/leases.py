@@ -27,8 +27,9 @@ class Lease:
     """An array that is kept for other processes: what ``share`` returns.
 
     It lasts, with or without this object, until ``close``, or until a receiver has had the array
-    and none has it any more. That is seen by ``closed``, at the next ``share``, and in a few other
-    calls of StreamKit. Safe from any thread.
+    and none has it any more; in this process, until nothing refers to the array that it was given.
+    That is seen by ``closed``, at the next ``share``, and in a few other calls of StreamKit. Safe
+    from any thread.
     """
 
     def __init__(self, array: KeptArray, token: ArrayToken) -> None:

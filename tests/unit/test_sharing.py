@@ -75,7 +75,8 @@ def with_body(body, *, version=1, magic=b"SKtoken"):
         with_body(b'["event",{"process":1,"uuid":"","handle":""}]'),
         with_body(b'["event",{"process":"0123456789abcdef","uuid":"","handle":"z"}]'),
         with_body(b"{}", magic=b"SKtokex"), with_body(b"[" * 100_000),
-        bytes(ARRAY)[:17] + bytes(ARRAY)[18:], with_body(bytes(ARRAY)[17:].replace(b"512", b"1e999")),
+        bytes(ARRAY)[:17] + bytes(ARRAY)[18:],
+        with_body(bytes(ARRAY)[17:].replace(b"512", b"1e999")),
     ],
 )  # fmt: skip
 def test_what_is_no_token_is_a_value_error(data):

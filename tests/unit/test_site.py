@@ -202,6 +202,15 @@ def test_a_record_without_a_part_says_so(drawn):
     assert "0.46 ms" in drawn("whole", end_to_end=[way]).text
 
 
+def test_a_step_adds_up_what_it_calls(monkeypatch):
+    """Of rows that the record at hand has: their names are the bench's."""
+    named = {row["name"] for row in plots.evidence.read("bench.json")["rows"]}
+    assert set(plots.evidence.STEP) <= named
+    rows = [{"name": name, "ours_ns": 2000.0} for name in plots.evidence.STEP]
+    monkeypatch.setattr(plots.evidence, "read", lambda _: {"rows": rows})
+    assert "| together |  |  | **10.00 µs** |" in plots.evidence.a_step()
+
+
 troubleshooting = extension("troubleshooting")
 
 
