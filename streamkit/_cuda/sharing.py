@@ -38,9 +38,10 @@ def device_of(uuid: str) -> int:
 # -- events -------------------------------------------------------------------------------------
 
 
-def event_handle(event: int) -> bytes:
+def event_handle(context: int, event: int) -> bytes:
     """Return what opens an event elsewhere; DriverError if it was not made for that."""
-    return bytes(ask("cuIpcGetEventHandle", event).reserved)
+    with driver.in_context(context):  # any one of the device: without one the call fails
+        return bytes(ask("cuIpcGetEventHandle", event).reserved)
 
 
 def open_event(context: int, handle: bytes) -> int | None:

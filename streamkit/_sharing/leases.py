@@ -112,7 +112,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         memory = sharing.number_of(base), sharing.memory_handle(base)
     event = create_interprocess(queue.context)
     ordering.record(event.handle, queue)
-    sent = sharing.event_handle(event.handle)
+    sent = sharing.event_handle(queue.context, event.handle)
     one = KeptArray(held, library, event)
     opens = EventToken(processes.own_name(), sharing.uuid_of(device), sent)
     token = ArrayToken(one.name, opens, memory, layout.moved(-base), library.name)

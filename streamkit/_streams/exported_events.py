@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from streamkit import errors
 from streamkit._base import messages, processes
 from streamkit._base.tokens import EventToken
-from streamkit._cuda import sharing
+from streamkit._cuda import driver, sharing
 
 _REFUSED = 1, 400  # how CUDA refuses an event that is not for other processes
 
@@ -18,7 +18,8 @@ _exported: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 def token_of(event: Any, handle: int, device: int) -> EventToken:
     """Return the token of an event with this handle; ValueError if others cannot open it."""
     try:
-        sent = sharing.event_handle(handle) if handle else b""
+        context = driver.primary_context(device)
+        sent = sharing.event_handle(context, handle) if handle else b""
     except errors.DriverError as error:
         if error.code not in _REFUSED:
             raise

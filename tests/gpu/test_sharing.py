@@ -129,8 +129,12 @@ def test_events_that_cannot_be_opened_say_so(new_peer, s):
     with pytest.raises(sk.StreamClosedError):
         sk.open_event(token)
     other = new_peer()
+    sent = other.export("e")  # as the first thing that this process does with the device
+    assert sk.open_event(sent).device == "cuda:0"
     lent = other.share("x", 1)
     other.kill()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        sk.open_event(sent)
     with pytest.raises(sk.StreamClosedError, match="gone"):
         lent.open(s)
     blind = new_peer(CUDA_VISIBLE_DEVICES="")
@@ -328,8 +332,8 @@ def test_in_the_process_of_the_sender_it_is_the_array(gate, s):
     with s:
         array = torch.zeros(1000, device="cuda")
         array += 0
-    with t:
-        (array + 0).cpu()
+    with t:  # a kernel that is loaded later would wait for the held stream
+        (array * 2).cpu()
     s.sync(), t.sync()
     gate.hold(s.handle)
     with s:
@@ -337,10 +341,10 @@ def test_in_the_process_of_the_sender_it_is_the_array(gate, s):
     lease = sk.share(array, after=s)
     here = lease.token.open(t)
     assert here is array
-    assert gate.closed  # it has not waited
     as_cupy = lease.token.open(t, "cupy")
     with t:
         doubled = here * 2
+    assert gate.closed  # nothing has waited
     gate.open()
     t.sync()
     assert (doubled[0].item(), as_cupy[0].item()) == (4, 2)

@@ -106,6 +106,10 @@ class Inside:
     def open_event(self, name, token):
         self.events[name] = sk.open_event(token)
 
+    def export(self, name):
+        self.events[name] = sk.new_event(interprocess=True)
+        return self.events[name].export()
+
     def wait(self, name, stream=0):
         self.streams[stream].wait(self.events[name])
 
@@ -150,10 +154,11 @@ class Inside:
             stream.sync(LONG)
 
     def hold(self, stream=0):
-        from support.gpu.raw import Gate
+        from support.gpu.raw import Gate, on_device
 
-        self.gate = Gate()
-        self.gate.hold(self.streams[stream].handle)
+        with on_device(0):
+            self.gate = Gate()
+            self.gate.hold(self.streams[stream].handle)
 
     def release(self):
         self.gate.open()
