@@ -94,7 +94,7 @@ def callback(subjects):
 
     def prepare(function):
         def called(context, out, argument):
-            function(context.stream(), cupy.asarray(out), cupy.asarray(argument))
+            function(context.stream, cupy.asarray(out), cupy.asarray(argument))
 
         call = module.buffer_callback(called, jax.ShapeDtypeStruct.like(x))
         return lambda: call(x)
