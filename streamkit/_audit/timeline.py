@@ -86,8 +86,10 @@ def verdict(report: Operations) -> str:
     early = _at_once(report)
     if early is None:
         return f"{len(queues)} queues; no two of them worked at the same time."
-    one, other = early
-    return f"{len(queues)} queues; {_whose(one)} began before {_whose(other)} ended."
+    texts = [_whose(one) for one in early]
+    if texts[0] == texts[1]:
+        texts = [f"{text} on {one.queue}" for text, one in zip(texts, early, strict=True)]
+    return f"{len(queues)} queues; {texts[0]} began before {texts[1]} ended."
 
 
 def _at_once(report: Operations) -> tuple[Operation, Operation] | None:

@@ -205,6 +205,16 @@ def test_work_of_two_libraries_at_once_comes_before_that_of_one():
     assert verdict(made) == "3 queues; CuPy's multiply began before torch's a ended."
 
 
+def test_two_operations_of_one_name_are_told_apart_by_their_queues():
+    made = small(
+        Operation("kernel", "a", TORCH, 0, 100, "torch"),
+        Operation("kernel", "a", WARP, 5, 20, "torch"),
+    )
+    assert verdict(made) == (
+        f"2 queues; torch's a on {WARP} began before torch's a on {TORCH} ended."
+    )
+
+
 def test_of_host_queues_the_sentence_names_functions_and_queues():
     first, second = (AuditedQueue("cpu", name, n) for n, name in enumerate(("reader", "writer")))
     made = small(
