@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from streamkit._audit.callback_recording import CallbackRecorder
 from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
 from streamkit._audit.report import AuditReport
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def audit() -> Generator[AuditReport]:
+def audit(*, times: bool = True) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
@@ -24,29 +25,47 @@ def audit() -> Generator[AuditReport]:
     if the block raises, it holds what had run by then. Inside a scope of a host stream it does not
     wait for that stream. Audits nest. In a forked child host queues alone are recorded.
 
+    With ``times=False`` the GPU's part is what is given to the driver, by callbacks, in the order
+    in which it is given; a graph is one operation. That needs no CUDA 13 and no cupti-python, and
+    leaves nothing behind. The end does not wait for the GPU, and a stream may capture meanwhile.
+
+    Args:
+        times: Record when each operation ran. What shows times needs it.
+
     Raises:
-        BackendNotInstalledError: There is a GPU, and no CUPTI of CUDA 13. It says how to install
-            it.
+        BackendNotInstalledError: There is a GPU, and no CUPTI, or with times none of CUDA 13. It
+            says how to install it.
         ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
             it meanwhile.
-        CaptureError: The block ends while a stream captures.
+        CaptureError: The block ends while a stream captures, and times are recorded.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
     report, host = AuditReport(), HostRecorder()
-    cuda = None if loader.is_forked or not driver.is_present() else CudaRecorder()
+    cuda: CudaRecorder | CallbackRecorder | None = None
+    if not loader.is_forked and driver.is_present():
+        cuda = CudaRecorder() if times else CallbackRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
             finishing.callback(recorder.stop)
             recorder.start()
-        completing.callback(_complete, report, host, cuda)  # all have begun: after all have stopped
+        completing.callback(  # all have begun: after all have stopped
+            _complete, report, host, cuda, has_times=times
+        )
         yield report
         for recorder in recorders:
             recorder.sync()
 
 
-def _complete(report: AuditReport, host: HostRecorder, cuda: CudaRecorder | None) -> None:
+def _complete(
+    report: AuditReport,
+    host: HostRecorder,
+    cuda: CudaRecorder | CallbackRecorder | None,
+    *,
+    has_times: bool,
+) -> None:
     found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
     if cuda is not None:
-        found += cuda.operations()
-    report.complete(found, unfinished=unfinished, key_of=None if cuda is None else cuda.key_of)
+        found = [*cuda.operations(), *found]
+    key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
+    report.complete(found, unfinished=unfinished, key_of=key_of, has_times=has_times)

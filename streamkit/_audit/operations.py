@@ -12,8 +12,10 @@ from streamkit.errors import ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Kind = Literal["kernel", "copy", "fill", "function", "scope", "record", "wait", "synchronisation"]
-WORK = ("kernel", "copy", "fill", "function", "scope")
+Kind = Literal[
+    "kernel", "copy", "fill", "graph", "function", "scope", "record", "wait", "synchronisation"
+]
+WORK = ("kernel", "copy", "fill", "graph", "function", "scope")
 """What a queue does; the other kinds order it, or hold the host up."""
 _LINE = 100
 _LINES = 12
@@ -39,8 +41,8 @@ class AuditedQueue:
 class Operation:
     """One thing that was done on a queue, or for which the host waited.
 
-    Times are nanoseconds since the block began. A wait begins when the other queue got to the
-    awaited point, and ends when its own queue went on.
+    Times are nanoseconds since the block began; without times they are 0. A wait begins when the
+    other queue got to the awaited point, and ends when its own queue went on.
     """
 
     kind: Kind
@@ -84,6 +86,8 @@ class Operations:
     def __init__(self) -> None:
         self._operations: tuple[Operation, ...] | None = None
         self._key_of: Callable[[Any], tuple[int, int]] | None = None
+        self.has_times: bool = True
+        """Whether it is known when each operation ran."""
         self.unfinished: int = 0
         """Host functions submitted in the block that had not run when it ended."""
 
@@ -93,21 +97,30 @@ class Operations:
         *,
         unfinished: int = 0,
         key_of: Callable[[Any], tuple[int, int]] | None = None,
+        has_times: bool = True,
     ) -> None:
         """Take the operations of the block.
 
         Args:
-            operations: In any order.
+            operations: In any order; without times in that of the report.
             unfinished: How many host functions had not run when it ended.
             key_of: Finds the queue of a CUDA stream.
+            has_times: Whether to tell when each ran.
         """
-        found = sorted(operations, key=lambda one: one.start_ns)
+        if has_times:
+            found = sorted(operations, key=lambda one: one.start_ns)
+        else:
+            found = [replace(one, start_ns=0, end_ns=0) for one in operations]
+        self.has_times = has_times
         self._operations = tuple(_with_distinct_queue_names(found))
         self.unfinished, self._key_of = unfinished, key_of
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Everything, by the time it began. ScopeError inside the block."""
+        """Everything, by the time it began. ScopeError inside the block.
+
+        Without times, what was given to GPUs in that order, and then what ran on the host.
+        """
         if self._operations is None:
             message = "the report is made when the block ends. Read it after 'with ... as report:'"
             raise ScopeError(message)

@@ -12,7 +12,7 @@ from streamkit._audit.timeline import counted
 from streamkit._base.messages import describe
 from streamkit._host.stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit.errors import OneQueueError
+from streamkit.errors import OneQueueError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class AuditReport(Operations):
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print one row for each queue.
+        """Print one row for each queue; without times, what was given to it.
 
         Raises:
             BackendNotInstalledError: rich is missing.
@@ -85,7 +85,11 @@ class AuditReport(Operations):
 
         Args:
             path: The file to write.
+
+        Raises:
+            ScopeError: The audit recorded no times.
         """
+        self._need_times()
         chrome_trace.write(self, path)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -93,14 +97,27 @@ class AuditReport(Operations):
 
         Args:
             path: The file to write.
+
+        Raises:
+            ScopeError: The audit recorded no times.
         """
+        self._need_times()
         written = Path(path)
         written.write_text(page.html_of(self), encoding="utf-8")
         return written
 
     def _repr_html_(self) -> str | None:
         """Show the page in a notebook; where scripts are not trusted, its first sentence."""
-        return None if self._operations is None else page.as_cell(self)
+        if self._operations is None or not self.has_times:
+            return None
+        return page.as_cell(self)
+
+    def _need_times(self) -> None:
+        if self._operations is not None and not self.has_times:
+            raise ScopeError(
+                "the audit recorded no times, which this picture shows. Record with "
+                "streamkit.audit(), not audit(times=False)."
+            )
 
     # -- as data ------------------------------------------------------------------------------
 
@@ -117,6 +134,7 @@ class AuditReport(Operations):
             "queues": [asdict(queue) for queue in queues],
             "operations": operations,
             "unfinished": self.unfinished,
+            "has_times": self.has_times,
         }
 
     @classmethod
@@ -137,7 +155,8 @@ class AuditReport(Operations):
             for one in data["operations"]
         )
         report = cls()
-        report.complete(operations, unfinished=data["unfinished"])
+        has_times = data.get("has_times", True)  # older data says nothing
+        report.complete(operations, unfinished=data["unfinished"], has_times=has_times)
         return report
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ _NAMES = 6  # operations named for each row
 
 
 def show(report: Operations, console: Console | None = None) -> None:
-    """Print the rows, what ran in each, and what to look at."""
+    """Print the rows, what ran in each and, where that is known, when; and what to look at."""
     try:
         from rich.console import Console as RichConsole
         from rich.text import Text
@@ -41,14 +41,16 @@ def show(report: Operations, console: Console | None = None) -> None:
     console = console or RichConsole(highlight=False)
     start, end = span_ns(report)
     console.print(Text(_writable(verdict(report), console), style="bold"), soft_wrap=True)
-    console.print(f"{title(report)} in {duration(report)}", soft_wrap=True)
+    took = f" in {duration(report)}" if report.has_times else ""
+    console.print(f"{title(report)}{took}", soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
     console.print()
     for row in rows_of(report):  # two lines each: eight queues fit a terminal of 24
         line = Text(_writable(row.label, console), style="bold")
         line.append(_writable(f": {', '.join(_names(row))}", console), style="not bold")
         console.print(line, no_wrap=True, overflow="ellipsis")
-        console.print(_drawn(row.operations, start, end, console.width, nothing))
+        if report.has_times:
+            console.print(_drawn(row.operations, start, end, console.width, nothing))
     seen = {library_of(one) for one in report.work}
     legend = Text()
     for library, style in STYLES.items():
@@ -56,7 +58,7 @@ def show(report: Operations, console: Console | None = None) -> None:
             legend.append(style.letter, style=_on(style))
             legend.append(f" {style.label}  ")
     console.print()
-    if seen:
+    if seen and report.has_times:
         console.print(legend)
     on_legacy = counted(len(report.legacy_work), "operation")
     console.print(

@@ -65,6 +65,10 @@ class NoCallbacksError(Exception):
     """There are no callbacks here; it says why, and what to do."""
 
 
+class RefusedError(NoCallbacksError):
+    """CUPTI is here, and does not serve this process now."""
+
+
 _ENDS = {"event done", "stream done", "device done", "copy and wait", "stream made", "allocation"}
 _ENDS |= {"foreign event"}
 _ENDING = frozenset(number for number, call in CALLS.items() if call.kind in _ENDS)
@@ -95,6 +99,8 @@ class Subscription:
         self._library: Any = None
         self._handle = ctypes.c_void_p()
         self._callback: Any = None
+        self._calls: Any = None
+        self._places: list[Callable[[], Any]] = []
         self.noted_by: Any = None
         """The function that CUPTI calls."""
         self._hook: Any = None
@@ -104,27 +110,34 @@ class Subscription:
         self.lost = 0
         """Calls that could not be read."""
 
-    def open(self, place: Callable[[], Any]) -> list[Any]:
+    def open(self, place: Callable[[], Any] | None = None) -> list[Any]:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
-        ``place`` is asked in the callback, in the thread that calls. NoCallbacksError if CUPTI is
-        missing, or serves somebody else.
+        ``place`` is asked in the callback, in the thread that calls; of several, the one that came
+        first. NoCallbacksError if CUPTI is missing, or serves somebody else.
         """
         with self._lock:
             if not self._open:
                 library = _find()
                 self.facts, self.lost = [], 0
-                self.noted_by = self._reader(place)
+                self._calls, self._places = _CallReader(self.facts), []
+                self.noted_by = self._reader(self._calls)
                 self._callback = _CALLBACK(self.noted_by)
                 self._begin(library)
                 self._catch_interrupts()
             self._open += 1
+            if place is not None:
+                self._places.append(place)
+                self._calls.place = self._places[0]
             return self.facts
 
-    def close(self) -> None:
-        """Stop with the last one."""
+    def close(self, place: Callable[[], Any] | None = None) -> None:
+        """Stop with the last one; ``place`` is what this one gave."""
         with self._lock:
             self._open -= 1
+            if place is not None:
+                self._places.remove(place)
+                self._calls.place = self._places[0] if self._places else _nowhere
             if not self._open:
                 self._end()
 
@@ -132,7 +145,7 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         code = library.cuptiSubscribe(ctypes.byref(self._handle), self._callback, None)
         if code:
-            raise NoCallbacksError(_refused(code))
+            raise RefusedError(_refused(code))
         self._library = library
         for number in CALLS:  # an older CUPTI does not know the newest ones, which nobody calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
@@ -159,9 +172,8 @@ class Subscription:
                 library.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
             library.cuptiUnsubscribe(self._handle)
 
-    def _reader(self, place: Callable[[], Any]) -> Callable[[Any, int, int, int], None]:
+    def _reader(self, reader: _CallReader) -> Callable[[Any, int, int, int], None]:
         """Return the callback, which runs at the beginning and at the end of each call."""
-        reader = _CallReader(self.facts, place)
         launches, launch, other = _LAUNCHES, reader.launch, reader.other
 
         def callback(_user: object, _domain: int, call: int, data: int) -> None:
@@ -173,6 +185,10 @@ class Subscription:
                 self.lost += 1
 
         return callback
+
+
+def _nowhere() -> None:
+    """Serve a listener that does not ask for places."""
 
 
 def _at(size: int) -> Callable[[int], Any]:
@@ -192,8 +208,9 @@ _fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
 class _CallReader:
     """Reads calls at their beginning and at their end, and remembers kernels."""
 
-    def __init__(self, facts: list[Any], place: Callable[[], Any]) -> None:
-        self._facts, self._place = facts, place
+    def __init__(self, facts: list[Any]) -> None:
+        self._facts = facts
+        self.place: Callable[[], Any] = _nowhere
         self._begun: dict[int, int] = {}  # by threads
         self._kernels: dict[int, tuple[str, _Layout | None]] = {}
 
@@ -222,7 +239,7 @@ class _CallReader:
         elif layout is not None:
             parameters = _packed(extra, layout)
         kernel = name, stream or (2 if row.is_per_thread else 1), parameters
-        self._facts.append((call, _thread.get_ident(), context, b"", self._place(), kernel, None))
+        self._facts.append((call, _thread.get_ident(), context, b"", self.place(), kernel, None))
 
     def other(self, call: int, data: int) -> None:
         """Note any other call."""
@@ -245,7 +262,7 @@ class _CallReader:
             more = _rows_at(_WORD.unpack_from(given)[0]).raw
         elif call in _UNLOADING:
             self._kernels.clear()  # others can get their handles
-        self._facts.append((call, thread, context, given, self._place(), more, since))
+        self._facts.append((call, thread, context, given, self.place(), more, since))
 
 
 class _Layout:

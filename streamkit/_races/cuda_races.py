@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamkit._audit.driver_steps import WORK
 from streamkit._queues.kernel_names import operation
 from streamkit._races import search
-from streamkit._races.cuda_order import WORK, stamps
+from streamkit._races.cuda_order import stamps
 from streamkit._races.order import are_ordered
 from streamkit._races.report import Race, RacedOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from streamkit._audit.driver_steps import CudaQueue, CudaStep
     from streamkit._audit.operations import AuditedQueue
-    from streamkit._races.cuda_order import CudaQueue, CudaStep
     from streamkit._races.launches import Launch
     from streamkit._races.places import Place
     from streamkit._races.search import Pair

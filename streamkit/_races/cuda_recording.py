@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._audit.cuda_recording import name_of
-from streamkit._audit.operations import AuditedQueue
-from streamkit._base.queue import LEGACY, PER_THREAD, Queue, QueueRecord
+from streamkit._audit.driver_recording import DriverRecording
+from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
-from streamkit._cuda.driver_callbacks import Fact, NoCallbacksError, subscription
-from streamkit._queues import identity, registry
+from streamkit._cuda.driver_callbacks import NoCallbacksError
+from streamkit._queues import registry
 from streamkit._races import cuda_races, places
-from streamkit._races.cuda_order import CudaQueue, steps
 from streamkit._races.cuda_work import WorkReader
 from streamkit._races.launches import Launches, NamedMemory, named_memory
 from streamkit._races.places import Place
@@ -20,9 +18,12 @@ from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from types import CodeType, FrameType
 
+    from streamkit._audit.driver_recording import DriverQueues
+    from streamkit._audit.driver_steps import CudaQueue
+    from streamkit._cuda.driver_callbacks import Fact
     from streamkit._races.cuda_races import Found
 
 _UNSEEN = "all work on CUDA streams, which is not counted"
@@ -41,12 +42,8 @@ class CudaRaceRecorder:
 
     def __init__(self, arrays: Mapping[str, object]) -> None:
         self._arrays = arrays
-        self._all: list[Any] | None = None
-        self._begin = self._end = self._lost = 0
+        self._calls: DriverRecording | None = None
         self._why_not = ""
-        self._capturing: list[int] = []
-        self._met: dict[int, list[tuple[int, AuditedQueue, bool | None]]] = {}
-        """By handle: how many facts there were when a queue was met, and what it is."""
         self._noted: set[tuple[CodeType, int]] = set()
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place, dict[int, _Variable]] = {}
@@ -55,29 +52,22 @@ class CudaRaceRecorder:
         """Begin, if the process may use CUDA. It loads no driver for nobody."""
         if not _may_use_cuda():
             return
+        calls = DriverRecording(self._place)
         try:
-            facts = subscription.open(self._place)
+            calls.start()
         except NoCallbacksError as error:
             self._why_not = f": {error}"
-            return
-        self._begin, self._all = len(facts), facts
-        identity.watch(self._meet)
-        for queue in filter(identity.is_alive, identity.living()):
-            with contextlib.suppress(StreamKitError):
-                if driver.capture_id(queue.handle) is not None:
-                    self._capturing.append(queue.handle)
-            self._meet(queue)
+        else:
+            self._calls = calls
 
     def stop(self) -> None:
         """End. Nothing is left behind."""
-        if self._all is None:
+        if self._calls is None:
             return
         frame = places.users_frame()
         if frame is not None:
             self._note_names(frame)
-        self._end, self._lost = len(self._all), subscription.lost
-        identity.unwatch(self._meet)
-        subscription.close()
+        self._calls.stop()
 
     # -- in the callback ------------------------------------------------------------------------
 
@@ -106,29 +96,21 @@ class CudaRaceRecorder:
                 else:
                     streams.setdefault(_stream_handle(value), _Variable(name, is_ours=False))
 
-    def _meet(self, queue: QueueRecord) -> None:
-        if not queue.is_default:
-            name = AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id)
-            since = 0 if self._all is None else len(self._all)
-            self._met.setdefault(queue.handle, []).append((since, name, queue.nonblocking))
-
     # -- afterwards -----------------------------------------------------------------------------
 
     def found(self) -> Found:
         """Return what was found in the calls that were noted."""
-        if self._all is None:
+        if self._calls is None:
             missed = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
             return cuda_races.Found((), 0, 0, missed)
-        facts = [_read(fact) for fact in self._all[self._begin : self._end]]
-        program = steps(facts, self._capturing)
+        program, queues = self._calls.steps(), self._calls.queues()
         reader = WorkReader(Launches(self._arrays.items(), reversed(self._memory)))
         private = {stream for _, stream in driver.private_streams}
         works = {}
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = cuda_races.Work(launch, step.fact.place, step.queue)
-        queues = _Queues(self._met, facts, self._begin)
+                works[step.number] = cuda_races.Work(launch, _placed(step.fact), step.queue)
         names = cuda_races.Names(
             queues.named,
             lambda place, queue: self._variable(place, queue, queues, is_waiting=False),
@@ -136,13 +118,13 @@ class CudaRaceRecorder:
             queues.is_blocking,
         )
         found = cuda_races.find(program, works, names)
-        if not self._lost:
+        if not self._calls.lost:
             return found
         unread = "calls of the driver that could not be read"
         return found._replace(missed=(*found.missed, unread))
 
     def _variable(
-        self, place: Place | None, queue: CudaQueue, queues: _Queues, *, is_waiting: bool
+        self, place: Place | None, queue: CudaQueue, queues: DriverQueues, *, is_waiting: bool
     ) -> str:
         if queue.handle == LEGACY:
             return "sk.default_stream()"
@@ -162,12 +144,11 @@ def _stream_handle(value: object) -> int:
     raise TypeError
 
 
-def _read(noted: Any) -> Fact:
-    fact = Fact(*noted)
+def _placed(fact: Fact) -> Place | None:
     if fact.place is None:
-        return fact
+        return None
     code, line = fact.place
-    return fact._replace(place=Place(code.co_filename, line))
+    return Place(code.co_filename, line)
 
 
 def _may_use_cuda() -> bool:
@@ -189,51 +170,3 @@ def _uses_cuda() -> bool:
         )
     except StreamKitError:  # the driver cannot be asked, and a library may use it all the same
         return True
-
-
-class _Queues:
-    """What is known of queues: as they were met, and at the end."""
-
-    def __init__(
-        self,
-        met: Mapping[int, list[tuple[int, AuditedQueue, bool | None]]],
-        facts: Sequence[Fact],
-        begin: int,
-    ) -> None:
-        self._known: dict[CudaQueue, tuple[AuditedQueue, bool | None]] = {}
-        self._ends: dict[int, list[int]] = {}
-        for step in steps(facts):
-            if step.kind == "stream destroyed":
-                self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
-        for handle, each in met.items():
-            for since, name, nonblocking in each:
-                ended = sum(end < since for end in self._ends.get(handle, ()))
-                blocking = None if nonblocking is None else not nonblocking
-                self._known[CudaQueue(handle, ended)] = name, blocking
-
-    def named(self, queue: CudaQueue) -> AuditedQueue:
-        """Return what a report calls a queue."""
-        return self._of(queue)[0]
-
-    def is_blocking(self, queue: CudaQueue) -> bool | None:
-        """Whether it waits for the legacy stream; None if that is not known."""
-        return self._of(queue)[1]
-
-    def _of(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
-        found = self._known.get(queue)
-        if found is None:
-            found = self._known[queue] = self._ask(queue)
-        return found
-
-    def _ask(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
-        handle = queue.handle
-        if handle <= PER_THREAD:
-            device = f"cuda:{driver.device_of.get(queue.number, '?')}"
-            which = "legacy" if handle == LEGACY else "per-thread"
-            return AuditedQueue(device, f"{which} default stream", None), True
-        if queue.number == len(self._ends.get(handle, ())):  # it lives
-            with contextlib.suppress(StreamKitError):
-                record = identity.identify(Queue(handle))
-                name = AuditedQueue(f"cuda:{record.device}", name_of(record), record.id)
-                return name, None if record.nonblocking is None else not record.nonblocking
-        return AuditedQueue("cuda:?", f"stream {handle:#x}, which has ended", None), None

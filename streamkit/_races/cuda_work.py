@@ -5,17 +5,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Literal
 
+from streamkit._audit.driver_steps import WORK
 from streamkit._cuda import memory
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._queues.kernel_names import library_of_kernel, readable
-from streamkit._races.cuda_order import WORK
 from streamkit._races.launches import Launch
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._races.cuda_order import CudaStep
+    from streamkit._audit.driver_steps import CudaStep
     from streamkit._races.launches import Launches
 
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays

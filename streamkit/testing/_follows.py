@@ -49,7 +49,7 @@ def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = 
     has not waited. At the last time results are not computed, and what it returns is dropped.
 
     An audit sees all work and all waits of the host, of other threads too: let these be idle. The
-    capture alone, as without CUPTI of CUDA 13, sees work on the default stream and waits of the
+    capture alone, as without CUPTI, sees work on the default stream and waits of the
     host as errors of the calls that ask for them, and whether a side stream is joined. Beside work
     that does wait, it does not see work on a stream of its own that waits for nothing. It fails
     what cannot be captured, as memory allocated by CUDA itself.
@@ -173,10 +173,10 @@ def _parameters(fn: Callable[..., object]) -> Iterable[str]:
 
 @contextlib.contextmanager
 def _audited() -> Generator[AuditReport | None]:
-    """Audit the block; None where CUPTI is not, or another tool has it."""
+    """Audit the block; None where CUPTI is not, or serves another tool."""
     with contextlib.ExitStack() as recording:
         try:
-            report = recording.enter_context(audit())
+            report = recording.enter_context(audit(times=False))
         except (BackendNotInstalledError, ScopeError):
             report = None
         yield report

@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
-import sys
+import struct
 
 import pytest
 
 import streamkit as sk
-from emulator.fake_cupti import Cupti
-from streamkit._cuda import driver as driver_module  # its synchronisations are CUPTI's records
+from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._queues import identity  # no stream of a check may stay
 from streamkit.testing import assert_follows
+from support.cupti import NUMBER, Cupti
 from support.emulated.captures import capturing, fill, nothing_left
-from support.gpu.raw import check, current_context, driver, make_stream, sync
+from support.gpu.raw import check, driver, make_stream, sync
 
 __all__ = ["nothing_left"]  # the fixture
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
+class Calls(Cupti):
+    """Plays what a library asks of the driver."""
+
+    def __init__(self):
+        super().__init__()
+        self.functions = {}
+
+    def ran(self, name, handle):
+        """It launched a kernel."""
+        function = self.functions.setdefault(name, len(self.functions) + 1)
+        fields = struct.pack("<Q32xQQ", function, handle, 0)
+        self.call(NUMBER["cuLaunchKernel"], fields, symbol=name.encode())
+
+    def synchronised(self):
+        """It waited for a context."""
+        self.call(NUMBER["cuCtxSynchronize"], b"")
+
+
 @pytest.fixture(params=[True, False], ids=["CUPTI", "no CUPTI"])
 def cupti(request, monkeypatch):
-    """CUPTI's stand-in, or None where CUPTI is not."""
-    cupti, ends = Cupti() if request.param else None, driver_module.sync_context
-    for name in ("cupti", "cupti.cupti"):
-        monkeypatch.setitem(sys.modules, name, cupti)
-    if cupti is not None:
-        monkeypatch.setattr(
-            driver_module,
-            "sync_context",
-            lambda context: (ends(context), cupti.synchronised(context)),
-        )
-    return cupti
+    """CUPTI as it is played, or None where CUPTI is not."""
+    played = Calls() if request.param else None
+
+    def find():
+        if played is None:
+            raise driver_callbacks.NoCallbacksError("there is no libcupti")
+        return played
+
+    monkeypatch.setattr(driver_callbacks, "_find", find)
+    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    yield played
+    assert played is None or played.callback is None
 
 
 @pytest.fixture
 def work(cupti, cells):
-    """Give a stream a kernel: for CUPTI it runs unless the stream captures."""
-    cell, context = cells(0), current_context()
+    """Give a stream a kernel; for CUPTI it is a call unless the stream captures."""
+    cell = cells(0)
 
     def work(stream, name="my_kernel"):
         handle = int(stream)
         fill(cell, 2, handle)
         if cupti is not None and not capturing(handle):
-            cupti.ran(name, context, handle)
+            cupti.ran(name, handle)
 
     return work
 
@@ -119,7 +138,7 @@ def test_a_host_synchronisation_is_named(work, cupti):
     def fn(*, stream):
         work(stream)
         if cupti is not None:
-            cupti.synchronised(current_context())
+            cupti.synchronised()
         sync(stream.handle)
 
     message = failure(fn)
@@ -127,7 +146,7 @@ def test_a_host_synchronisation_is_named(work, cupti):
         assert "it waits for the GPU, or cannot be captured" in message
         assert f"CAPTURE_UNSUPPORTED: 900>, at {__file__}:" in message
     else:
-        assert "the host waits for the GPU:\n  synchronisation on a whole device" in message
+        assert "the host waits for the GPU:\n  cuCtxSynchronize on a whole device" in message
 
 
 def test_a_kernel_on_a_private_stream_is_named(work, cupti):
@@ -140,7 +159,7 @@ def test_a_kernel_on_a_private_stream_is_named(work, cupti):
     if cupti is None:
         assert_follows(fn)  # what a capture cannot see, as the docstring says
     else:
-        assert "this did not wait:\n  astray [library unknown] on stream #" in failure(fn)
+        assert "this did not wait:\n  astray [library unknown] on stream " in failure(fn)
 
 
 def test_a_function_that_works_on_a_private_stream_alone_fails_without_cupti_too(work, cupti):
@@ -225,7 +244,7 @@ def test_an_error_of_the_function_passes_and_nothing_stays_held(work, side, cupt
 
 def test_where_another_tool_has_cupti_the_capture_decides(work, cupti):
     if cupti is not None:
-        cupti.refuses = 10
+        cupti.code = 39
     assert_follows(lambda *, stream: work(stream))
     message = failure(lambda *, stream: (work(stream), work(1)))
     assert "it works on the default stream" in message

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from streamkit._audit import driver_steps  # what is made of facts
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
 from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
-from streamkit._races import cuda_order, cuda_races  # what is made of facts
+from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
 from streamkit._races.extents import Extent  # of an access
 from streamkit._races.launches import Launch  # what a call does
@@ -83,10 +84,10 @@ class Program:
 
     def found(self):
         """Return what was found in it."""
-        program = cuda_order.steps(self.facts, self._capturing)
+        program = driver_steps.steps(self.facts, self._capturing)
         works = {}
         for step in program:
-            if step.kind in cuda_order.WORK:
+            if step.kind in driver_steps.WORK:
                 access = self._accesses.get(step.number)
                 launch = Launch(
                     step.kind,

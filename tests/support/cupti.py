@@ -10,6 +10,7 @@ from streamkit._cuda.driver_calls import CALLS  # CUPTI's numbers
 NUMBER = {call.name: number for number, call in reversed(CALLS.items())}
 PER_THREAD = {call.name: number for number, call in CALLS.items() if call.is_per_thread}
 BEGIN, END = 0, 1
+CONTEXT = 77
 
 
 class Cupti:
@@ -39,7 +40,7 @@ class Cupti:
         result, name = ctypes.c_int(code), ctypes.create_string_buffer(symbol)
         for site in sites:
             found = map(ctypes.addressof, (fields, result, name))
-            data = struct.pack("<i12xQQQQ", site, *found, 77)
+            data = struct.pack("<i12xQQQQ", site, *found, CONTEXT)
             kept = ctypes.create_string_buffer(data + bytes(32))
             if number in self.enabled:
                 self.callback(None, 1, number, ctypes.addressof(kept))

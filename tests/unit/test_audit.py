@@ -304,3 +304,53 @@ def test_the_data_gives_the_report_back(stream, other):
     assert again.operations == report.operations
     assert again.off_queue(other) == report.off_queue(other)
     assert repr(again) == "<streamkit audit report: 2 operations, 2 queues>"
+
+
+# -- without times ------------------------------------------------------------------------------
+
+
+def test_without_times_the_queues_are_known_and_no_time_is(stream, other):
+    with sk.audit(times=False) as report:
+        stream.submit(sum, [1])
+        other.wait(stream)
+        other.submit(len, "ab")
+        other.sync()
+    assert not report.has_times
+    assert {(one.start_ns, one.end_ns) for one in report.operations} == {(0, 0)}
+    assert sorted(one.name for one in report.work) == ["len", "sum"]
+    assert [wait.after.id for wait in report.waits] == [stream.id]
+    assert [one.name for one in report.synchronisations] == ["sync"]
+    assert [one.name for one in report.off_queue(stream)] == ["len"]
+    with pytest.raises(sk.OneQueueError, match="1 of 2 operations did not run on"):
+        report.assert_one_queue(stream)
+
+
+def test_without_times_what_shows_times_is_refused(stream, tmp_path):
+    with sk.audit(times=False) as report:
+        stream.submit(sum, [1])
+    again = type(report).from_data(json.loads(json.dumps(report.as_data())))
+    for one in (report, again):
+        for draw in (one.to_html, one.to_chrome_trace):
+            with pytest.raises(sk.ScopeError, match="recorded no times"):
+                draw(tmp_path / "audit")
+        assert one._repr_html_() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_times_the_terminal_tells_what_was_given_and_not_when(stream, other, capsys):
+    pytest.importorskip("rich")
+    with sk.audit(times=False) as report:
+        stream.submit(sum, [1])
+        other.submit(len, "ab")
+    report.show()
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "2 queues. When each worked was not recorded: times=False."
+    assert second == "2 operations on 2 queues"
+
+
+def test_data_of_an_older_version_has_times(stream):
+    with sk.audit() as report:
+        stream.submit(sum, [1])
+    data = report.as_data()
+    del data["has_times"]
+    assert type(report).from_data(data).has_times

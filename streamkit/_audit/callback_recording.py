@@ -1,0 +1,135 @@
+"""The recorder of the GPU without times: it sees what is given to the driver, by callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from streamkit._audit.driver_recording import DriverRecording
+from streamkit._audit.driver_steps import WORK
+from streamkit._audit.operations import AuditedQueue, Operation
+from streamkit._base import messages
+from streamkit._cuda import driver, loader
+from streamkit._cuda.driver_callbacks import Kernel, NoCallbacksError, RefusedError
+from streamkit._queues.kernel_names import library_of_kernel, readable
+from streamkit.errors import BackendNotInstalledError, ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streamkit._audit.driver_recording import DriverQueues
+    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.operations import Kind
+
+_NO_OPERATIONS = ("free", "wait for a value")
+_COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
+           "Peer": "device to another"}  # fmt: skip
+_ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
+_OTHERS: dict[str, tuple[Kind, str]] = {
+    "cuGraphLaunch": ("graph", "CUDA graph"),
+    "cuLaunchHostFunc": ("function", "host function"),
+    "cuStreamAddCallback": ("function", "host function"),
+}
+
+
+class CallbackRecorder:
+    """Records what all threads give to the GPU, from ``start`` to ``stop``, without times."""
+
+    def __init__(self) -> None:
+        self._calls: DriverRecording | None = None
+        self._queues: DriverQueues | None = None
+
+    def start(self) -> None:
+        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
+        calls = DriverRecording()
+        try:
+            calls.start()
+        except RefusedError as error:
+            raise ScopeError(f"an audit cannot begin here: {error}.") from error
+        except NoCallbacksError as error:
+            message = f"an audit of CUDA streams needs CUPTI: {error}."
+            raise BackendNotInstalledError(message, name="cupti") from error
+        self._calls = calls
+
+    def sync(self) -> None:
+        """Wait for nothing: what was given is known."""
+        if loader.is_forked:
+            raise messages.forked()
+
+    def stop(self) -> None:
+        """End. Nothing is left behind."""
+        if self._calls is not None:
+            self._calls.stop()
+            if not loader.is_forked:
+                self._queues = self._calls.queues()
+
+    def operations(self) -> list[Operation]:
+        """Return what was given, in that order."""
+        if self._calls is None or self._queues is None:
+            return []
+        private = {handle for _, handle in driver.private_streams}
+        found = _Reader(self._queues).operations(self._calls.steps(), private)
+        return list(found)
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
+        if self._queues is None:
+            return None
+        if not isinstance(stream, int):
+            with contextlib.suppress(Exception):  # closed, or another thread's
+                return self._queues.with_handle(stream._live().handle)
+            stream = stream.id
+        return self._queues.with_id(stream)
+
+
+class _Reader:
+    """Reads the steps of a block."""
+
+    def __init__(self, queues: DriverQueues) -> None:
+        self._queues = queues
+        self._recorded: dict[int, CudaQueue | None] = {}  # by events: where
+
+    def operations(self, steps: list[CudaStep], private: set[int]) -> Iterator[Operation]:
+        """Yield the operations, without those of private streams."""
+        for step in steps:
+            found = self._operation(step)
+            if found is not None and not (step.queue and step.queue.handle in private):
+                yield found
+
+    def _operation(self, step: CudaStep) -> Operation | None:
+        queue = self._named(step.queue)
+        if step.kind in WORK:
+            return None if step.kind in _NO_OPERATIONS else _work(step, queue)
+        if step.kind == "record":
+            self._recorded[step.fields[0]] = step.queue
+            return Operation("record", "record", queue, 0, 0)
+        if step.kind == "wait":
+            after = self._named(self._recorded.get(step.fields[1]))
+            return Operation("wait", step.call.name, queue, 0, 0, after=after)
+        if step.kind == "done" and "Synchronize" in step.call.name:
+            if step.call.kind == "event done":
+                queue = self._named(self._recorded.get(step.fields[0]))
+            return Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+        return None
+
+    def _named(self, queue: CudaQueue | None) -> AuditedQueue | None:
+        return None if queue is None else self._queues.named(queue)
+
+
+def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
+    call = step.call
+    if isinstance(step.fact.more, tuple):
+        name = readable(Kernel(*step.fact.more).symbol)
+        return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
+    if step.kind in _ELEMENTS:
+        size = step.fields[1] * _ELEMENTS[step.kind]
+        return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
+    if call.name in _OTHERS:
+        return Operation(*_OTHERS[call.name], queue, 0, 0)
+    if "Memset" in call.name:
+        return Operation("fill", "fill", queue, 0, 0)
+    which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
+    size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
+    # a call without a stream waits, but for copies inside devices
+    blocks = call.stream is None and which not in ("device to device", "device to another")
+    return Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)

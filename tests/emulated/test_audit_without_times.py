@@ -1,0 +1,238 @@
+"""``audit(times=False)``: what is given to the driver; CUPTI's callbacks are played."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+import streamkit as sk
+from streamkit._cuda import driver as driver_module  # its own streams are made up here
+from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from support.cupti import NUMBER, PER_THREAD, Cupti, words
+from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
+
+ARRAY = 1 << 20
+
+
+class Calls(Cupti):
+    """Plays what a library asks of the driver."""
+
+    def __init__(self):
+        super().__init__()
+        self.functions = {}
+
+    def ask(self, name, *fields, **how):
+        number = NUMBER[name]
+        super().call(number, words(*fields), **how)
+
+    def launch(self, stream, symbol=b"cupy_add"):
+        function = self.functions.setdefault(symbol, len(self.functions) + 1)
+        fields = struct.pack("<Q32xQQ", function, int(stream), 0)
+        self.call(NUMBER["cuLaunchKernel"], fields, symbol=symbol)
+
+    def fill(self, stream, *, is_per_thread=False):
+        fields = struct.pack("<Q8xQQ", ARRAY, 100, int(stream))
+        numbers = PER_THREAD if is_per_thread else NUMBER
+        self.call(numbers["cuMemsetD32Async"], fields)
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    played, context = Calls(), current_context()
+    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
+    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    yield played
+    assert played.callback is None
+
+
+def told(operations):
+    return [(one.kind, one.name, one.queue and one.queue.name) for one in operations]
+
+
+def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
+    s, raw = sk.new_stream(name="mine"), make_stream()
+    with sk.audit(times=False) as report:
+        cupti.launch(s)
+        cupti.launch(raw, b"_Z9my_kernelPf")
+        cupti.fill(1)
+        cupti.fill(0, is_per_thread=True)
+        cupti.ask("cuMemcpyDtoDAsync", ARRAY, ARRAY, 8, s.handle)
+        cupti.ask("cuMemcpyHtoD", ARRAY, ARRAY, 8)
+        cupti.ask("cuMemcpyDtoH", ARRAY, ARRAY, 8)
+        cupti.ask("cuGraphLaunch", 5, s.handle)
+        cupti.ask("cuMemsetD2D8", 5)
+        cupti.ask("cuMemcpy3D", 5)
+        cupti.ask("cuLaunchHostFunc", s.handle, 5, 5)
+        cupti.ask("cuMemFreeAsync", ARRAY, s.handle)
+    raws = sk.from_handle(raw)
+    legacy, other = "legacy default stream", f"stream id={raws.id}"
+    assert told(report.work) == [
+        ("kernel", "cupy_add", "mine"),
+        ("kernel", "my_kernel", other),
+        ("fill", "fill, 400 bytes", legacy),
+        ("fill", "fill, 400 bytes", "per-thread default stream"),
+        ("copy", "copy device to device, 8 bytes", "mine"),
+        ("copy", "copy host to device, 8 bytes", legacy),
+        ("copy", "copy device to host, 8 bytes", legacy),
+        ("graph", "CUDA graph", "mine"),
+        ("fill", "fill", legacy),
+        ("copy", "copy of an array", legacy),
+        ("function", "host function", "mine"),
+    ]
+    assert [one.library for one in report.work[:2]] == ["cupy", None]
+    assert {one.queue.device for one in report.work} == {"cuda:0"}
+    assert {(one.start_ns, one.end_ns) for one in report.operations} == {(0, 0)}
+    assert [one.name for one in report.synchronisations] == [
+        "copy host to device, 8 bytes",
+        "copy device to host, 8 bytes",
+        "copy of an array",
+    ]
+    assert len(report.legacy_work) == 5
+    strays = [(s, 7), (raws, 10), (sk.per_thread_stream(), 10), (sk.default_stream(0), 6)]
+    assert [(stream, len(report.off_queue(stream))) for stream, _ in strays] == strays
+    with pytest.raises(sk.OneQueueError, match=r"my_kernel \[library unknown\] on stream id="):
+        report.assert_one_queue(s)
+
+
+def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
+    s = sk.new_stream()
+    with sk.audit(times=False) as report:
+        cupti.launch(s)
+    assert cupti.enabled == set()
+    cupti.launch(1)
+    report.assert_one_queue(s)
+    assert len(report.operations) == 1
+
+
+def test_waits_and_synchronisations_are_told_from_questions(cupti):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    with sk.audit(times=False) as report:
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.ask("cuStreamSynchronize", b.handle)
+        cupti.ask("cuEventSynchronize", 500)
+        cupti.ask("cuCtxSynchronize")
+        cupti.ask("cuStreamQuery", b.handle)
+        cupti.ask("cuEventQuery", 500)
+        cupti.ask("cuMemFree", ARRAY)
+    assert [(str(one.after), str(one.queue)) for one in report.waits] == [
+        ("None", "b (cuda:0)"),
+        ("a (cuda:0)", "b (cuda:0)"),
+    ]
+    assert told(report.synchronisations) == [
+        ("synchronisation", "cuStreamSynchronize", "b"),
+        ("synchronisation", "cuEventSynchronize", "a"),
+        ("synchronisation", "cuCtxSynchronize", None),
+    ]
+    assert told(report.operations)[1] == ("record", "record", "a")
+    assert report.work == []
+
+
+def test_what_a_capture_holds_is_no_work(cupti):
+    s = sk.new_stream()
+    with sk.audit(times=False) as report:
+        cupti.ask("cuStreamBeginCapture", s.handle)
+        cupti.launch(s)
+        cupti.launch(1, b"cupy_escaped")
+        cupti.ask("cuStreamEndCapture", s.handle, 0)
+    assert told(report.work) == [("kernel", "cupy_escaped", "legacy default stream")]
+
+
+def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
+    s, other = sk.new_stream(nonblocking=True), sk.new_stream(name="other")
+    check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(0)))
+    with sk.audit(times=False) as report:
+        cupti.launch(s)
+        cupti.launch(other)
+    assert int(check(driver.cuStreamIsCapturing(s.handle))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(s.handle))))
+    assert told(report.work) == [("kernel", "cupy_add", "other")]
+
+
+def test_streams_that_end_inside_are_told_apart(cupti):
+    with sk.audit(times=False) as report:
+        s = sk.new_stream(name="mine")
+        handle = s.handle
+        cupti.launch(handle)
+        s.close()
+        cupti.ask("cuStreamDestroy", handle)
+        cupti.launch(handle)
+        cupti.ask("cuStreamDestroy", handle)
+    report.off_queue(s)
+    assert [one.queue.name for one in report.work] == [
+        "mine",
+        f"stream {handle:#x}, which has ended",
+    ]
+    assert len(report.off_queue(s)) == 1
+
+
+def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
+    s, own = sk.new_stream(name="s"), make_stream()
+    monkeypatch.setattr(driver_module, "private_streams", [(current_context(), own)])
+    with sk.audit(times=False) as report:
+        cupti.launch(own)
+        cupti.launch(s)
+    assert told(report.work) == [("kernel", "cupy_add", "s")]
+    destroy_stream(own)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
+    del cupti
+    s = sk.new_stream(name="mine")
+    with sk.audit(times=False) as report:
+        s.sync()
+        if closed:
+            s.close()
+    assert told(report.synchronisations) == [("synchronisation", "sync", "mine")]
+
+
+def test_host_streams_take_part(cupti):
+    s, host = sk.new_stream(name="gpu"), sk.new_stream("cpu", name="host")
+    with sk.audit(times=False) as report:
+        host.submit(sum, [1, 2])
+        cupti.launch(s)
+    assert told(report.work) == [("kernel", "cupy_add", "gpu"), ("function", "sum", "host")]
+    assert len(report.off_queue(host)) == len(report.off_queue(s)) == 1
+
+
+def test_audits_and_races_nest(cupti):
+    s = sk.new_stream()
+    with sk.audit(times=False) as outer:
+        cupti.fill(s)
+        with sk.races() as races, sk.audit(times=False) as inner:
+            cupti.fill(s)
+        cupti.fill(s)
+    assert (len(outer.work), races.coverage.total, len(inner.work)) == (3, 1, 1)
+
+
+def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
+    def fail():
+        with sk.audit(times=False) as report:
+            reports.append(report)
+            cupti.launch(1)
+            raise KeyError
+
+    reports = []
+    with pytest.raises(KeyError):
+        fail()
+    assert len(reports[0].work) == 1
+
+
+def test_a_cupti_that_another_tool_has_is_told(cupti):
+    cupti.code = 39
+    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit(times=False):
+        pass
+
+
+def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
+    def find():
+        raise driver_callbacks.NoCallbacksError("there is no libcupti: pip install it")
+
+    monkeypatch.setattr(driver_callbacks, "_find", find)
+    missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
+    with missing, sk.audit(times=False):
+        pass

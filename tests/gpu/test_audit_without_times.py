@@ -1,0 +1,136 @@
+"""``audit(times=False)`` on hardware: the queues are those of an audit with times."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import streamkit as sk
+from streamkit._cuda.driver_callbacks import subscription  # nothing is to be left of it
+from support.gpu.raw import check, driver
+from support.libraries import need
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = need("torch")
+    torch.zeros(1, device="cuda").fill_(0)
+    torch.cuda.synchronize()
+    return torch
+
+
+@pytest.fixture
+def program(subjects, cells):
+    """Let torch, CuPy and Warp each run one kernel on its current stream."""
+    libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
+    places = [cells(0.0) for _ in range(4)]
+
+    def run():
+        for subject, src, dst in zip(libraries, places, places[1:], strict=False):
+            subject.add_one_current(src.pointer, dst.pointer)
+
+    run()
+    check(driver.cuCtxSynchronize())
+    return run
+
+
+def told(report):
+    return [(one.kind, one.library, one.queue.id) for one in report.work]
+
+
+def test_before_three_libraries_are_on_three_queues_and_after_on_one(subjects, program):
+    torch, s = subjects("torch").torch, subjects("torch").new_stream()
+    with sk.audit(times=False) as report, torch.cuda.stream(s):
+        program()
+    assert [one.library for one in report.work] == ["torch", "cupy", "warp"]
+    assert len(report.queues) == 3
+    assert {one.library for one in report.off_queue(s)} == {"cupy", "warp"}
+    assert [one.library for one in report.legacy_work] == ["cupy"]
+    with pytest.raises(sk.OneQueueError, match=r"(?s)cupy_add.*\[cupy\] on legacy default stream"):
+        report.assert_one_queue(s)
+    with sk.audit(times=False) as report, sk.use(s):
+        program()
+    report.assert_one_queue(s)
+    report.assert_one_queue(sk.wrap(s))
+    assert (report.legacy_work, report.synchronisations, report.waits) == ([], [], [])
+
+
+def test_it_sees_what_an_audit_with_times_sees(subjects, program):
+    pytest.importorskip("cupti")
+    torch, s = subjects("torch").torch, subjects("torch").new_stream()
+    with sk.audit() as with_times, sk.audit(times=False) as without, torch.cuda.stream(s):
+        program()
+    assert sorted(told(with_times)) == sorted(told(without))
+    assert {one.name for one in with_times.work} == {one.name for one in without.work}
+
+
+def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    cell, event = cells(0), torch.cuda.Event()
+    with sk.audit(times=False) as report:
+        check(driver.cuMemsetD32Async(cell.pointer, 0, 1, a.handle))
+        b.wait(a)
+        check(driver.cuStreamSynchronize(b.handle))
+        event.record(a.to("torch"))
+        event.synchronize()
+        _ = event.query(), driver.cuStreamQuery(a.handle)
+        torch.cuda.synchronize()
+        a.sync()
+    (wait,) = report.waits
+    assert [queue.name for queue in (wait.after, wait.queue)] == ["a", "b"]
+    assert [(one.name, one.queue and one.queue.name) for one in report.synchronisations] == [
+        ("cuStreamSynchronize", "b"),
+        ("cuEventSynchronize", "a"),
+        ("cuCtxSynchronize", None),
+        ("sync", "a"),
+    ]
+
+
+def test_blocking_copies_hold_the_host(cells):
+    cell = cells(3)
+    with sk.audit(times=False) as report:
+        cell.read()
+    (copy,) = report.work
+    assert (copy.kind, copy.blocks_host) == ("copy", True)
+
+
+def test_a_graph_is_one_operation_and_what_escapes_its_capture_is_seen(torch):
+    x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+    elsewhere, launching = torch.cuda.Stream(), sk.new_stream(name="launching")
+    x.add_(1), y.mul_(2)
+    with sk.capture():  # the first one of a process makes what no other does
+        x.add_(1)
+    torch.cuda.synchronize()
+    with sk.audit(times=False) as report, sk.capture() as g:
+        x.add_(1)
+        with torch.cuda.stream(elsewhere):
+            y.mul_(2)
+    assert [one.kind for one in report.off_queue(g.stream)] == ["kernel"]
+    with sk.audit(times=False) as report:
+        g.launch(launching)
+    assert [one.name for one in report.work] == ["CUDA graph"]
+    report.assert_one_queue(launching)
+
+
+def test_other_threads_and_nested_audits(torch):
+    s = torch.cuda.Stream()
+    x = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+
+    def fill():
+        with torch.cuda.stream(s):
+            x.fill_(1)
+
+    with sk.audit(times=False) as outer:
+        fill()
+        with sk.audit(times=False) as inner:
+            thread = threading.Thread(target=fill)
+            thread.start()
+            thread.join()
+        fill()
+    assert (len(inner.work), len(outer.work)) == (1, 3)
+    outer.assert_one_queue(s)
+    before = len(subscription.facts)
+    fill()
+    assert len(subscription.facts) == before  # nothing is left behind
