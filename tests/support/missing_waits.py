@@ -1,0 +1,100 @@
+"""The programs of examples and pages with one of their waits removed, and their races."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import io
+import re
+import sys
+import types
+from typing import NamedTuple
+
+import streamkit as sk
+from support.documents import ROOT, blocks, source_of
+
+
+class Program(NamedTuple):
+    """An example, or the blocks of a page: parts that run one after the other."""
+
+    name: str
+    source: str
+    parts: list[ast.Module]
+
+
+class Site(NamedTuple):
+    """A call that orders: ``wait``, ``handoff``, or a scope with ``ordered=True``."""
+
+    line: int
+    text: str
+    kind: str
+
+
+def program_of(name, devices):
+    """Read an example, or the blocks of a page for so many CUDA devices."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    if name.endswith(".py"):
+        return Program(name, text, [ast.parse(text)])
+    chosen = [block for block in blocks(text) if block.runs(devices)]
+    return Program(name, source_of(chosen), [ast.parse(source_of([one])) for one in chosen])
+
+
+def sites(program):
+    """The calls of a program that order, in the order of their lines."""
+    return [
+        Site(node.lineno, ast.unparse(node), kind)
+        for part in program.parts
+        for node in ast.walk(part)
+        if (kind := _kind(node)) is not None
+    ]
+
+
+def without(program, site):
+    """The program without one of its sites; each other line stays where it is."""
+    remove = _Remove(site)
+    return program._replace(parts=[remove.visit(copy.deepcopy(part)) for part in program.parts])
+
+
+def races_of(program, folder):
+    """Run a program, whatever it says or raises, and return the report of its races."""
+    name = f"program_{re.sub(r'[^a-z0-9]', '_', program.name.lower())}"
+    file = folder / f"{name}.py"  # for libraries that read the source of a function
+    file.write_text(program.source, encoding="utf-8")
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = str(file)
+    try:
+        with sk.races() as report, contextlib.redirect_stdout(io.StringIO()):
+            for part in program.parts:
+                with contextlib.suppress(Exception, SystemExit):
+                    exec(compile(part, str(file), "exec"), module.__dict__)  # noqa: S102 - ours
+    finally:
+        del sys.modules[name]
+    return report
+
+
+def _kind(node):
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if called == "wait" and len(node.args) == 1 and not node.keywords:
+        return "wait"
+    if called == "handoff":
+        return "handoff"
+    return "scope" if any(one.arg == "ordered" for one in node.keywords) else None
+
+
+class _Remove(ast.NodeTransformer):
+    def __init__(self, site):
+        self._site = site
+
+    def visit_Call(self, node):  # noqa: N802 - ast's name
+        self.generic_visit(node)
+        if (node.lineno, ast.unparse(node), _kind(node)) != self._site:
+            return node
+        if self._site.kind == "scope":
+            node.keywords = [one for one in node.keywords if one.arg != "ordered"]
+            return node
+        if self._site.kind == "handoff":
+            return node.args[0]
+        return ast.copy_location(ast.Constant(None), node)
