@@ -9,6 +9,7 @@ import pytest
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
 from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from streamkit._races import places  # the code that plays CUPTI is not the user's
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
 
@@ -31,8 +32,8 @@ class Calls(Cupti):
         fields = struct.pack("<Q32xQQ", function, int(stream), 0)
         self.call(NUMBER["cuLaunchKernel"], fields, symbol=symbol)
 
-    def fill(self, stream, *, is_per_thread=False):
-        fields = struct.pack("<Q8xQQ", ARRAY, 100, int(stream))
+    def fill(self, stream, array=ARRAY, *, is_per_thread=False):
+        fields = struct.pack("<Q8xQQ", array, 100, int(stream))
         numbers = PER_THREAD if is_per_thread else NUMBER
         self.call(numbers["cuMemsetD32Async"], fields)
 
@@ -199,14 +200,20 @@ def test_host_streams_take_part(cupti):
     assert len(report.off_queue(host)) == len(report.off_queue(s)) == 1
 
 
-def test_audits_and_races_nest(cupti):
-    s = sk.new_stream()
+def test_audits_and_races_nest(cupti, monkeypatch):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s, t = sk.new_stream(), sk.new_stream()
+    array = int(check(driver.cuMemAlloc(400)))
     with sk.audit(times=False) as outer:
-        cupti.fill(s)
+        cupti.fill(s, array)
         with sk.races() as races, sk.audit(times=False) as inner:
-            cupti.fill(s)
-        cupti.fill(s)
-    assert (len(outer.work), races.coverage.total, len(inner.work)) == (3, 1, 1)
+            cupti.fill(s, array)
+            cupti.fill(t, array)
+        cupti.fill(s, array)
+    assert (len(outer.work), races.coverage.total, len(inner.work)) == (4, 2, 2)
+    (race,) = races.races  # the audit around it asks for no lines
+    assert race.first.file == race.second.file == __file__
+    check(driver.cuMemFree(array))
 
 
 def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):

@@ -9,10 +9,13 @@ import io
 import re
 import sys
 import types
+from collections import Counter
 from typing import NamedTuple
 
 import streamkit as sk
 from support.documents import ROOT, blocks, source_of
+
+_FOLLOWING = 3
 
 
 class Program(NamedTuple):
@@ -27,7 +30,7 @@ class Site(NamedTuple):
     """A call that orders: ``wait``, ``handoff``, or a scope with ``ordered=True``."""
 
     line: int
-    text: str
+    call: str
     kind: str
 
 
@@ -42,12 +45,13 @@ def program_of(name, devices):
 
 def sites(program):
     """The calls of a program that order, in the order of their lines."""
-    return [
+    found = [
         Site(node.lineno, ast.unparse(node), kind)
         for part in program.parts
         for node in ast.walk(part)
         if (kind := _kind(node)) is not None
     ]
+    return sorted(found)
 
 
 def without(program, site):
@@ -73,6 +77,32 @@ def races_of(program, folder):
     return report
 
 
+def outcomes(program, folder):
+    """Return the races of the whole program, and for each of its sites those that are new without.
+
+    They are right if the line that they name is among the next that have a statement.
+    """
+    whole = races_of(program, folder)
+    lines = {node.lineno for part in program.parts for node in ast.walk(part) if _is_code(node)}
+    found = {}
+    for site in sites(program):
+        races = races_of(without(program, site), folder).races
+        new = Counter(map(_lines, races)) - Counter(map(_lines, whole.races))
+        following = sorted(line for line in lines if line > site.line)[:_FOLLOWING]
+        found[site] = [
+            race for race in races if _lines(race) in new and race.second.line in following
+        ]
+    return whole, found
+
+
+def _lines(race):
+    return race.first.line, race.second.line
+
+
+def _is_code(node):
+    return isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.ClassDef)
+
+
 def _kind(node):
     if not isinstance(node, ast.Call):
         return None
@@ -88,7 +118,7 @@ class _Remove(ast.NodeTransformer):
     def __init__(self, site):
         self._site = site
 
-    def visit_Call(self, node):  # noqa: N802 - ast's name
+    def visit_Call(self, node):
         self.generic_visit(node)
         if (node.lineno, ast.unparse(node), _kind(node)) != self._site:
             return node

@@ -231,6 +231,14 @@ def doubles(x: CudaArray, y: CudaArray) -> int:
     return 2
 
 
+def audits_are_typed(s: sk.Stream) -> None:
+    with sk.audit(times=False) as report:
+        assert_type(s.sync(), None)
+    assert_type(report.has_times, bool)
+    sk.audit(False)  # type: ignore[call-arg]
+    sk.audit(times="no")  # type: ignore[arg-type]
+
+
 def races_are_typed(x: CudaArray) -> None:
     assert_type(doubles(x, x), int)
     doubles(x)  # type: ignore[call-arg]
