@@ -47,8 +47,9 @@ PROGRAMS = [
         "06_two_devices", "07_thread_pool", "17_find_the_missing_wait",
     )),
     *(f"docs/{name}.md" for name in (
-        "quickstart", "cookbook", "concepts/queues", "guides/arrays", "guides/races", "guides/testing",
-        "guides/wrong-queue", "reference/functions", "reference/streams", "reference/testing",
+        "quickstart", "cookbook", "concepts/queues", "guides/arrays", "guides/races",
+        "guides/testing", "guides/wrong-queue", "reference/functions", "reference/streams",
+        "reference/testing",
     )),
 ]  # fmt: skip
 
