@@ -14,8 +14,10 @@ from typing import Any
 from streamkit._queues import registry
 
 _KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
-
 _OPERATIONS = {row.name: re.compile(row.operation) for row in registry.LIBRARIES if row.operation}
+# NCCL has no streams of its own to wrap: it works on those of the library that uses it.
+_KERNELS["nccl"] = re.compile(r"^nccl\w*Kernel")
+_OPERATIONS["nccl"] = re.compile(r"^nccl(?:Sym)?(?:Dev)?Kernel_([A-Za-z]+)")
 
 
 def library_of_kernel(name: str) -> str | None:

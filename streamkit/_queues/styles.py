@@ -33,5 +33,6 @@ STYLES = {
     for row in registry.LIBRARIES
     if row.colour is not None and row.letter is not None
 }
+STYLES["nccl"] = Style("NCCL", "#F0E442", "l")
 STYLES["numpy"] = Style("NumPy", "#56B4E9", "p")
 STYLES[UNKNOWN] = Style("other, or unknown", "#888888", "#")

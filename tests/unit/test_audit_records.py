@@ -173,6 +173,10 @@ NUMBA = f"__main__::outer::_3clocals_3e::add_one[abi:v1][abi:{OPTIONS}]"
         ("add_one_b5b6dbb2_cuda_kernel_forward", "warp"),
         ("cudapy::__main__::f", "numba"),
         (NUMBA, "numba"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float", "nccl"),
+        ("ncclAllReduceRingLLKernel_sum_f32", "nccl"),
+        ("my_ncclDevKernel_AllReduce", None),
         ("mine::f[abi:v160006]", None),
         ("mine::f[abi:v1][abi:cxx11]", None),
         ("that::native::kernel", None),
@@ -216,3 +220,16 @@ def test_when_a_queue_got_to_a_point_and_when_it_went_on():
     assert timeline.went_on(TORCH, 1, 35) == 35
     assert timeline.went_on(TORCH, 5, 99) == 99
     assert timeline.went_on(LEGACY, 0, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "allreduce"),
+        ("ncclSymDevKernel_AllGather_LL", "allgather"),
+        ("ncclDevKernel_SendRecv", "sendrecv"),
+        ("ncclAllReduceRingLLKernel_sum_f32", "ncclAllReduceRingLLKernel_sum_f32"),
+    ],
+)
+def test_what_a_kernel_of_nccl_does(name, operation):
+    assert kernel_names.operation(name, "nccl") == operation
