@@ -1,6 +1,7 @@
 """Each wait of the examples and pages is removed in turn on a GPU: ``races`` finds it, at its line.
 
-Other tests have the programs of several processes and devices. tests/unit/test_missing_waits.py does
+Other tests have the programs of several processes and devices;
+tests/unit/test_missing_waits.py does
 the same on host streams.
 """
 
