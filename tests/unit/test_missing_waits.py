@@ -1,6 +1,6 @@
 """Each wait of the examples and pages is removed in turn: ``races`` finds it, at its line.
 
-They run on host streams here, and on a GPU in tests/gpu/test_missing_waits.py.
+They run on host streams, with NumPy.
 """
 
 from __future__ import annotations
