@@ -47,12 +47,12 @@ class CudaRecorder:
         if loader.is_forked:
             raise messages.forked()
         self._ended = self._cupti.get_timestamp()
-        found = self._find_queues()
-        for context in found:
+        contexts = self._find_queues()
+        for context in contexts:
             begun = self._cupti.get_timestamp()
             driver.sync_context(context)
             self._own.append((begun, self._cupti.get_timestamp()))
-        self._synced = bool(found)
+        self._synced = bool(contexts)
 
     def stop(self) -> None:
         """End. Everything that has run is recorded when it returns."""
@@ -130,16 +130,16 @@ class CudaRecorder:
 
     def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
-        found = contexts()
+        contexts = used_contexts()
         current: list[Any] = []  # held until their queues have names, also if nobody wrapped them
-        for device in set(found.values()):
+        for device in set(contexts.values()):
             # a library that cannot tell its current stream must not cost the report
             with contextlib.suppress(Exception):
                 current.extend(current_streams(device=device).values())
         _refuse_in_capture(current)
         known: dict[tuple[int, int], AuditedQueue] = {}
         devices = {}
-        for context, device in found.items():
+        for context, device in contexts.items():
             with driver.in_context(context):
                 defaults = (
                     (LEGACY, driver.legacy_id(), "legacy default stream"),
@@ -150,15 +150,15 @@ class CudaRecorder:
                 known[key] = AuditedQueue(f"cuda:{device}", name, number, handle == LEGACY, key)
                 devices[key[0]] = device
         for queue in identity.living():
-            if queue.context in found and identity.is_alive(queue):
+            if queue.context in contexts and identity.is_alive(queue):
                 named = self._named(queue)
                 known.setdefault(named.key, named)
         self._queues.update(known)
         self._queues.devices.update(devices)
-        return found
+        return contexts
 
 
-def contexts() -> dict[int, int]:
+def used_contexts() -> dict[int, int]:
     """Return the contexts in which there can be work, with their devices."""
     found = {
         driver.primary_context(device): device

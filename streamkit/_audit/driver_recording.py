@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit import driver_steps
-from streamkit._audit.cuda_recording import contexts, name_of
+from streamkit._audit.cuda_recording import name_of, used_contexts
 from streamkit._audit.driver_steps import CudaQueue, CudaStep
 from streamkit._audit.operations import AuditedQueue
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
@@ -68,7 +68,7 @@ class DriverRecording:
     def queues(self) -> DriverQueues:
         """Return what is known of queues; it asks the driver for those that live now."""
         with contextlib.suppress(StreamKitError):
-            contexts()  # from now on the driver knows the device of each
+            used_contexts()  # from now on the driver knows the device of each
         return DriverQueues(self._met, self.steps(), self._begin)
 
 
