@@ -123,7 +123,7 @@ def _sweep() -> None:
                 if now > since + _UNUSED_FOR or not processes.is_alive(one.owner)
             ]
         )
-    except errors.StreamKitError:  # a broken context, or a forked child
+    except (errors.StreamKitError, OSError):  # a broken context, a forked child, no file descriptor
         pass
     finally:
         _lock.release()
