@@ -160,13 +160,16 @@ def free(pointer):
     back.append(pointer)
 """
 
-ARRAYS = """
+LENDS = """
 
 def array_device(array):
     return None
 
 def lend(array, owner):
     return array
+"""
+
+COPIES = """
 
 def array_layout(array):
     return None
@@ -180,7 +183,7 @@ def copy_array(to, source, stream):
 
 SHARES = """
 import warnings
-import warp, toya, toyb, streamkit_toya as giver
+import warp, toya, toyb, toyc, streamkit_toya as giver
 warp.config.log_level = warp.LOG_WARNING
 warp.init()
 before = warp.get_device_allocator("cuda:0")
@@ -220,7 +223,7 @@ assert giver.back == [*giver.taken]
 
 
 def test_who_takes_who_is_left_out_and_what_is_refused(program):
-    said = program(SHARES, toya=GIVES, toyb=ARRAYS).splitlines()
+    said = program(SHARES, toya=GIVES, toyb=LENDS + COPIES, toyc=LENDS).splitlines()
     for line, part in zip(
         said,
         [
