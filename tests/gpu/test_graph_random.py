@@ -102,7 +102,8 @@ def test_graphs_side_by_side_draw_different_numbers(torch, arm, count):
     s = sk.new_stream(nonblocking=True)
     works = [long_draw] * (count - 1) + [draw]
     graphs = [arm(torch, lambda work=work: work(torch), s) for work in works]
-    assert rounds_with_equal_numbers(graphs) == (ROUNDS if arm.is_wrong else 0)
+    wrong = rounds_with_equal_numbers(graphs)
+    assert wrong > 0 if arm.is_wrong else wrong == 0  # how often depends on the machine
 
 
 @ARMS
@@ -111,7 +112,8 @@ def test_attention_side_by_side_drops_different_numbers(torch, arm):
     with s:
         attention(torch)
     graphs = [arm(torch, lambda: attention(torch), s) for _ in range(2)]
-    assert rounds_with_equal_numbers(graphs, 50) == (50 if arm.is_wrong else 0)
+    wrong = rounds_with_equal_numbers(graphs, 50)
+    assert wrong > 0 if arm.is_wrong else wrong == 0
 
 
 def test_launches_draw_what_eager_code_draws(torch):
