@@ -137,7 +137,11 @@ def operations():
     x, i = torch.rand(64, 64, device="cuda"), torch.arange(64, device="cuda")
     y, a = cupy.random.rand(64, 64), wp.ones(64, dtype=float, device="cuda:0")
     out = wp.zeros(1, dtype=float, device="cuda:0")
-    add_one = cuda.jit(numba_kernel)
+
+    @cuda.jit
+    def add_one(array):
+        array[0, cuda.threadIdx.x] = 1
+
     waits, default = "the host waits for the GPU", "this ran on the default stream"
     return {
         "torch nonzero": (lambda: torch.nonzero(x), waits),
@@ -157,12 +161,6 @@ def operations():
         "numba stream": (lambda stream: add_one[1, 64, stream.to("numba")](y), None),
         "numba to_device": (lambda: cuda.to_device(np.ones(64)), waits),
     }
-
-
-def numba_kernel(array):
-    from numba import cuda
-
-    array[0, cuda.threadIdx.x] = 1
 
 
 def test_the_guides_table_is_true(three):

@@ -277,10 +277,12 @@ def test_cupys_pool_serves_warp_on_its_stream(libraries, empty):
     pool = cupy.get_default_memory_pool()
     before, current = pool.used_bytes(), cupy.cuda.get_current_stream()
     with sk.share_pool("cupy", libraries="warp"):
-        with sk.use(sk.new_stream(nonblocking=True), libraries="warp"):
+        stream = sk.new_stream(nonblocking=True)
+        with sk.use(stream, libraries=["warp"]):
             theirs = wp.full(SIZE, 3, dtype=wp.int32, device="cuda:0")
         assert cupy.cuda.get_current_stream() is current
         assert pool.used_bytes() - before == 4 * SIZE
+    stream.sync()  # Warp's copy to the host does not wait for it
     assert (theirs.numpy() == 3).all()
     del theirs
     assert pool.used_bytes() == before
@@ -306,8 +308,8 @@ def test_what_cannot_be_is_refused(libraries):
     with sk.capture() as g:
         cupy.full(4, 1, "i4")
         with pytest.raises(sk.CaptureError, match="share it before"):
-            sk.share_pool("torch")
+            sk.share_pool("torch", libraries="cupy")
         assert g.stream.is_capturing
     g.close()
     with cupy.cuda.using_allocator(None), pytest.raises(ValueError, match="using_allocator"):
-        sk.share_pool("torch")
+        sk.share_pool("torch", libraries="cupy")
