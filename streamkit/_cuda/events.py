@@ -87,6 +87,11 @@ def _core() -> Any:
             raise loader.not_installed("cuda.core", error) from error
 
 
+def _is_whole(core: Any) -> bool:
+    """Whether it has all that an event takes: a garbage collection can come inside its import."""
+    return hasattr(core, "Device") and hasattr(core, "EventOptions")
+
+
 def core_stream(handle: int) -> Any:
     """Return the cuda.core object through which a stream records and waits."""
     core = _core()
@@ -100,13 +105,12 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     """Create an event in a context; return its handle, and cuda.core's object that destroys it.
 
     It can be recorded on streams of that context only (or, of a primary one, its green ones).
-    cuda.core makes events in primary contexts. In another context, or where cuda.core fails without
-    a reason, there is no object, and the caller destroys the event.
+    cuda.core makes events in primary contexts. In another context, in the middle of its import, or
+    where it fails without a reason, there is no object, and the caller destroys the event.
     """
     device = driver.device_of.get(context)
     event = None
-    if device is not None:
-        core = _core()
+    if device is not None and _is_whole(core := _core()):
         with driver.in_context(context):
             try:
                 maker = core.Device(device)

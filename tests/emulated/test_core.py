@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
 import streamkit as sk
+from streamkit._cuda import events  # which remembers cuda.core
 from support.gpu.raw import busy, stream_id, sync
 from support.libraries import need
 
@@ -90,3 +94,15 @@ def test_work_joins_the_graph_that_a_builder_captures(device):
 def test_a_priority_out_of_range_is_told_the_range(priority):
     with pytest.raises(ValueError, match=rf"priority {priority} .*0 \(low\) to -\d+ \(high\)"):
         sk.new_stream(priority=priority)
+
+
+def test_a_collection_in_the_middle_of_its_import_makes_events_without_it(monkeypatch):
+    stream = sk.new_stream(nonblocking=True)
+    events._core.cache_clear()
+    with monkeypatch.context() as half:
+        half.setitem(sys.modules, "cuda.core", types.ModuleType("cuda.core"))
+        event = stream.record(timing=True)
+    events._core.cache_clear()
+    end = stream.record(timing=True)
+    end.sync()
+    assert end - event >= 0
