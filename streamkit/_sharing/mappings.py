@@ -6,6 +6,7 @@ that no array needs stays open for a while, also for the next array in the same 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import deque
@@ -103,7 +104,9 @@ def _count_back() -> None:
 
 def _close(unused: list[Allocation]) -> None:
     for allocation in unused:
-        sharing.close_memory(allocation.context, _opened.pop(allocation).base)
+        base = _opened.pop(allocation).base
+        with contextlib.suppress(errors.StreamKitError):  # a broken context, or a forked child
+            sharing.close_memory(allocation.context, base)
 
 
 def _sweep() -> None:
@@ -123,7 +126,7 @@ def _sweep() -> None:
                 if now > since + _UNUSED_FOR or not processes.is_alive(one.owner)
             ]
         )
-    except (errors.StreamKitError, OSError):  # a broken context, a forked child, no file descriptor
+    except OSError:  # no file descriptor, to ask who is alive
         pass
     finally:
         _lock.release()

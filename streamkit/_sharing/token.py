@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit.protocols import StreamLike
 
+_ENDS_WITHIN = 1.0  # seconds, for a process that was killed
 _LEASE = re.compile(r"[0-9a-f]{16}\.\d+")  # its file's name, which must be in no other folder
 
 
@@ -96,9 +97,17 @@ class ArrayToken(Token):
             with driver.beside_captures():
                 memory = self._memory_after_sender(context, entered)
             return adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
-        except BaseException:
+        except BaseException as error:
             lease_file.leave(entered)
+            if isinstance(error, errors.DriverError) and self._sender_ends():
+                raise messages.gone(self) from error
             raise
+
+    def _sender_ends(self) -> bool:
+        """Whether the sender ends, which the system does step by step, so that all calls fail."""
+        return waits.ask(
+            lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
+        )
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
+from support.gpu.peer import until
 from support.gpu.raw import held
 from support.libraries import cuda_devices, need
 from support.ranks import run_ranks
@@ -30,7 +31,8 @@ def group(tmp_path_factory, primary_context):
     dist.all_reduce(one.mul_(2), async_op=True).wait()
     one.copy_(torch.ones_like(one))
     torch.cuda.synchronize()
-    yield
+    gc.collect()
+    yield torch.cuda.memory_allocated()
     dist.destroy_process_group()
 
 
@@ -66,6 +68,8 @@ def test_the_stream_runs_after_it_and_the_host_does_not_wait(gate, group, waits_
 def test_its_memory_is_kept_until_the_stream_has_passed_it(gate, group, kept):
     s = sk.new_stream(nonblocking=True)
     gc.collect()
+    # NCCL's thread lets go of what nobody has waited for, in a test before this one
+    assert until(lambda: torch.cuda.memory_allocated() <= group)
     before = torch.cuda.memory_allocated()
     x, work = begin(gate)
     if kept:
@@ -79,7 +83,7 @@ def test_its_memory_is_kept_until_the_stream_has_passed_it(gate, group, kept):
     assert gate.closed
     gate.open()
     s.sync(10)
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() <= before
 
 
 def test_a_future_that_is_not_done_is_refused_with_the_way(group):
