@@ -69,8 +69,8 @@ class RefusedError(NoCallbacksError):
     """CUPTI is here, and does not serve this process now."""
 
 
-_ENDS = {"event done", "stream done", "device done", "copy and wait", "stream made", "allocation"}
-_ENDS |= {"foreign event"}
+_MAKING = {"stream made", "allocation", "foreign event"}
+_ENDS = {"event done", "stream done", "device done", "copy and wait"} | _MAKING
 _ENDING = frozenset(number for number, call in CALLS.items() if call.kind in _ENDS)
 """The calls of which the end counts too, or alone."""
 _BEGINNING = frozenset(
@@ -78,11 +78,7 @@ _BEGINNING = frozenset(
     for number, call in CALLS.items()
     if call.kind not in _ENDS or call.kind == "copy and wait"
 )
-_MADE = frozenset(
-    number
-    for number, call in CALLS.items()
-    if call.kind in ("stream made", "allocation", "foreign event")
-)
+_MADE = frozenset(number for number, call in CALLS.items() if call.kind in _MAKING)
 _LAUNCHES = {
     number: call for number, call in CALLS.items() if call.kind in ("launch", "launch with more")
 }

@@ -165,7 +165,7 @@ def _array(one: Access, other: Access) -> RacedArray:
 
 def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     one, other = (works[number] for number in pairs.first)
-    shared = [
+    shared: list[tuple[Mode, Mode]] = [
         (mine.mode, its.mode)
         for mine in one.accesses
         for its in other.accesses

@@ -18,7 +18,7 @@ from streamkit._base.locks import new_lock
 
 def _are_shared() -> bool:
     try:
-        header = Path(torch.__file__).with_name("include") / "ATen/cuda/CUDAGeneratorImpl.h"
+        header = Path(str(torch.__file__)).with_name("include") / "ATen/cuda/CUDAGeneratorImpl.h"
         return "struct CUDAGeneratorCaptureState" not in header.read_text()
     except OSError:  # somebody has left the headers out
         return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)

@@ -122,7 +122,7 @@ def _take(tree: int, node: int) -> Workspace:
 @functools.cache
 def _maps() -> tuple[int, ...]:
     """Return the addresses of torch's maps; none if they are not known to be laid out so."""
-    folder = Path(torch.__file__).parent
+    folder = Path(str(torch.__file__)).parent
     with contextlib.suppress(OSError, AttributeError):
         header = (folder / "include/ATen/cuda/CUDAContextLight.h").read_text()
         if _DECLARED.search(header) and torch.compiled_with_cxx11_abi():  # libstdc++'s
