@@ -137,7 +137,9 @@ def relauncher(executable: int, stream: int) -> Callable[[], bool]:
 
     # not by the bindings, which take as long to make members of enumerations as the launch takes
     ask_status, run = loader.with_gil("cuStreamIsCapturing"), loader.without_gil("cuGraphLaunch")
-    graph, target, status = ctypes.c_void_p(executable), ctypes.c_void_p(stream), ctypes.c_int()
+    # arguments that ctypes has converted already
+    graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
+    status = ctypes.c_int()
     answer = ctypes.byref(status)
 
     def relaunch() -> bool:

@@ -16,7 +16,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import driver, graphs
+from streamkit._cuda import child_graphs, driver, graphs
+from streamkit._cuda.child_graphs import GraphEnd
 from streamkit._cuda.graphs import DriverGraph
 from streamkit._graphs import checks
 from streamkit._graphs.launches import Launches
@@ -73,6 +74,8 @@ class OwnedGraph(UsedPools):
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
         self.launches = Launches()
+        self._outer: dict[int, tuple[GraphEnd, tuple[object, ...]]] = {}
+        """By captures that it was added to: the end of their graph, and the last node there."""
 
     @property
     def is_update(self) -> bool:
@@ -94,14 +97,50 @@ class OwnedGraph(UsedPools):
             # the driver orders the runs, but not what a library does before each
             self.launches.add(queue, run, in_order=by_library is not None)
 
+    @property
+    def why_not_inside(self) -> str | None:
+        """Why it cannot be a part of another graph, None if it can."""
+        if self._launched_by_library is not None:
+            return (
+                f"{self.library} gives random numbers to each run, which it cannot do for a graph "
+                "inside of another. For one that draws none, launch it once before: the first run "
+                "tells."
+            )
+        if child_graphs.allocates(self.executable.graph):
+            return "it allocates memory by nodes, which CUDA refuses inside of another graph."
+        return None
+
+    def launch_inside(self, queue: QueueRecord) -> None:
+        """Add it to the capture on a queue, behind where it was added there before."""
+        with driver.ensure_context(self.context):
+            where = child_graphs.place(queue.handle)
+            if where.capture not in self._outer:  # before the node, which needs it
+                self._outer[where.capture] = GraphEnd(where.graph), ()
+            end, before = self._outer[where.capture]
+            node = child_graphs.add(queue.handle, where, self.executable.graph, before)
+            self._outer[where.capture] = end, (node,)
+
+    def is_inside_another(self) -> bool:
+        """Whether a graph that it was added to can still be launched."""
+        for capture, (end, _) in self._outer.copy().items():
+            if end.has_come():
+                del self._outer[capture]
+        return bool(self._outer)
+
     def _launch_by_library(self, launch: Callable[[Any], bool | None], stream: Any) -> None:
         if launch(stream):
             self._launched_by_library = None
 
     def end(self) -> bool:
-        """Destroy the graph, then let go of what it used; False if that cannot be done now."""
+        """Destroy the graph, then let go of what it used; False if that cannot be done now.
+
+        One that is a part of others comes to wait again when they have gone.
+        """
         if not self.launches.have_ended():
             return False
+        if self.is_inside_another():
+            _inside_others.append(self)
+            return True
         self.replaced = None
         if not self._is_destroyed:
             self.executable.close()
@@ -127,6 +166,9 @@ def _readers(device: int) -> Iterator[QueueRecord]:
 waiting: deque[UsedPools] = deque()
 """Those to end. A deque, because its append needs no lock."""
 
+_inside_others: deque[OwnedGraph] = deque()
+"""Those that graphs of others need, which may stay long: a launch does not look at them."""
+
 
 def dispose(graph: OwnedGraph) -> None:
     """Destroy a graph and what it holds, now or later; safe in a destructor."""
@@ -136,8 +178,30 @@ def dispose(graph: OwnedGraph) -> None:
 
 def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Destroy the waiting graphs that can be destroyed by now."""
-    if not waiting or is_finalizing() or active_captures.any_goes_on() or not driver.is_usable():
+    if (
+        not (waiting or _inside_others)
+        or is_finalizing()
+        or active_captures.any_goes_on()
+        or not driver.is_usable()
+    ):
         return
+    _end_those_waiting()
+    if _take_from_others():
+        _end_those_waiting()
+
+
+def _take_from_others() -> bool:
+    """Let those wait that no graph needs any more; return whether there are any."""
+    for _ in range(len(_inside_others)):
+        try:
+            graph = _inside_others.popleft()
+        except IndexError:  # another thread took the last one
+            break
+        (_inside_others if graph.is_inside_another() else waiting).append(graph)
+    return bool(waiting)
+
+
+def _end_those_waiting() -> None:
     for _ in range(len(waiting)):
         try:
             graph = waiting.popleft()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.messages import describe
+from streamkit._base.queue import LEGACY
 from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal, picture
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from streamkit._graphs.disposal import OwnedGraph
     from streamkit._races.graph_nodes import Section
     from streamkit.protocols import CapturedGraph, StreamLike
+
+
+_INVALIDATES = "that would invalidate the capture."
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -224,7 +228,8 @@ class CudaGraph(Graph, metaclass=Concrete):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:
-                    raise self._launched_in_capture(CudaStream(asked, None))
+                    self._launch(CudaStream(asked, None))
+                    return
             for other, _ in others:
                 ordering.wait_queue(queue, other)
             try:
@@ -236,6 +241,9 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._lock:
             owned, queue = self._check(target)
+            if ordering.capture_of(queue) is not None:
+                self._launch_inside(owned, target)
+                return
             owned.launch(target, queue)
             steady = owned.launches.steady
             if steady is not None:
@@ -244,11 +252,29 @@ class CudaGraph(Graph, metaclass=Concrete):
         if disposal.waiting:
             disposal.sweep()
 
+    def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
+        """Make the work a part of the graph that the stream captures."""
+        queue = target._live()
+        found = None if queue.handle == LEGACY else graphs.captured(queue.handle)
+        if found is None:
+            raise self._refused_inside(target, _INVALIDATES)
+        why_not = owned.why_not_inside if found.is_valid else "that capture is broken."
+        if why_not is not None:
+            raise self._refused_inside(target, why_not)
+        owned.launch_inside(queue)
+
+    def _can_be_inside(self, stream: CudaStream[Any]) -> bool:
+        """Whether a launch can become a part of the graph that the stream captures."""
+        with self._lock:
+            return stream.context == self._context and self._ready().why_not_inside is None
+
     def upload(self, stream: StreamLike | None = None) -> None:
         self._ready()
         target = self._target(stream) or self._stream
         with self._lock:
             owned, queue = self._check(target)
+            if ordering.capture_of(queue) is not None:
+                raise self._refused_inside(target, _INVALIDATES)
             with driver.ensure_context(self._context):
                 graphs.upload(owned.executable.executable, queue.handle)
 
@@ -265,14 +291,12 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."
             )
-        if ordering.capture_of(queue) is not None:
-            raise self._launched_in_capture(target)
         return owned, queue
 
-    def _launched_in_capture(self, stream: CudaStream[Any]) -> errors.CaptureError:
+    def _refused_inside(self, stream: CudaStream[Any], why: str) -> errors.CaptureError:
         return errors.CaptureError(
-            f"{describe(self)} was not launched on {describe(stream)}, which captures: that would "
-            "invalidate the capture. Launch it outside, or run its work again inside."
+            f"{describe(self)} was not launched on {describe(stream)}, which captures: {why} "
+            "Launch it outside, or run its work again inside."
         )
 
     def close(self) -> None:

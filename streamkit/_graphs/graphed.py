@@ -213,10 +213,14 @@ class GraphedFunction(Generic[P, T]):
             return self._run((args, kwargs))
         call = Signature((args, kwargs), by_address=not self._copies)
         self._check(call)
-        if target is not None and target.is_capturing:
-            return self._run(call.arguments)
-        if _a_library_captures(target):
-            return self._fn(*args, **kwargs)
+        capturing = _capturing(target)
+        if capturing is not None:
+            captured = self._find_for(call, capturing)
+            if captured is not None:
+                captured.graph.launch(capturing)
+                return _filled(captured.result, call)  # type: ignore[no-any-return]  # as below
+            # its own stream counts if it is the one that captures
+            return self._run(call.arguments) if capturing is target else self._fn(*args, **kwargs)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
             try:
@@ -253,6 +257,17 @@ class GraphedFunction(Generic[P, T]):
                 self._captured.move_to_end(call.key)
                 self.hits += 1
             return captured
+
+    def _find_for(self, call: Signature, stream: CudaStream[Any]) -> _Captured | None:
+        """Return what can be a part of the graph that the stream captures, if there is such.
+
+        Copies of arguments cannot: they are ordered by events outside of the capture.
+        """
+        with self._lock:
+            captured = self._captured.get(call.key)
+        if captured is None or captured.own or not captured.graph._can_be_inside(stream):  # noqa: SLF001 - no method for users
+            return None
+        return self._find(call)
 
     def _is_due(self, call: Signature) -> bool:
         """Note the call; return whether to capture it: it is not the first, and may succeed."""
@@ -359,11 +374,13 @@ class GraphedFunction(Generic[P, T]):
         return _filled(captured.result, call)
 
 
-def _a_library_captures(target: CudaStream[Any] | None) -> bool:
-    """Whether a library's current stream captures, so that the work is to be captured there."""
+def _capturing(target: CudaStream[Any] | None) -> CudaStream[Any] | None:
+    """Return the stream of the capture in which the work is to be, if there is one."""
+    if target is not None and target.is_capturing:
+        return target
     here = driver.primary_context(driver.current_device()) if target is None else target.context
     with driver.ensure_context(here):
-        return checks.a_library_captures_here()
+        return checks.capturing_library()
 
 
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:

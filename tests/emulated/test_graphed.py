@@ -373,6 +373,53 @@ def test_inside_a_capture_its_own_stream_does_not_count_unless_it_captures(array
     assert g.nodes == 1
 
 
+@pytest.mark.parametrize("scope", ["none", "of the call", "of the function"])
+def test_inside_a_capture_its_graph_is_a_part_of_that_one(array, scope):
+    calls, own = [], sk.new_stream(nonblocking=True)
+    function = copies(calls, stream=own if scope == "of the function" else None)
+    to, source = array(), array(1)
+    for _ in range(2):
+        function(to, source)
+    check(driver.cuCtxSynchronize())
+    to.copy_to_device(np.zeros(4, np.float32))
+    with sk.capture(own if scope == "of the function" else None) as g:
+        context = sk.use(g.stream) if scope == "of the call" else contextlib.nullcontext()
+        with context:
+            assert function(to, source) is to
+    assert (len(calls), function.hits, g.nodes) == (2, 1, 1)
+    function.clear()  # the part stays
+    g.launch()
+    assert read(to) == 1
+
+
+def test_inside_a_capture_a_graph_with_copies_is_not_used(array):
+    calls, to, source = [], array(), array(1)
+    function = copies(calls, copy_inputs=True)
+    for _ in range(2):
+        function(to, source)
+    assert (len(calls), function.hits) == (2, 0)
+    with sk.capture():
+        function(to, source)
+    assert (len(calls), function.hits) == (3, 0)
+
+
+def test_inside_a_capture_the_function_runs_if_its_graph_allocates(array):
+    calls, to, source = [], array(), array(1)
+
+    @sk.graphed
+    def function(to, source):
+        calls.append(1)
+        handle = sk.current_stream().handle
+        check(driver.cuMemFreeAsync(check(driver.cuMemAllocAsync(64, handle)), handle))
+        copy(to, source)
+
+    for _ in range(2):
+        function(to, source)
+    with sk.capture() as g:
+        function(to, source)
+    assert (len(calls), function.hits, g.nodes) == (3, 0, 3)
+
+
 def test_a_graphed_function_can_call_another(array):
     inner = copies()
     outer = sk.graphed(inner)

@@ -219,6 +219,7 @@ struct node {
     struct action action;
     CUfunction function; /* of a kernel's node, with what it was given */
     void **parameters;
+    struct graph *child; /* of a node that is a graph: its own copy */
     nodes dependencies;
 };
 

@@ -62,6 +62,9 @@ static bool depends_alike(const struct node *one, const struct node *other) {
     return true;
 }
 
+static CUgraphExecUpdateResult compare_graphs(const struct graph *graph, const struct graph *wanted,
+                                              CUgraphNode *error);
+
 /* What keeps a node from taking over the parameters of its pair. The two of a pair are at the same
  * place of their graphs; the driver finds them by the edges. */
 static CUgraphExecUpdateResult compare(const struct node *node, const struct node *wanted) {
@@ -74,7 +77,9 @@ static CUgraphExecUpdateResult compare(const struct node *node, const struct nod
     REQUIRE(is_flat || (now->fill.width == then->fill.width &&
                         now->fill.height == then->fill.height),
             CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED);
-    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    CUgraphNode unnamed;
+    return node->child ? compare_graphs(node->child, wanted->child, &unnamed)
+                       : CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
 static CUgraphExecUpdateResult compare_graphs(const struct graph *graph, const struct graph *wanted,
@@ -151,7 +156,13 @@ static CUresult lend_memory(const struct executable *executable) {
 /* One after another, which is one of the orders that the graph allows. What it keeps alive stays
  * until it has run. */
 static void launch(const struct graph *graph, struct stream *stream) {
-    for (size_t i = 0; i < graph->nodes.count; i++) submit(stream, &graph->nodes.items[i]->action);
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        const struct node *node = graph->nodes.items[i];
+        if (node->child)
+            launch(node->child, stream);
+        else
+            submit(stream, &node->action);
+    }
     for (size_t i = 0; i < graph->kept.count; i++) {
         retain_user_object(graph->kept.items[i]);
         submit(stream, &(struct action){LET_GO, .kept = graph->kept.items[i]});
