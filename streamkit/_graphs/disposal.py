@@ -192,13 +192,16 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
 
 def _take_from_others() -> bool:
     """Let those wait that no graph needs any more; return whether there are any."""
+    is_any = False
     for _ in range(len(_inside_others)):
         try:
             graph = _inside_others.popleft()
         except IndexError:  # another thread took the last one
             break
-        (_inside_others if graph.is_inside_another() else waiting).append(graph)
-    return bool(waiting)
+        stays = graph.is_inside_another()
+        (_inside_others if stays else waiting).append(graph)
+        is_any = is_any or not stays
+    return is_any
 
 
 def _end_those_waiting() -> None:

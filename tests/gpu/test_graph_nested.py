@@ -57,15 +57,14 @@ class Inner:
         self.kept = Thing()
         with sk.capture() as self.graph:
             self.result = self.x * 2 + 1
-            self.graph.keep(self.kept)
+            self.graph.keep(self.kept, self.x)
         self.graph.launch()  # tells that it draws no random numbers
         wait_for_all()
 
 
-@OUTER
-@pytest.mark.parametrize("is_launched", [True, False], ids=["launched", "control"])
-def test_each_run_of_the_outer_graph_runs_the_inner_one(torch, outer, is_launched):
-    inner, source = Inner(torch), torch.zeros(COUNT, device="cuda")
+def with_a_part(torch, outer, source, *, is_launched=True):
+    """A graph whose result is twice ``source`` and 11, and the one that is a part of it."""
+    inner = Inner(torch)
 
     def block():
         inner.x.copy_(source)
@@ -73,7 +72,14 @@ def test_each_run_of_the_outer_graph_runs_the_inner_one(torch, outer, is_launche
             inner.graph.launch()
         return inner.result + 10
 
-    whole = outer(torch, block)
+    return outer(torch, block), inner
+
+
+@OUTER
+@pytest.mark.parametrize("is_launched", [True, False], ids=["launched", "control"])
+def test_each_run_of_the_outer_graph_runs_the_inner_one(torch, outer, is_launched):
+    source = torch.zeros(COUNT, device="cuda")
+    whole, inner = with_a_part(torch, outer, source, is_launched=is_launched)
     right = 0
     for value in range(1, ROUNDS + 1):
         source.fill_(value)
@@ -82,21 +88,15 @@ def test_each_run_of_the_outer_graph_runs_the_inner_one(torch, outer, is_launche
         right += bool((whole.result == 2.0 * value + 11).all())
     assert right == (ROUNDS if is_launched else 0)
     whole.close()
+    inner.graph.close()
 
 
 @OUTER
 def test_an_inner_graph_that_was_dropped_lives_as_long_as_the_outer_one(torch, outer):
     source = torch.zeros(COUNT, device="cuda")
-    inner = Inner(torch)
+    whole, inner = with_a_part(torch, outer, source)
     kept = weakref.ref(inner.kept)
-
-    def block():
-        inner.x.copy_(source)
-        inner.graph.launch()
-        return inner.result + 10
-
-    whole = outer(torch, block)
-    del inner, block
+    del inner
     gc.collect()
     others = [torch.full((COUNT,), -1.0, device="cuda") for _ in range(64)]
     with sk.capture() as another:
