@@ -185,23 +185,18 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         or not driver.is_usable()
     ):
         return
+    _take_from_others()
     _end_those_waiting()
-    if _take_from_others():
-        _end_those_waiting()
 
 
-def _take_from_others() -> bool:
-    """Let those wait that no graph needs any more; return whether there are any."""
-    is_any = False
+def _take_from_others() -> None:
+    """Let those wait that no graph needs any more."""
     for _ in range(len(_inside_others)):
         try:
             graph = _inside_others.popleft()
         except IndexError:  # another thread took the last one
-            break
-        stays = graph.is_inside_another()
-        (_inside_others if stays else waiting).append(graph)
-        is_any = is_any or not stays
-    return is_any
+            return
+        (_inside_others if graph.is_inside_another() else waiting).append(graph)
 
 
 def _end_those_waiting() -> None:
