@@ -352,7 +352,9 @@ class Graph(Protocol, metaclass=StaticProtocol):
     def launch(self, stream: StreamLike | None = None) -> None:
         """Queue a run of all the work; never blocks.
 
-        Runs of one graph follow each other, whatever their streams.
+        Runs of one graph follow each other, whatever their streams. If the stream captures, whoever
+        began that, the work becomes a part of what is captured, which keeps what the work uses. It
+        then has this graph's memory: do not let the two run at once.
 
         Args:
             stream: Any library's, of the same device. None: the stream of this thread's innermost
@@ -363,7 +365,9 @@ class Graph(Protocol, metaclass=StaticProtocol):
             DeviceMismatchError: The stream is of another device or context, or of the host.
             UnsupportedStreamError: The library that began the capture cannot take the stream: torch
                 refuses the per-thread default stream.
-            CaptureError: The stream captures, or this graph is still being captured.
+            CaptureError: This graph is still being captured. Or the stream captures, and the graph
+                cannot be a part of another: nodes of it allocate memory, or a library gives it
+                random numbers at each launch, which torch's first launch tells.
         """
 
     @abstractmethod
@@ -375,7 +379,7 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
         Raises:
             DeviceMismatchError: As in ``launch``.
-            CaptureError: As in ``launch``.
+            CaptureError: The stream captures, or this graph is still being captured.
         """
 
     @abstractmethod

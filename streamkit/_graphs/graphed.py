@@ -96,7 +96,8 @@ def graphed(
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
     memory as long as somebody holds them. While another thread captures, a call that would capture
-    runs ``fn``. So it does inside another capture, which then has its work, and on a host stream.
+    runs ``fn``. So does a call on a host stream, and inside another capture, which then has the
+    work; there the graph becomes a part of the other one if there is one and it can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
     ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
