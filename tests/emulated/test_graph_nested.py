@@ -267,3 +267,14 @@ def test_a_failed_call_leaves_the_capture_and_the_graph_as_they_were(cells, stre
     assert cell.read() == 2
     g.close()
     assert has_gone(seen)
+
+
+def test_what_the_capture_could_not_keep_is_given_back(cells, stream):
+    inner, _ = graph_writing_a_two(cells(1))
+    with sk.capture(stream):
+        emulator.reset_calls()
+        emulator.fail("cuGraphRetainUserObject", 2)
+        with pytest.raises(sk.DriverError):
+            inner.launch()
+        assert emulator.calls("cuUserObjectRelease") == emulator.calls("cuUserObjectCreate") == 1
+        inner.launch()

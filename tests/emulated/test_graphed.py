@@ -392,6 +392,16 @@ def test_inside_a_capture_its_graph_is_a_part_of_that_one(array, scope):
     assert read(to) == 1
 
 
+def test_inside_somebodys_capture_on_its_own_stream_no_other_begins(array):
+    calls, own, to, source = [], sk.new_stream(nonblocking=True), array(), array(1)
+    function = copies(calls, stream=own)
+    function(to, source)
+    check(driver.cuStreamBeginCapture(own.handle, driver.CUstreamCaptureMode(1)))
+    function(to, source)
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(own.handle))))
+    assert (len(calls), function.captures) == (2, 0)
+
+
 def test_inside_a_capture_a_graph_with_copies_is_not_used(array):
     calls, to, source = [], array(), array(1)
     function = copies(calls, copy_inputs=True)
