@@ -103,7 +103,7 @@ def test_graphs_side_by_side_draw_different_numbers(torch, arm, count):
     works = [long_draw] * (count - 1) + [draw]
     graphs = [arm(torch, lambda work=work: work(torch), s) for work in works]
     wrong = rounds_with_equal_numbers(graphs)
-    assert wrong > 0 if arm.is_wrong else wrong == 0  # how often depends on the machine
+    assert wrong > ROUNDS / 2 if arm.is_wrong else wrong == 0
 
 
 @ARMS
@@ -113,7 +113,7 @@ def test_attention_side_by_side_drops_different_numbers(torch, arm):
         attention(torch)
     graphs = [arm(torch, lambda: attention(torch), s) for _ in range(2)]
     wrong = rounds_with_equal_numbers(graphs, 50)
-    assert wrong > 0 if arm.is_wrong else wrong == 0
+    assert wrong > 25 if arm.is_wrong else wrong == 0
 
 
 def test_launches_draw_what_eager_code_draws(torch):
