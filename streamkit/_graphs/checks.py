@@ -15,7 +15,7 @@ from streamkit._streams.stream import CudaStream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from streamkit._base.queue import QueueRecord
+    from streamkit._base.queue import Queue, QueueRecord
     from streamkit._cuda.graphs import Captured
     from streamkit._scopes.loaded_libraries import LoadedLibrary
 
@@ -30,9 +30,10 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
     capturing = stream if stream.is_capturing else None
     if capturing is None:
         with driver.in_context(stream.context):
-            capturing = _capturing(loaded_libraries.libraries(), stream.device_id)
-        if capturing is None:
+            found = _capturing(loaded_libraries.libraries(), stream.device_id)
+        if found is None:
             return
+        capturing = CudaStream(identity.identify(found), None)
     raise errors.CaptureError(
         f"{describe(capturing)} captures already, so another capture was not begun here. End that "
         "one first."
@@ -44,20 +45,15 @@ def a_library_captures_here() -> bool:
 
     What a library frees or destroys then can break that capture, or end the process.
     """
-    return capturing_library() is not None
+    return _capturing(loaded_libraries.found_so_far(), driver.current_device()) is not None
 
 
-def capturing_library() -> CudaStream[Any] | None:
-    """Return a library's current stream in this thread that captures, if there is one."""
-    return _capturing(loaded_libraries.found_so_far(), driver.current_device())
-
-
-def _capturing(libraries: Iterable[LoadedLibrary], device: int) -> CudaStream[Any] | None:
+def _capturing(libraries: Iterable[LoadedLibrary], device: int) -> Queue | None:
     """Return the first current stream that captures, with the context of the device current."""
     for library in libraries:
         found, _ = registry.extract(library.current(device))
         if found.handle > LEGACY and graphs.captured(found.handle) is not None:
-            return CudaStream(identity.identify(found), None)
+            return found
     return None
 
 

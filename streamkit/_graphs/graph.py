@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 
 _INVALIDATES = "that would invalidate the capture."
+_NOT_NAMED = (
+    "it becomes a part of that capture if the stream is named, as g.launch(stream), or a scope's."
+)
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -227,9 +230,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         with driver.ensure_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
-                if ordering.capture_of(asked) is not None:
-                    self._launch(CudaStream(asked, None))
-                    return
+                if ordering.capture_of(asked) is not None:  # maybe by another thread
+                    raise self._refused_inside(CudaStream(asked, None), _NOT_NAMED)
             for other, _ in others:
                 ordering.wait_queue(queue, other)
             try:

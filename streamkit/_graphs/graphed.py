@@ -97,7 +97,8 @@ def graphed(
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
     memory as long as somebody holds them. While another thread captures, a call that would capture
     runs ``fn``. So does a call on a host stream, and inside another capture, which then has the
-    work; there the graph becomes a part of the other one if there is one and it can.
+    work. On a stream that captures, its graph becomes a part of that one, if there is one and it
+    can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
     ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
@@ -214,14 +215,14 @@ class GraphedFunction(Generic[P, T]):
             return self._run((args, kwargs))
         call = Signature((args, kwargs), by_address=not self._copies)
         self._check(call)
-        capturing = _capturing(target)
-        if capturing is not None:
-            captured = self._find_for(call, capturing)
-            if captured is not None:
-                captured.graph.launch(capturing)
-                return _filled(captured.result, call)  # type: ignore[no-any-return]  # as below
-            # its own stream counts if it is the one that captures
-            return self._run(call.arguments) if capturing is target else self._fn(*args, **kwargs)
+        if target is not None and target.is_capturing:
+            captured = self._find_for(call, target)
+            if captured is None:
+                return self._run(call.arguments)
+            captured.graph.launch(target)
+            return _filled(captured.result, call)  # type: ignore[no-any-return]  # as below
+        if _a_library_captures(target):  # maybe in another thread
+            return self._fn(*args, **kwargs)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
             try:
@@ -375,13 +376,11 @@ class GraphedFunction(Generic[P, T]):
         return _filled(captured.result, call)
 
 
-def _capturing(target: CudaStream[Any] | None) -> CudaStream[Any] | None:
-    """Return the stream of the capture in which the work is to be, if there is one."""
-    if target is not None and target.is_capturing:
-        return target
+def _a_library_captures(target: CudaStream[Any] | None) -> bool:
+    """Whether a library's current stream captures, so that the work is to be captured there."""
     here = driver.primary_context(driver.current_device()) if target is None else target.context
     with driver.ensure_context(here):
-        return checks.capturing_library()
+        return checks.a_library_captures_here()
 
 
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:

@@ -69,7 +69,7 @@ def with_a_part(torch, outer, source, *, is_launched=True):
     def block():
         inner.x.copy_(source)
         if is_launched:
-            inner.graph.launch()
+            inner.graph.launch(torch.cuda.current_stream())
         return inner.result + 10
 
     return outer(torch, block), inner
@@ -132,7 +132,7 @@ def test_random_numbers_of_an_inner_graph_are_refused(torch, outer):
     def block():
         for graph in (drawing, unknown):
             with pytest.raises(sk.CaptureError, match="random numbers"):
-                graph.launch()
+                graph.launch(torch.cuda.current_stream())
         return x + 1
 
     whole = outer(torch, block)
@@ -157,8 +157,7 @@ def test_memory_nodes_of_an_inner_graph_are_refused(torch):
     assert bool((x == 1).all())
 
 
-@OUTER
-def test_a_graphed_function_is_a_part_of_the_outer_graph(torch, outer):
+def test_a_graphed_function_is_a_part_of_the_outer_graph(torch):
     calls = []
 
     @sk.graphed
@@ -176,7 +175,7 @@ def test_a_graphed_function_is_a_part_of_the_outer_graph(torch, outer):
         x.copy_(source)
         return function(x) + 10
 
-    whole = outer(torch, block)
+    whole = OfStreamKit(torch, block)
     assert len(calls) == count
     function.clear()
     for value in range(1, ROUNDS + 1):
