@@ -70,7 +70,7 @@ class _Steps:
         """Read the next call."""
         call = CALLS[fact.call]
         is_launch = isinstance(fact.more, tuple)
-        fields: tuple[int, ...] = () if is_launch else call.fields.unpack(fact.fields)
+        fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
         queue = None
         if is_launch:
             queue = self._queue(fact, Kernel(*fact.more).stream)

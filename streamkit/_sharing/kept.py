@@ -30,10 +30,12 @@ class KeptArray:
 
     def __init__(self, array: Any, library: ArrayLibrary, event: InterprocessEvent) -> None:
         _prepare()
-        self.array, self.library, self.event = array, library, event
+        self.array: Any = array
+        self.library: ArrayLibrary = library
+        self.event: InterprocessEvent = event
         self.was_opened_here = False
         self._lease = OwnedLease()
-        self.name = self._lease.name
+        self.name: str = self._lease.name
         _kept[self.name] = self
 
     def has_ended(self) -> bool:

@@ -69,9 +69,9 @@ class SharedPool:
 
     def __init__(self, library: str, restores: dict[str, Callable[[], bool]]) -> None:
         self._restores = restores
-        self.library = library
+        self.library: str = library
         """Whose pool it is."""
-        self.libraries = tuple(restores)
+        self.libraries: tuple[str, ...] = tuple(restores)
         """Which allocate from it."""
 
     def close(self) -> None:
