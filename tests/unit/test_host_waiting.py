@@ -282,11 +282,14 @@ def test_at_most_four_threads_run_functions():
 
 def test_a_stream_with_many_functions_lets_those_of_others_run_between():
     streams = [sk.new_stream("cpu") for _ in range(4)]  # as many as there are threads
-    futures = [stream.then(time.sleep, 0.01) for _ in range(50) for stream in streams]
-    assert sk.new_stream("cpu").then(int).result(LONG) == 0
-    assert not any(future.done() for future in futures[-4:])
+    gate, called = threading.Event(), []
+    futures = [stream.then(gate.wait, LONG) for stream in streams]
+    futures += [stream.then(called.append, stream.name) for _ in range(50) for stream in streams]
+    futures.append(sk.new_stream("cpu").then(called.append, "another"))
+    gate.set()
     for future in futures:
-        future.cancel()
+        future.result(LONG)
+    assert called.index("another") < 50  # before any of them had its last function called
 
 
 def test_ten_thousand_functions_that_allocate_log_and_take_locks():
