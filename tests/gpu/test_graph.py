@@ -368,6 +368,6 @@ def test_the_picture_of_a_graph_has_each_librarys_kernels_in_its_colour():
         style = STYLES[library]
         assert f'style="fill: {style.colour}"' in picture
         assert f">{name}</text>" in picture
-        assert f">{style.label}</text>" in picture
+        assert f">{style.label}, node " in picture
     assert graph._repr_svg_() == picture
     graph.close()

@@ -150,21 +150,26 @@ def test_a_capture_beside_a_launch_leaves_its_numbers(torch, arm):
     draw(torch)
     expected = draw(torch)
     later = sk.new_stream(nonblocking=True)
-    torch.manual_seed(5)
-    draw(torch)
-    graph.launch(side)
-    with torch.cuda.stream(later.to("torch")):  # ``arm`` would wait for the launch
-        other = torch.cuda.CUDAGraph()
-    if arm is WithTorch:
-        with torch.cuda.stream(later.to("torch")):
-            other.capture_begin(capture_error_mode="thread_local")
-            draw(torch)
-            other.capture_end()
-    else:
-        with sk.capture(later):
-            draw(torch)
-    wait_for_all()
-    assert torch.equal(graph.result, expected) != arm.is_wrong
+
+    def is_wrong():
+        torch.manual_seed(5)
+        draw(torch)
+        graph.launch(side)
+        with torch.cuda.stream(later.to("torch")):  # ``arm`` would wait for the launch
+            other = torch.cuda.CUDAGraph()
+        if arm is WithTorch:
+            with torch.cuda.stream(later.to("torch")):
+                other.capture_begin(capture_error_mode="thread_local")
+                draw(torch)
+                other.capture_end()
+        else:
+            with sk.capture(later):
+                draw(torch)
+        wait_for_all()
+        return not torch.equal(graph.result, expected)
+
+    wrong = [is_wrong() for _ in range(10)]
+    assert any(wrong) is arm.is_wrong  # not each time: the launch can be over before the capture
 
 
 def test_the_first_launch_is_right_while_the_capturing_stream_is_busy(torch, gate):

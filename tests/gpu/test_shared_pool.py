@@ -204,7 +204,8 @@ def test_memory_goes_back_after_the_work_of_the_last_stream(  # noqa: PLR0917 - 
         subject = kind(wp, cupy)
         subject.once(stream, lambda: None)
         rounds = ROUNDS if is_ordered else 20
-        sleep = lambda: torch.cuda._sleep(LONG)  # noqa: E731
+        cycles = LONG if is_ordered else 10 * LONG  # the control needs the others' write meanwhile
+        sleep = lambda: torch.cuda._sleep(cycles)  # noqa: E731
         wrong = sum(subject.once(stream, sleep) for _ in range(rounds))
         del subject
     print(kind.__name__, giver, nonblocking, is_ordered, wrong)
