@@ -6,11 +6,12 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
-from streamkit.backends._torch import random_numbers  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
 torch = need("torch")
+
+from streamkit.backends._torch import random_numbers  # noqa: E402 -- it imports torch
 
 
 class MyStream(torch.Stream):

@@ -9,10 +9,13 @@ import ctypes
 
 import pytest
 
-from streamkit.backends._torch import workspaces  # no public name needs them without a GPU
 from support.libraries import need
 
 need("torch")
+
+# No public name needs them without a GPU. They import torch.
+from streamkit.backends._torch import workspaces  # noqa: E402
+
 HERE, OTHER = 0x50, 0x90  # handles
 S, T = 0x1000, 0x2000  # streams
 
