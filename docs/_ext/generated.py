@@ -44,6 +44,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "plot_end_to_end": plots.whole,
     "layers": architecture.listing,
     "consumers": parity.consumers_table,
+    "consumers_evidence": parity.consumers_evidence,
 }
 MAKERS |= {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
 MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in troubleshooting.KINDS}

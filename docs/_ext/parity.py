@@ -83,16 +83,24 @@ def consumers() -> list[dict[str, Any]]:
 
 
 def consumers_table() -> str:
-    """Return them in Markdown."""
+    """Return them in Markdown; which of them were not run is told beside the name."""
     lines = [
-        "| library | accepts as a stream | hand it | what works elsewhere | shown by |",
-        "|---|---|---|---|---|",
+        "| library | accepts as a stream | hand it | what works elsewhere |",
+        "|---|---|---|---|",
     ]
+    for row in consumers():
+        name = row["name"] if "tests" in row else f"{row['name']} (read)"
+        columns = name, row["accepts"], row["give"], row.get("ignores", "nothing")
+        lines.append(f"| {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
+def consumers_evidence() -> str:
+    """Return in Markdown what shows each row."""
+    lines = []
     for row in consumers():
         shown = [shown_by(row["tests"])] if "tests" in row else []
         if "read" in row:
             shown.append(f"read in {row['read']}; not run here")
-        ignores = row.get("ignores", "-")
-        columns = row["name"], row["accepts"], row["give"], ignores, "; ".join(shown)
-        lines.append(f"| {' | '.join(columns)} |")
+        lines.append(f"- {row['name']}: {'; '.join(shown)}")
     return "\n".join(lines)

@@ -89,9 +89,11 @@ def test_the_search_for_outcomes_can_fail():
 
 
 def test_what_was_run_and_what_was_read_of_a_consumer_is_told():
-    told = {line.split(" | ")[0]: line for line in parity.consumers_table().splitlines()[2:]}
-    for row in parity.consumers():
-        line = told[f"| {row['name']}"]
+    names = [line.split(" | ")[0] for line in parity.consumers_table().splitlines()[2:]]
+    evidence = parity.consumers_evidence().splitlines()
+    for row, name, line in zip(parity.consumers(), names, evidence, strict=True):
+        assert name == f"| {row['name']}" + ("" if "tests" in row else " (read)")
+        assert line.startswith(f"- {row['name']}: ")
         assert ("not run here" in line) is ("read" in row)
         assert all(test.partition("::")[2] in line for test in row.get("tests", ()))
 
