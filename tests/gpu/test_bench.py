@@ -94,7 +94,7 @@ def test_every_way_of_the_whole_program_does_the_same():
         run()
         torch.cuda.synchronize()
         found[name] = x.tolist()
-    assert len(found) == 5
+    assert len(found) == 6
     assert all(values == found["one scope"] for values in found.values()), found
 
 

@@ -72,25 +72,30 @@ def ways(libraries: Libraries, x: Any) -> dict[str, Callable[[], object]]:
         with sk.use(stream):
             step()
 
-    def all_of(one: Callable[[], None]) -> None:
-        for _ in range(STEPS):
-            one()
-
     def in_one_scope() -> None:
         with sk.use(stream):
-            all_of(step)
+            _all_of(step)
 
     in_one_scope()  # once: first uses are illegal in a capture
     torch.synchronize()
     with sk.capture(s) as graph:
-        all_of(step)
+        _all_of(step)
+    function = sk.graphed(lambda _: _all_of(step), stream=s)
+    for _ in range(2):  # the first call runs it, the second captures it
+        function(x)
     return {
-        "a device synchronisation between libraries": partial(all_of, step_with_syncs),
-        "nested managers a step": partial(all_of, step_in_managers),
-        "a scope a step": partial(all_of, step_in_scope),
+        "a device synchronisation between libraries": partial(_all_of, step_with_syncs),
+        "nested managers a step": partial(_all_of, step_in_managers),
+        "a scope a step": partial(_all_of, step_in_scope),
         "one scope": in_one_scope,
         "one graph": partial(graph.launch, s),
+        "a graphed function": partial(function, x),
     }
+
+
+def _all_of(step: Callable[[], None]) -> None:
+    for _ in range(STEPS):
+        step()
 
 
 def _parts(libraries: Libraries, x: Any) -> list[Callable[[], object]]:
