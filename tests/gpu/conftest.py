@@ -141,3 +141,20 @@ def libraries_as_before(subjects):
     yield
     assert {name: stream.handle for name, stream in sk.current_streams().items()} == before
     assert gc.isenabled()
+
+
+@pytest.fixture
+def program(subjects, cells):
+    """Let torch, CuPy and Warp each run one kernel on its current stream."""
+    from support.gpu.raw import check, driver
+
+    libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
+    places = [cells(0.0) for _ in range(4)]
+
+    def run():
+        for subject, src, dst in zip(libraries, places, places[1:], strict=False):
+            subject.add_one_current(src.pointer, dst.pointer)
+
+    run()
+    check(driver.cuCtxSynchronize())
+    return run

@@ -45,21 +45,6 @@ def counted(report):
 # -- the problem, and its solution ------------------------------------------------------------
 
 
-@pytest.fixture
-def program(subjects, cells):
-    """Let torch, CuPy and Warp each run one kernel on its current stream."""
-    libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
-    places = [cells(0.0) for _ in range(4)]
-
-    def run():
-        for subject, src, dst in zip(libraries, places, places[1:], strict=False):
-            subject.add_one_current(src.pointer, dst.pointer)
-
-    run()
-    check(driver.cuCtxSynchronize())
-    return run
-
-
 def test_before_three_libraries_run_on_three_queues(subjects, program):
     torch, s = subjects("torch").torch, subjects("torch").new_stream()
     warps = stream_id(subjects("warp").handle_of(subjects("warp").current()))

@@ -20,21 +20,6 @@ def torch():
     return torch
 
 
-@pytest.fixture
-def program(subjects, cells):
-    """Let torch, CuPy and Warp each run one kernel on its current stream."""
-    libraries = [subjects(name) for name in ("torch", "cupy", "warp")]
-    places = [cells(0.0) for _ in range(4)]
-
-    def run():
-        for subject, src, dst in zip(libraries, places, places[1:], strict=False):
-            subject.add_one_current(src.pointer, dst.pointer)
-
-    run()
-    check(driver.cuCtxSynchronize())
-    return run
-
-
 def told(report):
     return [(one.kind, one.library, one.queue.id) for one in report.work]
 

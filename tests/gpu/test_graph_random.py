@@ -13,6 +13,8 @@ import pytest
 
 import streamkit as sk
 from streamkit.backends._torch.random_numbers import ARE_SHARED  # whether torch alone is wrong
+from support.gpu import graph_arms
+from support.gpu.graph_arms import WithStreamKit
 from support.gpu.raw import check, driver
 from support.libraries import need
 
@@ -29,35 +31,8 @@ def wait_for_all():
     check(driver.cuCtxSynchronize())
 
 
-class WithStreamKit:
-    """A graph of StreamKit."""
-
-    is_wrong = False
-
-    def __init__(self, torch, work, stream):
-        with sk.capture(stream) as self.graph:
-            self.result = work()
-
-    def launch(self, stream):
-        self.graph.launch(stream)
-
-
-class WithTorch:
-    """A graph of torch alone."""
-
+class WithTorch(graph_arms.WithTorch):
     is_wrong = ARE_SHARED
-
-    def __init__(self, torch, work, stream):
-        self.torch, self.graph = torch, torch.cuda.CUDAGraph()
-        wait_for_all()
-        with torch.cuda.stream(stream.to("torch")):
-            self.graph.capture_begin(capture_error_mode="thread_local")
-            self.result = work()
-            self.graph.capture_end()
-
-    def launch(self, stream):
-        with self.torch.cuda.stream(stream.to("torch")):
-            self.graph.replay()
 
 
 ARMS = pytest.mark.parametrize("arm", [WithStreamKit, WithTorch], ids=lambda arm: arm.__name__)
@@ -235,6 +210,28 @@ def test_threads_that_launch_draw_different_numbers(torch):
     assert len(set(seen)) == 4 * 50
 
 
+@contextlib.contextmanager
+def another_threads_capture(torch):
+    """Let another thread have a capture open, in which torch has drawn."""
+    inside, done = threading.Event(), threading.Event()
+
+    def capture():
+        with sk.capture() as other:
+            draw(torch)
+            inside.set()
+            done.wait(20)
+        other.close()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    assert inside.wait(20)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_a_launch_beside_another_threads_capture_moves_the_generator_on(torch):
     s, (side,) = sk.new_stream(nonblocking=True), streams(1)
     with sk.capture(s) as g:
@@ -243,45 +240,19 @@ def test_a_launch_beside_another_threads_capture_moves_the_generator_on(torch):
     torch.manual_seed(8)
     expected = [draw(torch) for _ in range(2)]
     torch.manual_seed(8)
-    inside, done = threading.Event(), threading.Event()
-
-    def capture():
-        with sk.capture() as other:
-            draw(torch)
-            inside.set()
-            done.wait(20)
-        other.close()
-
-    thread = threading.Thread(target=capture)
-    thread.start()
-    inside.wait(20)
-    g.launch(side)
-    done.set()
-    thread.join()
+    with another_threads_capture(torch):
+        g.launch(side)
     wait_for_all()
     assert torch.equal(result, expected[0])
     assert torch.equal(draw(torch), expected[1])
 
 
 def test_a_seed_that_another_thread_sets_beside_a_capture_counts(torch):
-    inside, done = threading.Event(), threading.Event()
-
-    def capture():
-        with sk.capture() as other:
-            draw(torch)
-            inside.set()
-            done.wait(20)
-        other.close()
-
     torch.manual_seed(9)
     expected = draw(torch)
     torch.manual_seed(10)
-    thread = threading.Thread(target=capture)
-    thread.start()
-    inside.wait(20)
-    torch.cuda.manual_seed(9)
-    done.set()
-    thread.join()
+    with another_threads_capture(torch):
+        torch.cuda.manual_seed(9)
     assert torch.equal(draw(torch), expected)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import streamkit as sk
 from streamkit.backends._torch import workspaces  # whether this torch's are known
+from support.gpu.graph_arms import WithStreamKit, WithTorch
 from support.gpu.raw import check, driver
 from support.libraries import need
 
@@ -46,37 +47,6 @@ class Product:
 
     def is_right(self, result):
         return self.torch.allclose(result, self.right, rtol=1e-3, atol=1e-1)
-
-
-class WithStreamKit:
-    """A graph of StreamKit."""
-
-    is_wrong = False
-
-    def __init__(self, torch, work, stream):
-        self.work = work
-        with sk.capture(stream) as self.graph:
-            self.result = work()
-
-    def launch(self, stream):
-        self.graph.launch(stream)
-
-
-class WithTorch:
-    """A graph of torch alone."""
-
-    is_wrong = True
-
-    def __init__(self, torch, work, stream):
-        self.work, self.torch, self.graph = work, torch, torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream.to("torch")):
-            self.graph.capture_begin(capture_error_mode="thread_local")
-            self.result = work()
-            self.graph.capture_end()
-
-    def launch(self, stream):
-        with self.torch.cuda.stream(stream.to("torch")):
-            self.graph.replay()
 
 
 ARMS = pytest.mark.parametrize("arm", [WithStreamKit, WithTorch], ids=lambda arm: arm.__name__)
