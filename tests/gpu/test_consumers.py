@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import Gate, check, driver, held, sync
+from support.gpu.raw import Gate, busy, check, driver, held, sync
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def callback(subjects):
 
     def prepare(function):
         def called(context, out, argument):
-            function(context.stream, cupy.asarray(out), cupy.asarray(argument))
+            function(context, cupy.asarray(out), cupy.asarray(argument))
 
         call = module.buffer_callback(called, jax.ShapeDtypeStruct.like(x))
         return lambda: call(x)
@@ -104,27 +104,45 @@ def callback(subjects):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_work_in_a_callback_of_jax_runs_on_xlas_stream(subjects, cells, peek, callback, inside):
+    """A failure shows what each call of the callback has seen."""
     cupy, written = subjects("cupy").cupy, cells(0)
-    other, called, gates = subjects("cupy").new_stream(), threading.Event(), []
+    other, called, gates, calls = subjects("cupy").new_stream(), threading.Event(), [], []
 
-    def add(handle, out, argument):
-        for gate in gates:
-            gate.hold(handle)
-        with sk.use(sk.from_handle(handle)) if inside else other:
-            cupy.add(argument, cupy.float32(1), out=out)
-            cupy.copyto(subjects("cupy").array(written.pointer), out[:1])
-        called.set()
+    def add(context, out, argument):
+        handle = context.stream
+        told = {"stage": str(context.stage), "thread": threading.get_ident(), "handle": handle}
+        calls.append(told)
+        try:
+            for gate in gates:
+                gate.hold(handle)
+            told["held before"], told["current"] = busy(handle), []
+            with sk.use(sk.from_handle(handle)) if inside else other:
+                told["current"].append(cupy.cuda.get_current_stream().ptr)
+                cupy.add(argument, cupy.float32(1), out=out)
+                told["current"].append(cupy.cuda.get_current_stream().ptr)
+                cupy.copyto(subjects("cupy").array(written.pointer), out[:1])
+            told["held after"] = busy(handle)
+        finally:
+            called.set()  # an error is XLA's, which raises it where the result is read
 
     run = callback(add)
     assert set(np.asarray(run()).tolist()) == {2.0}  # compiled and loaded
     check(driver.cuCtxSynchronize())
     written.write(0)
+    assert peek(written) == 0
     called.clear()
     gates.append(gate := Gate())  # not before: the compiler may be slow
     result = run()
     assert called.wait(60)
     if not inside:  # the control
         sync(other.ptr)
-    assert (peek(written), gate.closed) == (0 if inside else 2, True)
+    state = peek(written), gate.closed
+    _, *held_calls = calls
+    assert len(held_calls) == 1, calls
+    (told,) = held_calls
+    where = told["handle"] if inside else other.ptr
+    assert told.get("current") == [where, where], calls
+    assert (told.get("held before"), told.get("held after")) == (True, True), calls
+    assert state == (0 if inside else 2, True), calls
     gate.free()
     assert set(np.asarray(result).tolist()) == {2.0}

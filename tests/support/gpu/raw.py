@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
+LEGACY = int(driver.CU_STREAM_LEGACY)
 
 
 def check(result: tuple[Any, ...]) -> Any:
@@ -130,6 +131,7 @@ class Cell:
     def write(self, value: float) -> None:
         host = ctypes.c_float(value)
         check(driver.cuMemcpyHtoD(self.pointer, ctypes.addressof(host), 4))
+        sync(LEGACY)  # from pageable memory: the call returns before the device has the value
 
     def read(self) -> float:
         host = ctypes.c_float()
