@@ -41,3 +41,21 @@ def test_its_function_runs_on_the_scopes_queue(gate, cells, peek, writer_of, ins
     gate.open()
     sync(stream.handle)
     assert peek(cell) == 1
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_stream_as_an_argument_is_the_queue(subjects, gate, cells, peek, given):
+    tvm_ffi, stream, cell = need("tvm_ffi"), sk.new_stream(nonblocking=True), cells(0)
+
+    def put(pointer, queue):
+        check(driver.cuMemsetD32Async(pointer, 0x3F800000, 1, queue.value or 0))
+
+    gate.hold(stream.handle)
+    tvm_ffi.convert(put)(cell.pointer, stream if given else sk.default_stream())
+    if not given:  # the control
+        sync(1)
+    assert held(stream.handle)
+    assert (peek(cell), gate.closed) == (0 if given else 1, True)
+    gate.open()
+    sync(stream.handle)
+    assert peek(cell) == 1
