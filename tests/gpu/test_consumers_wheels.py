@@ -1,0 +1,175 @@
+"""Libraries without an adapter, each given a stream as ``docs/parity/consumers.toml`` says.
+
+Those that are not installed are skipped. CONTRIBUTING.md says how to install them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from support.gpu.raw import LEGACY, check, driver, held, sync
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own, which they can mend
+
+SIZE = 256
+
+
+def consumer(module):
+    """Import it, or skip the test for the reason by which evidence.py knows it."""
+    return pytest.importorskip(module, reason=f"a consumer that is not installed: {module}")
+
+
+@pytest.fixture
+def stream(subjects):
+    for name in ("torch", "cupy", "warp"):  # a scope moves all that are imported
+        subjects(name)
+    return sk.new_stream(nonblocking=True)  # which work on the legacy stream does not wait for
+
+
+@pytest.fixture
+def assert_waits(stream, gate, peek):
+    """Have a library turn a target's 0 into 2: it waits for the stream only if it was given it."""
+
+    def assert_waits(target, work, *, given):
+        assert peek(target) == 0
+        gate.hold(stream.handle)
+        work()
+        if not given:  # the control
+            sync(LEGACY)
+        assert held(stream.handle)
+        assert (peek(target), gate.closed) == (0 if given else 2, True)
+        gate.open()
+        sync(stream.handle)
+        assert peek(target) == 2
+
+    return assert_waits
+
+
+def loaded(work, target):
+    """Run it once, for what it compiles or loads then would wait for the held stream."""
+    work()
+    check(driver.cuCtxSynchronize())
+    assert target.read() == 2
+    target.write(0)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_rmm_copies_on_its_stream_made_of_ours(stream, cells, assert_waits, given):
+    buffer, own = consumer("rmm").DeviceBuffer, consumer("rmm.pylibrmm.stream").Stream
+    source, target = (buffer(ptr=cells(value).pointer, size=4) for value in (2, 0))
+    work = partial(target.copy_from_device, source, *([own(stream)] if given else []))
+    assert_waits(SimpleNamespace(pointer=target.ptr, device=0), work, given=given)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("given", ["own", "handle", "scope", None])
+def test_nvmath_works_on_the_stream_beside_its_operand(
+    subjects, stream, assert_waits, library, given
+):
+    fft, first = consumer("nvmath.fft"), np.eye(1, SIZE, dtype="c8")[0] * 2  # its transform: 2s
+    if library == "torch":
+        operand = subjects("torch").torch.from_numpy(first).cuda()
+        pointer = operand.data_ptr()
+    else:
+        operand = subjects("cupy").cupy.asarray(first)
+        pointer = operand.data.ptr
+    streams = {"own": stream.to(library), "handle": stream.handle}
+    scope = stream if given == "scope" else contextlib.nullcontext()
+    with fft.FFT(operand, options={"inplace": True}) as plan:
+        plan.plan()
+        plan.execute()  # loads its kernels
+        operand[:], operand[0] = 0, 2
+        check(driver.cuCtxSynchronize())
+
+        def work():
+            with scope:
+                plan.execute(stream=streams.get(given))
+
+        second = SimpleNamespace(pointer=pointer + operand.itemsize, device=0)
+        assert_waits(second, work, given=given is not None)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_cuda_compute_works_on_the_stream_itself(subjects, stream, cells, assert_waits, given):
+    compute, target = consumer("cuda.compute"), cells(0)
+    source, out = (subjects("cupy").array(cell.pointer) for cell in (cells(1), target))
+
+    def add(queue):
+        compute.binary_transform(
+            d_in1=source, d_in2=source, d_out=out,
+            op=compute.OpKind.PLUS, num_items=1, stream=queue,
+        )  # fmt: skip
+
+    loaded(partial(add, None), target)
+    assert_waits(target, partial(add, stream if given else None), given=given)
+
+
+@pytest.fixture
+def launch(subjects):
+    """Have cuda.tile launch ``target = source + 1``."""
+    tile, array = consumer("cuda.tile"), subjects("cupy").array
+    if not shutil.which("tileiras"):
+        pytest.skip("a consumer that is not installed: tileiras, the compiler of cuda.tile")
+    from support.gpu.tile_kernel import add_one
+
+    def launch(source, target, queue):
+        tile.launch(queue, (1,), add_one, (array(source.pointer), array(target.pointer)))
+
+    return launch
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_cuda_tile_launches_on_the_handle(stream, cells, assert_waits, launch, given):
+    source, target = cells(1), cells(0)
+    loaded(partial(launch, source, target, LEGACY), target)
+    work = partial(launch, source, target, stream.handle if given else LEGACY)
+    assert_waits(target, work, given=given)
+
+
+@pytest.fixture(scope="module")
+def reduce(subjects):
+    """Have NCCL reduce the one rank that it has."""
+    nccl, array = consumer("nccl.core"), subjects("torch").array
+    communicator = nccl.Communicator.init(1, 0, nccl.get_unique_id())
+
+    def reduce(source, target, queue):
+        arrays = array(source.pointer), array(target.pointer)
+        communicator.allreduce(*arrays, nccl.SUM, stream=queue)
+
+    yield reduce
+    communicator.destroy()
+
+
+@pytest.mark.parametrize("given", ["itself", "handle", None])
+def test_nccl4py_reduces_on_the_stream_itself(stream, cells, assert_waits, reduce, given):
+    source, target = cells(2), cells(0)
+    loaded(partial(reduce, source, target, None), target)
+    queue = {"itself": stream, "handle": stream.handle, None: None}[given]
+    assert_waits(target, partial(reduce, source, target, queue), given=given is not None)
+
+
+@pytest.mark.parametrize("given", ["itself", "handle", None])
+def test_raft_works_on_the_stream_of_its_resources(subjects, stream, assert_waits, given):
+    rmat = consumer("pylibraft.random").rmat
+    resources = consumer("pylibraft.common").DeviceResources
+    cupy = subjects("cupy").cupy
+    edge = cupy.zeros((1, 2), "i4")
+    # of 31 levels the first says 1 and the others 0: the node 1 << 30, which as a float is 2.0
+    levels = cupy.asarray([0, 0, 0, 1] + [1, 0, 0, 0] * 30, "f4")
+    target = SimpleNamespace(pointer=edge.data.ptr, device=0)
+    rmat(edge, levels, 31, 31)  # loads its kernels
+    assert edge.get().tolist() == [[1 << 30, 1 << 30]]
+    edge[:] = 0
+    check(driver.cuCtxSynchronize())
+    queue = {"itself": stream, "handle": stream.handle}.get(given)
+    handle = resources(queue) if given else None
+    assert_waits(
+        target, partial(rmat, edge, levels, 31, 31, handle=handle), given=given is not None
+    )
