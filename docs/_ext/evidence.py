@@ -37,6 +37,12 @@ NAMES = {
     "cuda-bindings": "cuda-bindings",
     "jax": "JAX",
     "triton": "Triton",
+    "rmm-cu13": "RMM",
+    "nvmath-python": "nvmath-python",
+    "cuda-cccl": "cuda.compute",
+    "cuda-tile": "cuda.tile",
+    "nccl4py": "nccl4py",
+    "pylibraft-cu13": "RAFT",
     "cupti-python": "cupti-python",
 }
 

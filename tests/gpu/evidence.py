@@ -7,8 +7,8 @@ python tests/gpu/evidence.py --out FILE -- -k pairs    elsewhere, and with optio
 
 What runs is the checkout around this file, wherever else a streamkit is installed. The check needs
 no GPU, but the libraries: it asks pytest for the cases. Besides 0 it exits with 4 if the record
-holds for all that its machine's one GPU can run, with 3 if it is sound and of another source, with
-1 if it shows nothing, with 2 if it cannot tell.
+holds for all that its machine could run, which had one GPU or not every consumer, with 3 if it is
+sound and of another source, with 1 if it shows nothing, with 2 if it cannot tell.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "tests/gpu"
 RECORD = ROOT / "docs" / "evidence" / "gpu.json"
-HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE, ONE_GPU = range(5)  # exit statuses of --check
-NEEDS_TWO = "needs two GPUs"  # what came of a case that was skipped for the reason below
-ONE_DEVICE = "one CUDA device"
-OUTCOMES = ("passed", "failed", "skipped", NEEDS_TWO)
+HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE, IN_PART = range(5)  # exit statuses of --check
+NEEDS_TWO, NEEDS_CONSUMER = "needs two GPUs", "needs a consumer"
+# what came of a case that was skipped for a reason with these words
+NEEDS = {"one CUDA device": NEEDS_TWO, "a consumer that is not installed": NEEDS_CONSUMER}
+OUTCOMES = ("passed", "failed", "skipped", *NEEDS.values())
 # What the suite reads; of the pages, the code that it runs. tests/unit/test_evidence.py compares.
 READ = ("streamkit", SUITE, "tests/support", "tests/plugin", "tests/conftest.py", "pyproject.toml",
         "examples")  # fmt: skip
 NOT_READ = ("tests/support/emulated", "tests/plugin/build")
 PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ffi", "cuda-core",
-            "cuda-bindings", "numba-cuda", "jax", "triton", "cupti-python", "numpy",
+            "cuda-bindings", "numba-cuda", "jax", "triton", "rmm-cu13", "nvmath-python",
+            "cuda-cccl", "cuda-tile", "nccl4py", "pylibraft-cu13", "cupti-python", "numpy",
             "pytest")  # fmt: skip
 
 
@@ -103,8 +105,9 @@ class Collector:
         if report.when == "call" or report.outcome != "passed":
             name = name_of(report.nodeid)
             outcome = "failed" if report.failed else report.outcome
-            if outcome == "skipped" and ONE_DEVICE in str(report.longrepr):
-                outcome = NEEDS_TWO
+            if outcome == "skipped":
+                reason = str(report.longrepr)
+                outcome = next((NEEDS[words] for words in NEEDS if words in reason), outcome)
             if self.cases.get(name) != "failed":  # one that crashed its process is tried again
                 self.cases[name] = outcome
 
@@ -146,7 +149,9 @@ def flaw_of(record: dict[str, Any]) -> str | None:
         return f"it is of a run with the options {' '.join(record['options'])}"
     if not record["cases"]:
         return "it has no case"
-    allowed = {"passed", NEEDS_TWO} if len(record["devices"]) == 1 else {"passed"}
+    allowed = {"passed", NEEDS_CONSUMER}
+    if len(record["devices"]) == 1:
+        allowed.add(NEEDS_TWO)
     if bad := [name for name, outcome in record["cases"].items() if outcome not in allowed]:
         return f"{len(bad)} of {len(record['cases'])} cases did not pass: {first(bad)}"
     return None
@@ -183,12 +188,14 @@ def compare(record: dict[str, Any], told: str) -> int:
     if wrong := sorted(collector.collected ^ record["cases"].keys()):
         print(f"{told} shows nothing: its cases are not those of the suite: {first(wrong)}")
         return SHOWS_NOTHING
-    if missed := list(record["cases"].values()).count(NEEDS_TWO):
-        passed = len(record["cases"]) - missed
-        print(f"{told} is of this source: {passed} cases passed, none failed, {missed} need two")
-        return ONE_GPU
-    print(f"{told} is of this source: {len(record['cases'])} cases, all passed")
-    return HOLDS
+    outcomes = list(record["cases"].values())
+    passed = outcomes.count("passed")
+    if passed == len(outcomes):
+        print(f"{told} is of this source: {passed} cases, all passed")
+        return HOLDS
+    skipped = [f"{outcomes.count(need)} {need}" for need in NEEDS.values() if need in outcomes]
+    print(f"{told} is of this source: {passed} cases passed, none failed, {', '.join(skipped)}")
+    return IN_PART
 
 
 def run(out: Path, jobs: int, options: list[str]) -> int:

@@ -110,7 +110,7 @@ evidence.devices = lambda: (["a GPU", "another"][: int(os.environ.get("GPUS", "2
 sys.exit(evidence.main(sys.argv[1:]))
 """
 CASES = ["test_a.py::test_b[1]", "test_a.py::test_b[2]", "test_a.py::test_c"]
-HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE, ONE_GPU = range(5)
+HOLDS, SHOWS_NOTHING, CANNOT_TELL, OTHER_SOURCE, IN_PART = range(5)
 
 
 class Suite:
@@ -161,7 +161,9 @@ def suite(recorded, tmp_path):
 def test_the_record_of_a_whole_run_holds(suite):
     record = json.loads(suite.record.read_text())
     assert record["cases"] == dict.fromkeys(CASES, "passed")
-    assert record["tally"] == {"passed": 3, "failed": 0, "skipped": 0, "needs two GPUs": 0}
+    assert record["tally"] == {
+        "passed": 3, "failed": 0, "skipped": 0, "needs two GPUs": 0, "needs a consumer": 0,
+    }  # fmt: skip
     status, said = suite.evidence("--check")
     assert status == HOLDS, said
     assert "is of this source: 3 cases, all passed" in said
@@ -190,12 +192,13 @@ SKIPPED = "import pytest\ndef test(): pytest.skip({reason!r})\n"
 @pytest.mark.parametrize(
     ("reason", "gpus", "status", "told"),
     [
-        ("one CUDA device", "1", ONE_GPU, "3 cases passed, none failed, 1 need two"),
+        ("one CUDA device", "1", IN_PART, "3 cases passed, none failed, 1 needs two GPUs"),
+        ("a consumer that is not installed: x", "2", IN_PART, "none failed, 1 needs a consumer"),
         ("one CUDA device", "2", SHOWS_NOTHING, "1 of 4 cases did not pass: test_d.py::test"),
         ("no driver", "1", SHOWS_NOTHING, "1 of 4 cases did not pass: test_d.py::test"),
     ],
 )
-def test_a_record_of_one_gpu_says_what_it_cannot_show(suite, reason, gpus, status, told):
+def test_a_record_says_what_its_machine_could_not_show(suite, reason, gpus, status, told):
     suite.write("tests/gpu/test_d.py", SKIPPED.format(reason=reason))
     assert suite.evidence(GPUS=gpus)[0] == 0
     found, said = suite.evidence("--check")
