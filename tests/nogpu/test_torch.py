@@ -11,7 +11,7 @@ from support.libraries import need
 
 torch = need("torch")
 
-from streamkit.backends._torch import random_numbers  # noqa: E402 -- it imports torch
+from streamkit.backends._torch import random_numbers  # it imports torch  # noqa: E402
 
 
 class MyStream(torch.Stream):

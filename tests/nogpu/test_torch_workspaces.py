@@ -13,8 +13,8 @@ from support.libraries import need
 
 need("torch")
 
-# No public name needs them without a GPU. They import torch.
-from streamkit.backends._torch import workspaces  # noqa: E402
+# No public name needs them without a GPU.
+from streamkit.backends._torch import workspaces  # it imports torch  # noqa: E402
 
 HERE, OTHER = 0x50, 0x90  # handles
 S, T = 0x1000, 0x2000  # streams
