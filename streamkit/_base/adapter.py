@@ -661,6 +661,9 @@ class GivesMemory(Protocol):
             size: In bytes; the address of none may be 0.
             device: Its ordinal.
             stream: The handle; 0 is the legacy stream.
+
+        Raises:
+            CaptureError: The pool has no memory for a graph. The library takes its own, if it can.
         """
 
     @abstractmethod
@@ -669,6 +672,9 @@ class GivesMemory(Protocol):
 
         Args:
             pointer: What ``allocate`` returned.
+
+        Raises:
+            CaptureError: Not while the stream captures: the library tries again later.
         """
 
 

@@ -16,7 +16,16 @@ from streamkit import errors
 from streamkit._base import library as library_rows
 from streamkit._base import messages
 from streamkit._cuda import loader
-from streamkit.backends import _cuda_bindings, _cuda_core, _cupy, _numba, _torch, _tvm_ffi, _warp
+from streamkit.backends import (
+    _cuda_bindings,
+    _cuda_core,
+    _cupy,
+    _numba,
+    _rmm,
+    _torch,
+    _tvm_ffi,
+    _warp,
+)
 from streamkit.protocols import (
     API,
     Adapter,
@@ -43,6 +52,7 @@ LIBRARIES[:] = [
     _warp.LIBRARY,
     _tvm_ffi.LIBRARY,
     _numba.LIBRARY,
+    _rmm.LIBRARY,
     _cuda_core.LIBRARY,
     _cuda_bindings.LIBRARY,
 ]

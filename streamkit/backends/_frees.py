@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Frees:
 
 def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:
     """Let the one stream wait for the other; False where that cannot be now."""
-    handles = [handle for handle in (piece.made_on, piece.last) if handle != LEGACY]
+    handles = piece.made_on, piece.last
     try:
         with driver.in_context(context := driver.primary_context(piece.device)):
             if any(driver.capture_id(handle) is not None for handle in handles) or not is_ready():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._protocol import Source
-from streamkit.errors import UnsupportedStreamError
+from streamkit.errors import CaptureError, UnsupportedStreamError
 from streamkit.protocols import Queue
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class _Memory:
         made_on, last = self._streams.pop(pointer), cupy.cuda.get_current_stream(device)
         free = functools.partial(self._giver.free, pointer)
         if made_on.ptr == last.ptr:
-            free()
-            return
+            with contextlib.suppress(CaptureError):  # then with a later call
+                free()
+                return
         handles = made_on.ptr or LEGACY, last.ptr or LEGACY
         self._frees.add(Piece(device, *handles, (made_on, last), free))
 

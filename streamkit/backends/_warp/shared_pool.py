@@ -17,6 +17,7 @@ from streamkit._cuda import driver, memory_pools
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._warp import memory
 from streamkit.backends._warp.current_stream import warp_runtime
+from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,10 @@ def take_memory(giver: GivesMemory) -> Callable[[], bool]:
     frees = Frees(_can_free)
     devices = warp.get_cuda_devices()
     before = [device._custom_allocator for device in devices]  # noqa: SLF001 - no public way
-    ours = [_Allocator(device, giver, frees) for device in devices]
+    ours = [
+        _Allocator(device, giver, frees, former)
+        for device, former in zip(devices, before, strict=True)
+    ]
     for device in devices:
         if device.is_mempool_supported:
             memory_pools.trim(device.ordinal)
@@ -53,25 +57,37 @@ class _Allocator:
 
     waits_for_queues = True
 
-    def __init__(self, device: Any, giver: GivesMemory, frees: Frees) -> None:
-        self._device, self._giver, self._frees = device, giver, frees
+    def __init__(self, device: Any, giver: GivesMemory, frees: Frees, former: Any) -> None:
+        self._device, self._giver, self._frees, self._former = device, giver, frees, former
         self._streams: dict[int, Any] = {}
+        self._own: dict[int, Any] = {}
+        """By address, which allocator of Warp's has memory for a graph, if the giver has none."""
 
     def allocate(self, size_in_bytes: int) -> int:
         self._frees.do()
         stream = self._device.stream
         number = int(stream.cuda_stream or 0)
-        pointer = self._giver.allocate(size_in_bytes, self._device.ordinal, number)
-        self._streams[pointer] = stream
+        try:
+            pointer = self._giver.allocate(size_in_bytes, self._device.ordinal, number)
+        except CaptureError:
+            own = self._former or self._device.current_allocator
+            pointer = own.allocate(size_in_bytes)
+            self._own[pointer] = own
+        else:
+            self._streams[pointer] = stream
         return pointer
 
     def deallocate(
         self,
         ptr: int,
-        size_in_bytes: int,  # noqa: ARG002 - Warp's signature
+        size_in_bytes: int,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
         if is_finalizing() or not driver.is_usable():
+            return
+        own = self._own.pop(ptr, None)
+        if own is not None:
+            own.deallocate(ptr, size_in_bytes)
             return
         stream = self._streams.pop(ptr)
         handle = int(stream.cuda_stream or LEGACY)

@@ -1,0 +1,15 @@
+"""RMM: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+
+from streamkit._base.library import Library
+
+LIBRARY = Library(
+    "rmm",
+    label="RMM",
+    root="rmm",
+    module="rmm",
+    requirements={12: '"rmm-cu12>=25.12"', 13: '"rmm-cu13>=25.12"'},
+    distribution="rmm-cu13",
+    variants=r"rmm-cu\d+",
+    oldest=(25, 12),
+    cuda=r"^rmm-cu(\d\d)",
+)
