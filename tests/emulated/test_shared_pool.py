@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import emulator
 import pytest
 
 import streamkit as sk
+from streamkit._base.queue import LEGACY  # as Warp's frees name it
 from streamkit._cuda import driver as driver_module  # a call is made to fail
 from streamkit._cuda import events as events_module  # the same
 from streamkit.backends._frees import Frees, Piece  # as CuPy uses it, which cannot run here
@@ -113,6 +115,45 @@ def test_inside_a_capture_nothing_waits_and_the_next_call_frees(warp, giver):
     again = warp.empty(4, dtype=float, device="cuda:0")
     assert len(giver.back) == 1
     del again
+
+
+class OutsideCaptures(Giver):
+    """One without memory for graphs."""
+
+    def allocate(self, size, device, stream):
+        if capturing(stream):
+            raise sk.CaptureError("not in a capture")
+        return super().allocate(size, device, stream)
+
+
+def test_from_a_pool_without_memory_for_graphs_a_graph_has_what_warp_had_before(warp, giver):
+    restore = take_memory(outside_captures := OutsideCaptures())
+    outside = warp.empty(4, dtype=float, device="cuda:0")
+    assert [*outside_captures.taken] == [outside.ptr]
+    with sk.capture() as g:
+        inside = warp.empty(4, dtype=float, device="cuda:0")
+        assert giver.taken == {inside.ptr: (16, 0, g.stream.handle)}
+        check(driver.cuMemsetD32Async(inside.ptr, 0, 1, g.stream.handle))
+    assert restore()
+    del inside, outside
+    assert len(giver.back) == len(outside_captures.back) == 1
+    assert giver.back == [*giver.taken]
+    for pointer in (*outside_captures.taken, *outside_captures.spare):
+        check(driver.cuMemFree(pointer))
+
+
+def test_the_legacy_stream_is_not_touched_beside_a_capture():
+    stream, freed = sk.new_stream().handle, []
+    frees = Frees(lambda: True)
+    check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(2)))
+    emulator.reset_calls()
+    frees.add(Piece(0, LEGACY, LEGACY, (), lambda: freed.append(1)))
+    assert freed == []
+    assert emulator.calls("cuEventRecord") == 0
+    assert capturing(stream) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream))))
+    frees.do()
+    assert freed == [1]
 
 
 def test_what_cannot_be_ordered_now_goes_back_later(warp, giver, monkeypatch):

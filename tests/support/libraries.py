@@ -24,6 +24,8 @@ LIBRARIES = {
     "tvm_ffi": ("tvm_ffi",),
     "warp": ("warp",),
 }
+ASIDE = {"rmm": ("rmm",)}  # only in lanes that name it, not in "all"
+_KNOWN = LIBRARIES | ASIDE
 
 
 def lane() -> list[str]:
@@ -33,14 +35,15 @@ def lane() -> list[str]:
 
 def required() -> set[str]:
     """The libraries that the lane names."""
-    return set(LIBRARIES) if "all" in lane() else set(LIBRARIES).intersection(lane())
+    named = set(_KNOWN).intersection(lane())
+    return named | set(LIBRARIES) if "all" in lane() else named
 
 
 @functools.cache
 def installed(library: str) -> bool:
     """Tell without importing it: the unit tier must stay free of libraries."""
     tops = {
-        name if name.startswith("cuda.") else name.partition(".")[0] for name in LIBRARIES[library]
+        name if name.startswith("cuda.") else name.partition(".")[0] for name in _KNOWN[library]
     }
     try:
         return all(importlib.util.find_spec(name) is not None for name in tops)
@@ -66,7 +69,7 @@ def need(*libraries: str) -> Any:
         pytest.skip(f"not installed: {absent}", allow_module_level=True)
     with warnings.catch_warnings():  # what a library's own modules warn of is not ours to mend
         warnings.simplefilter("ignore")
-        modules = tuple(importlib.import_module(LIBRARIES[name][0]) for name in libraries)
+        modules = tuple(importlib.import_module(_KNOWN[name][0]) for name in libraries)
     return modules[0] if len(modules) == 1 else modules
 
 
