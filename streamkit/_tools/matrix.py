@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NATIVE = "native"
 LABELS = {row.name: row.label for row in registry.LIBRARIES} | {NATIVE: "StreamKit"}
+del LABELS["rmm"]  # it is here for its memory, and runs no work
 
 
 @dataclass(frozen=True)

@@ -381,7 +381,7 @@ def test_what_is_installed_and_what_is_missing_is_listed(installed):
         ("torch", "2.11.0", "13.0"),
         ("cuda.core", "1.2.2", None),
     ]
-    assert found.missing == ["cupy", "warp", "tvm_ffi", "numba", "cuda.bindings"]
+    assert found.missing == ["cupy", "warp", "tvm_ffi", "numba", "rmm", "cuda.bindings"]
 
 
 def test_a_plugin_is_listed(installed, tmp_path):

@@ -9,7 +9,7 @@ LIBRARY = Library(
     module="rmm",
     requirements={12: '"rmm-cu12>=25.12"', 13: '"rmm-cu13>=25.12"'},
     distribution="rmm-cu13",
-    variants=r"rmm-cu\d+",
+    variants=r"rmm-cu.*",
     oldest=(25, 12),
     cuda=r"^rmm-cu(\d\d)",
 )
