@@ -40,6 +40,27 @@ def libraries():
 
 
 @pytest.fixture
+def giver(request):
+    """Name the library whose pool it is; RMM has one of its own in the test."""
+    if request.param != "rmm":
+        yield request.param
+        return
+    rmm = need("rmm")
+    before = rmm.mr.get_per_device_resource(0)
+    pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 20)
+    rmm.mr.set_per_device_resource(0, rmm.mr.StatisticsResourceAdaptor(pool))
+    yield "rmm"
+    gc.collect()
+    left = used_of_rmm()
+    rmm.mr.set_per_device_resource(0, before)
+    assert left == 0
+
+
+def used_of_rmm():
+    return need("rmm").mr.get_per_device_resource(0).allocation_counts.current_bytes
+
+
+@pytest.fixture
 def empty(libraries):
     """Have no library hold memory that it does not use."""
     torch, cupy, _ = libraries
@@ -105,6 +126,7 @@ def use(libraries, little):
         "torch": lambda: torch.empty(little, dtype=torch.uint8, device="cuda").fill_(1),
         "cupy": lambda: cupy.empty(little, "u1").fill(2),
         "warp": lambda: wp.empty(little // 4, dtype=wp.int32, device="cuda:0").fill_(3),
+        "rmm": lambda: need("rmm").DeviceBuffer(size=little),
     }
 
     def use(name):
@@ -117,7 +139,14 @@ def use(libraries, little):
 @pytest.mark.alone  # for the device's free memory is that of all processes
 @pytest.mark.parametrize("scope", [True, False])
 @pytest.mark.parametrize(
-    ("giver", "takers"), [("torch", ["cupy", "warp"]), ("torch", ["cupy"]), ("cupy", ["warp"])]
+    ("giver", "takers"),
+    [
+        ("torch", ["cupy", "warp"]),
+        ("torch", ["cupy"]),
+        ("cupy", ["warp"]),
+        ("rmm", ["cupy", "warp"]),
+    ],
+    indirect=["giver"],
 )
 def test_nine_tenths_of_the_memory_serve_each_in_turn(use, giver, takers, scope):
     with sk.share_pool(giver, libraries=takers):
@@ -189,7 +218,15 @@ class ByCupy:
 
 
 @pytest.mark.parametrize(
-    ("kind", "giver"), [(ByWarp, "torch"), (ByCupy, "torch"), (ByWarp, "cupy")]
+    ("kind", "giver"),
+    [
+        (ByWarp, "torch"),
+        (ByCupy, "torch"),
+        (ByWarp, "cupy"),
+        (ByWarp, "rmm"),
+        (ByCupy, "rmm"),
+    ],
+    indirect=["giver"],
 )
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("is_ordered", [True, False])
@@ -212,7 +249,7 @@ def test_memory_goes_back_after_the_work_of_the_last_stream(  # noqa: PLR0917 - 
     assert (wrong == 0) is is_ordered
 
 
-@pytest.mark.parametrize("giver", ["torch", "cupy"])
+@pytest.mark.parametrize("giver", ["torch", "cupy", "rmm"], indirect=True)
 def test_inside_a_capture_memory_is_the_graphs(libraries, empty, giver):
     torch, cupy, wp = libraries
     from support.gpu import pressure
@@ -260,6 +297,40 @@ def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
     del theirs
     assert torch.cuda.memory_allocated() == base
     assert cupy.get_default_memory_pool().used_bytes() >= used
+
+
+@pytest.mark.parametrize("giver", ["rmm"], indirect=True)
+def test_rmm_has_the_memory_and_torch_keeps_its_own(libraries, empty, giver):
+    torch, cupy, wp = libraries
+    base = torch.cuda.memory_allocated()
+    with pytest.warns(RuntimeWarning, match="torch cannot allocate from the pool of rmm"):
+        shared = sk.share_pool("rmm")
+    theirs = cupy.full(SIZE, 2, "i4"), wp.full(SIZE, 3, dtype=wp.int32, device="cuda:0")
+    own = torch.full((SIZE,), 1, dtype=torch.int32, device="cuda")
+    assert used_of_rmm() == 8 * SIZE
+    shared.close()
+    assert (int(theirs[0].sum()), int(own.sum())) == (2 * SIZE, SIZE)
+    assert (theirs[1].numpy() == 3).all()
+    assert torch.cuda.memory_allocated() - base == 4 * SIZE
+    del theirs
+    assert used_of_rmm() == 0
+
+
+@pytest.mark.parametrize("giver", ["rmm"], indirect=True)
+def test_rmm_never_sees_a_stream_that_captures(libraries, empty, giver):
+    _, cupy, _ = libraries
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with sk.share_pool("rmm", libraries="cupy"), stream:
+        before = cupy.full(SIZE, 1, "i4")
+        stream.begin_capture()
+        del before
+        with pytest.raises(sk.CaptureError, match="RMM has no memory for a graph"):
+            cupy.empty(SIZE, "i4")
+        stream.end_capture()  # fails if that ended the capture
+        assert used_of_rmm() == 4 * SIZE
+        again = cupy.full(SIZE, 1, "i4")
+        assert used_of_rmm() == 4 * SIZE, "the next allocation has freed what was left"
+        del again
 
 
 def test_who_cannot_change_is_left_out_with_a_warning(libraries):

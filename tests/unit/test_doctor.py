@@ -336,7 +336,7 @@ def requirements(text):
     """What a line or an extra asks for: versions by distribution, its own extras left out."""
     found = {}
     for name, asked in re.findall(
-        r"([a-z][a-z-]*(?:\d+x)?)(?:\[\w+\])?((?:[<>=][\d.<>=,]+)?)", text
+        r"([a-z][a-z-]*(?:\d+x?)?)(?:\[\w+\])?((?:[<>=][\d.<>=,]+)?)", text
     ):
         found[name] = tuple(sorted(re.sub(r"(\.0)+(?=,|$)", "", one) for one in asked.split(",")))
     return found

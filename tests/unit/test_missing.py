@@ -14,6 +14,7 @@ BLOCKED = {
     "warp": ["warp"],
     "tvm_ffi": ["tvm_ffi"],
     "numba": ["numba", "numba_cuda"],
+    "rmm": ["rmm"],
     "cuda.core": ["cuda.core"],
     "cuda.bindings": ["cuda.bindings"],
 }
@@ -23,6 +24,7 @@ REQUIREMENTS = {
     "warp": "warp-lang>=1.14",
     "tvm_ffi": "apache-tvm-ffi>=0.1",
     "numba": "numba-cuda[cu1",
+    "rmm": "rmm-cu1",
     "cuda.core": "cuda-core>=1.0",
     "cuda.bindings": "cuda-bindings>=1",
 }
