@@ -27,8 +27,8 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
 
     For the whole process, until ``close`` of what it returns, or the end of its ``with`` block;
     then each allocator is as before. An array stays in the pool that it was made in. What the other
-    libraries hold unused goes back to CUDA once, which can wait for the GPU. Inside a capture a new
-    array is the graph's.
+    libraries hold unused goes back to CUDA once, which can wait for the GPU. In ``capture`` a new
+    array is the graph's; RMM has no memory for other captures.
 
     Memory is taken for the library's current stream, and goes back to that stream: if the library
     is on another one when it drops the array, the stream waits for it on the device. Warp's arrays
@@ -36,7 +36,7 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
     stream uses an array, ``s.keep(array)``.
 
     Args:
-        library: Whose pool: "torch", "cupy", or a plugin's.
+        library: Whose pool: "torch", "cupy", "rmm" (its current resource), or a plugin's.
         libraries: Which allocate from it; None for all loaded ones that can: CuPy and Warp. Of
             others that have arrays of their own, torch and numba-cuda, it warns.
 
