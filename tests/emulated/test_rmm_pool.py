@@ -86,9 +86,10 @@ def test_memory_goes_back_to_the_resource_that_it_came_from(warp, resources, sha
     check(driver.cuMemFree(pointers[1]))
 
 
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_rmm_is_told_after_the_stream_waits_for_who_used_it(
-    warp, resources, shared, gate, monkeypatch, is_ordered
+    warp, resources, gate, monkeypatch, is_ordered
 ):
     if not is_ordered:
         monkeypatch.setattr(_frees, "_has_order", lambda *_: True)

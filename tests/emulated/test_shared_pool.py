@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 
-import emulator
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._base.queue import LEGACY  # as Warp's frees name it
 from streamkit._cuda import driver as driver_module  # a call is made to fail
