@@ -37,6 +37,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "lateness": evidence.lateness,
     "growth": evidence.growth,
     "end_to_end": evidence.end_to_end,
+    "memory": evidence.memory,
     "a_step": evidence.a_step,
     "plot_speed": plots.bars,
     "plot_lateness": plots.late,
@@ -51,7 +52,7 @@ MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in tro
 """By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
-KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end", "a_step"), "speed")
+KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end", "memory", "a_step"), "speed")
 
 SOURCES = (
     *(DOCS / "evidence").glob("*.json"),

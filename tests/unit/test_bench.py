@@ -26,6 +26,7 @@ from streamkit._tools.bench.end_to_end import Whole  # the command needs a devic
 from streamkit._tools.bench.growth import Curve, Growth, Point  # the command needs a device
 from streamkit._tools.bench.lateness import Wait  # the command needs a device
 from streamkit._tools.bench.measurements import Count, Import  # the command needs a device
+from streamkit._tools.bench.memory import Memory, peak  # the command needs a device
 from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
 
 # -- the statistics ---------------------------------------------------------------------------
@@ -316,6 +317,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     monkeypatch.setattr(bench, "time_import", lambda: imported)
     monkeypatch.setattr(bench, "GROWTHS", [grown])
     monkeypatch.setattr(bench.lateness, "measure", lambda _, times: [f"{times} waits"])
+    monkeypatch.setattr(bench.memory, "measure", lambda _: ["a pool"])
     monkeypatch.setattr(bench.end_to_end, "measure", lambda _, repeats: [f"{repeats} times"])
     monkeypatch.setattr(
         loader, "cu", SimpleNamespace(cuDriverGetVersion=lambda: (0, 13020)), raising=True
@@ -324,6 +326,7 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
     assert [(row.name, row.note) for row in report.rows] == [("slow", "slow"), ("b", "bad")]
     assert asked == [("bad", 1, 3), ("good", 1, 3)] * 2 + ["grown", ("slow", 2, 3)]
     assert (report.lateness, report.end_to_end) == (["4 waits"], ["2 times"])
+    assert report.memory == ["a pool"]
     assert report.curves == ["a curve"]
     assert report.left_out == {"c": "install cupti"}
     assert (report.device, report.cuda, report.repeats, report.iterations) == (
@@ -333,8 +336,8 @@ def test_of_an_operation_in_several_settings_the_worst_is_reported(monkeypatch):
         3,
     )
     assert report.counts == counts
-    assert [done for _, done, _ in seen] == list(range(14))
-    assert {steps for _, _, steps in seen} == {13}
+    assert [done for _, done, _ in seen] == list(range(15))
+    assert {steps for _, _, steps in seen} == {14}
     asked.clear()
     bench.run(repeats=7, iterations=3)
     assert [one[1] for one in asked if one[0] == "bad"] == [3, 2, 2]
@@ -357,12 +360,12 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     whole = [Whole("one scope", 4.0, 3.0, 5.0)]
     report = BenchReport(
         "2026-11-21", "a GPU", None, "13.0", None, {"torch": "2"}, 3, 9, rows, late, curves, whole,
-        [count], imported,
+        [Memory("a", "b", 4, 6, 12, 0.5)], [count], imported,
     )  # fmt: skip
     data = json.loads(json.dumps(bench.as_data(report), allow_nan=False))
     assert set(data) == {
         "date", "device", "driver", "cuda", "cpu", "versions", "repeats", "iterations", "rows",
-        "lateness", "curves", "end_to_end", "counts", "imported", "left_out",
+        "lateness", "curves", "end_to_end", "memory", "counts", "imported", "left_out",
     }  # fmt: skip
     assert data["rows"][1] == {
         "name": "missed", "against": "y", "ours_ns": 51.0, "theirs_ns": 100.0, "ratio": 0.51,
@@ -384,7 +387,54 @@ def test_the_data_is_json_with_a_verdict_for_each_bound():
     ]  # fmt: skip
     points = [{"count": 1, "ours_ns": 2, "theirs_ns": 3}]
     assert data["curves"] == [{"name": "a", "against": "b", "over": "things", "points": points}]
+    assert data["memory"] == [
+        {"name": "a", "against": "b", "each_bytes": 4, "ours_bytes": 6, "theirs_bytes": 12,
+         "at_most": 0.5, "met": True}
+    ]  # fmt: skip
     assert data["end_to_end"] == [{"name": "one scope", "ms": 4, "ms_low": 3, "ms_high": 5}]
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+class Cache:
+    """Memory that one library has taken, and keeps when nobody uses it."""
+
+    def __init__(self):
+        self.taken = self.used = 0
+
+    def use(self):
+        self.used += 10
+        self.taken = max(self.taken, self.used)
+        return Used(self)
+
+
+class Used:
+    """An array in it."""
+
+    def __init__(self, cache):
+        self.cache = cache
+
+    def __del__(self):
+        self.cache.used -= 10
+
+
+def test_the_peak_is_that_of_one_array_at_a_time_and_of_what_the_caches_keep():
+    one, others = Cache(), [Cache() for _ in range(3)]
+    assert peak([one.use] * 6, lambda: 100 - one.taken) == 10
+    assert (
+        peak([cache.use for cache in others] * 2, lambda: 100 - sum(c.taken for c in others)) == 30
+    )
+
+
+def test_the_peak_is_the_most_and_not_the_last():
+    left = iter([100, 70, 90])
+    assert peak([list] * 2, lambda: next(left)) == 30
+
+
+@pytest.mark.parametrize(("ours", "met"), [(5, True), (6, False)])
+def test_one_pool_has_to_take_at_most_half(ours, met):
+    assert Memory("a", "b", 4, ours, 10, 0.5).met is met
 
 
 # -- counting, and the import -----------------------------------------------------------------

@@ -22,6 +22,7 @@ from streamkit._tools.bench.end_to_end import Whole  # its report is made up her
 from streamkit._tools.bench.growth import Curve, Point  # its report is made up here
 from streamkit._tools.bench.lateness import Lateness  # its report is made up here
 from streamkit._tools.bench.measurements import Count, Import  # its report is made up here
+from streamkit._tools.bench.memory import Memory  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
 from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
@@ -52,6 +53,7 @@ REPORT = BenchReport(
         Curve("scope", "managers", "known streams", [Point(10, 5.0, 8.0), Point(5000, 6000.0, 9.0)])
     ],
     end_to_end=[Whole("one scope", 4.0, 3.9, 4.2)],
+    memory=[Memory("one pool", "three", 1_000_000, 2_000_000, 9_000_000, 0.5)],
     counts=[Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1})],
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
 )
@@ -192,7 +194,7 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
         if re.search(r"[\d-] +(aim|yes|no)$", line.rstrip())
     }
     rows = {"fast [x]": "aim", "fair": "yes", "slow": "no"}
-    assert verdicts == {**rows, "soon": "yes", "late": "no"}
+    assert verdicts == {**rows, "soon": "yes", "late": "no", "one pool": "yes"}
     cells = [re.findall(r"\S+", line) for line in output.splitlines()]
     assert ["soon", "15", "-5", "0.50", "1.00", "15", "-", "yes"] in cells
     assert ["late", "59", "100", "0.50", "0.10", "100", "60", "no"] in cells
@@ -200,6 +202,7 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
     assert ["scope", "5", "6,000"] in cells
     assert ["against", "managers", "8", "9"] in cells
     assert ["one", "scope", "4.00", "(3.90-4.20)"] in cells
+    assert ["one", "pool", "2", "9", "0.50", "yes"] in cells
     assert "slow: of its 45 ns the calls of CUDA and the libraries that it has to make" in output
     assert "0.25 (0.20-0.30)" in output
     assert "fair: against theirs.call\n" in output

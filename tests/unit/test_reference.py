@@ -199,7 +199,12 @@ CURVE = {
 
 def test_the_speed_page_has_all_that_the_record_has(monkeypatch):
     ways = [{"name": "one scope", "ms": 4.09}]
+    pool = {
+        "name": "one pool", "against": "three", "each_bytes": 2e6, "ours_bytes": 3e6,
+        "theirs_bytes": 5e6, "at_most": 0.5, "met": False,
+    }  # fmt: skip
     record = {"rows": ROWS, "lateness": [LATE], "curves": [CURVE], "end_to_end": ways}
+    record["memory"] = [pool]
     monkeypatch.setattr(evidence, "read", lambda _: record)
     assert evidence.python_cost() == "- `slow`: 500 ns of 4.00 µs; the bound allows 3.00 µs"
     late, grown, whole = (
@@ -209,6 +214,8 @@ def test_the_speed_page_has_all_that_the_record_has(monkeypatch):
     assert "| **80 µs**, theirs 70 µs | at most 70 µs: **over** | 0.25 of a core, theirs" in late
     assert "| 1 to 2,000 threads | 5.00 µs to 6.00 µs | theirs 700 ns to 8.00 µs |" in grown
     assert whole == "| one scope | 4.09 ms |"
+    held = evidence.memory().splitlines()[-1]
+    assert "against three | 2 MB | **3 MB**, theirs 5 MB | at most 0.50 of theirs: **over**" in held
     record["rows"] = ROWS[2:]
     assert evidence.python_cost() == "- none is over its bound"
 
@@ -216,7 +223,8 @@ def test_the_speed_page_has_all_that_the_record_has(monkeypatch):
 def test_where_the_record_is_older_the_speed_page_says_so(monkeypatch):
     rows = [{"name": "slow", "met": False}]
     monkeypatch.setattr(evidence, "read", lambda _: {"rows": rows})
-    pages = evidence.python_cost, evidence.lateness, evidence.growth, evidence.end_to_end
+    pages = [evidence.python_cost, evidence.lateness, evidence.growth, evidence.end_to_end]
+    pages.append(evidence.memory)
     assert {make() for make in pages} == {evidence.OLDER}
 
 
