@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamkit._audit.callback_recording import CallbackRecorder
@@ -67,5 +68,7 @@ def _complete(
     found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
     if cuda is not None:
         found = [*cuda.operations(), *found]
+    if not has_times:
+        found = [replace(one, start_ns=0, end_ns=0) for one in found]
     key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
     report.complete(found, unfinished=unfinished, key_of=key_of, has_times=has_times)

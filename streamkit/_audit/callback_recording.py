@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.driver_recording import DriverRecording
@@ -15,7 +16,7 @@ from streamkit._queues.kernel_names import library_of_kernel, readable
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from streamkit._audit.driver_recording import DriverQueues
     from streamkit._audit.driver_steps import CudaQueue, CudaStep
@@ -68,8 +69,7 @@ class CallbackRecorder:
         if self._calls is None or self._queues is None:
             return []
         private = {handle for _, handle in driver.private_streams}
-        found = _Reader(self._queues).operations(self._calls.steps(), private)
-        return list(found)
+        return list(operations(self._calls.steps(), self._queues.named, private))
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
@@ -82,38 +82,55 @@ class CallbackRecorder:
         return self._queues.with_id(stream)
 
 
+def operations(
+    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue], private: set[int]
+) -> Iterator[Operation]:
+    """Yield the operations of a block, without those of private streams.
+
+    Their times are the numbers of their steps; a wait begins with that of the awaited point.
+    """
+    reader = _Reader(named)
+    for step in steps:
+        found = reader.operation(step)
+        if found is not None and not (step.queue and step.queue.handle in private):
+            number = int(step.number)
+            since = number if found.kind != "wait" else reader.recorded_at(step)
+            yield replace(found, start_ns=since, end_ns=number)
+
+
 class _Reader:
     """Reads the steps of a block."""
 
-    def __init__(self, queues: DriverQueues) -> None:
-        self._queues = queues
-        self._recorded: dict[int, CudaQueue | None] = {}  # by events: where
+    def __init__(self, named: Callable[[CudaQueue], AuditedQueue]) -> None:
+        self._names = named
+        self._recorded: dict[int, CudaStep] = {}  # by events
 
-    def operations(self, steps: list[CudaStep], private: set[int]) -> Iterator[Operation]:
-        """Yield the operations, without those of private streams."""
-        for step in steps:
-            found = self._operation(step)
-            if found is not None and not (step.queue and step.queue.handle in private):
-                yield found
+    def recorded_at(self, wait: CudaStep) -> int:
+        """Return the number of the step that recorded what a wait waits for; else its own."""
+        return int(self._recorded.get(wait.fields[1], wait).number)
 
-    def _operation(self, step: CudaStep) -> Operation | None:
+    def operation(self, step: CudaStep) -> Operation | None:
         queue = self._named(step.queue)
         if step.kind in WORK:
             return None if step.kind in _NO_OPERATIONS else _work(step, queue)
         if step.kind == "record":
-            self._recorded[step.fields[0]] = step.queue
+            self._recorded[step.fields[0]] = step
             return Operation("record", "record", queue, 0, 0)
         if step.kind == "wait":
-            after = self._named(self._recorded.get(step.fields[1]))
+            after = self._queue_of(step.fields[1])
             return Operation("wait", step.call.name, queue, 0, 0, after=after)
         if step.kind == "done" and "Synchronize" in step.call.name:
             if step.call.kind == "event done":
-                queue = self._named(self._recorded.get(step.fields[0]))
+                queue = self._queue_of(step.fields[0])
             return Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
         return None
 
+    def _queue_of(self, event: int) -> AuditedQueue | None:
+        """Return where an event was recorded."""
+        return self._named(self._recorded[event].queue) if event in self._recorded else None
+
     def _named(self, queue: CudaQueue | None) -> AuditedQueue | None:
-        return None if queue is None else self._queues.named(queue)
+        return None if queue is None else self._names(queue)
 
 
 def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:

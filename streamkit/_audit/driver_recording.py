@@ -55,6 +55,10 @@ class DriverRecording:
         identity.unwatch(self._meet)
         subscription.close(self._place)
 
+    def count(self) -> int:
+        """Return how many calls there were so far."""
+        return len(self._all) - self._begin
+
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default and queue.id is not None:  # else it is asked at the end
             name = AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id)

@@ -105,12 +105,11 @@ class Operations:
             operations: In any order; without times in that of the report.
             unfinished: How many host functions had not run when it ended.
             key_of: Finds the queue of a CUDA stream.
-            has_times: Whether to tell when each ran.
+            has_times: Whether their times tell when each ran, and not only the order.
         """
+        found = list(operations)
         if has_times:
-            found = sorted(operations, key=lambda one: one.start_ns)
-        else:
-            found = [replace(one, start_ns=0, end_ns=0) for one in operations]
+            found.sort(key=lambda one: one.start_ns)
         self.has_times = has_times
         self._operations = tuple(_with_distinct_queue_names(found))
         self.unfinished, self._key_of = unfinished, key_of
@@ -154,16 +153,23 @@ class Operations:
 
 def _with_distinct_queue_names(operations: list[Operation]) -> list[Operation]:
     """Add its id to the name of each queue that has the name of another."""
-    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
-    count = Counter(map(str, queues))
-    names: dict[AuditedQueue | None, AuditedQueue] = {
-        queue: replace(queue, name=f"{queue.name} id={queue.id}")
-        for queue in queues
-        if count[str(queue)] > 1 and queue.id is not None
-    }
+    names = distinct_names(queue for one in operations for queue in (one.queue, one.after))
     if not names:
         return operations
     return [
         replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
         for one in operations
     ]
+
+
+def distinct_names(
+    queues: Iterable[AuditedQueue | None],
+) -> dict[AuditedQueue | None, AuditedQueue]:
+    """Return what to call each queue that has the name of another."""
+    known = {queue for queue in queues if queue is not None}
+    count = Counter(map(str, known))
+    return {
+        queue: replace(queue, name=f"{queue.name} id={queue.id}")
+        for queue in known
+        if count[str(queue)] > 1 and queue.id is not None
+    }

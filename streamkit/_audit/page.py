@@ -48,7 +48,7 @@ _PAGE = """<!doctype html>
 <span>Drag over a part to see it larger.</span>
 </div>
 <div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
-{missing}<div id="filters">
+{races}<div id="filters">
 <label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
 <label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
 <span id="found" role="status"></span>
@@ -66,11 +66,17 @@ _PAGE = """<!doctype html>
 
 
 def html_of(
-    report: Operations, *, heading: str | None = None, missing: Sequence[Operation] = ()
+    report: Operations,
+    *,
+    heading: str | None = None,
+    missing: Sequence[Operation] = (),
+    races: Sequence[str] = (),
 ) -> str:
     """Return the page; ``heading`` instead of the audit's own sentence.
 
     ``missing`` are waits that should be there: the page shows each by an arrow of its own kind.
+    ``races`` are what is said of them, in several lines each. Of a report without times, the times
+    of operations are places in an order, a millisecond each.
     """
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
     data = json.dumps(page_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
@@ -79,7 +85,7 @@ def html_of(
         verdict=html.escape(heading or verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
         style=_read("timeline.css"),
-        missing=_missing(report, missing),
+        races=_races(races),
         data=data,
         draw=_read("timeline.js"),
     )
@@ -116,6 +122,7 @@ def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str
         for one, track in zip(row.operations, tracks_of(row.operations), strict=True)
     ]
     return {
+        "timed": report.has_times,
         "rows": [row.label for row in rows],
         "libraries": [
             [style.label, style.colour, style.ink] for style in map(STYLES.__getitem__, libraries)
@@ -137,25 +144,21 @@ def _arrows(
     ]
 
 
-def _missing(report: Operations, missing: Sequence[Operation]) -> str:
-    """Return a list of the waits that should be there: between which two operations."""
-    ended = {(one.queue, one.end_ns): one for one in report.work}
-    began = {(one.queue, one.start_ns): one for one in report.work}
-    found = [
-        (ended.get((wait.after, wait.start_ns)), began.get((wait.queue, wait.end_ns)))
-        for wait in missing
-    ]
-    items = [
-        f"<li>{html.escape(f'{plain(one)} on {one.queue}')} \N{RIGHTWARDS ARROW} "
-        f"{html.escape(f'{plain(other)} on {other.queue}')}</li>\n"
-        for one, other in dict.fromkeys(found)
-        if one is not None and other is not None
-    ]
+def _races(texts: Sequence[str]) -> str:
+    """Return a list of races: the first line of each has its array, the last one mends it."""
+    items = []
+    for text in texts:
+        array, *operations, mend = map(html.escape, map(str.strip, text.splitlines()))
+        told = "".join(f"<span>{one}</span>" for one in operations)
+        items.append(f"<li><b>{array}</b>{told}<strong>{mend}</strong></li>\n")
     return f"<h2>Nothing orders these</h2>\n<ol>\n{''.join(items)}</ol>\n" if items else ""
 
 
 def _summary(report: Operations) -> Iterator[str]:
-    yield f"{title(report)} in {duration(report)}."
+    if report.has_times:
+        yield f"{title(report)} in {duration(report)}."
+    else:
+        yield f"{title(report)}, in the order in which they were given: no times were recorded."
     yield f"Queues waited for each other {times(len(report.waits))},"
     yield f"the host waited {times(len(report.synchronisations))}."
     if report.legacy_work:

@@ -1,7 +1,8 @@
-// Draws what page.py put into DATA: {rows, libraries, names, work, waits, missing}.
+// Draws what page.py put into DATA: {timed, rows, libraries, names, work, waits, missing}.
 //   rows: [label]; libraries: [[label, colour, colour of text on it]]; names: [text], each once
 //   work: [[row, track, library, name, full name, start, duration]] by row, then start; times in ms
 //   waits, missing: [[row, time, other row, its time]]
+//   timed: whether these are times; else operation n of an order is from n to n + 1
 // What runs at the same time on one row is on tracks below each other, so that no bar covers another.
 "use strict";
 
@@ -109,16 +110,20 @@ function draw() {
 
 function axis(width) {
   const least = (view[1] - view[0]) * 80 / width, power = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= least);
-  const micro = view[1] - view[0] < 1;
+  const round = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= least);
+  const step = DATA.timed ? round : Math.max(round, 1);
+  const micro = DATA.timed && view[1] - view[0] < 1, unit = micro ? "µs" : "ms";
   paint.font = "12px system-ui, sans-serif";
   paint.textAlign = "center";
   for (let n = Math.ceil(view[0] / step); n * step <= view[1]; n++) {
-    const at = x(n * step), text = (n * step * (micro ? 1000 : 1)).toPrecision(6) * 1;
+    const at = x(n * step), number = (n * step * (micro ? 1000 : 1)).toPrecision(6) * 1;
+    const middle = DATA.timed ? at : x(n * step + 0.5);
+    const text = DATA.timed ? `${number} ${unit}` : nth(n * step);
     paint.fillStyle = colour("--line");
     paint.fillRect(at, AXIS - 6, 1, height - AXIS + 6);
     paint.fillStyle = colour("--soft");
-    if (at > 24 && at < width - 24) paint.fillText(`${text} ${micro ? "µs" : "ms"}`, at, AXIS - 10);
+    const isPlace = DATA.timed || (n >= 0 && n * step < places);
+    if (isPlace && middle > 24 && middle < width - 24) paint.fillText(text, middle, AXIS - 10);
   }
 }
 
@@ -185,6 +190,12 @@ function zoom(factor, at = (view[0] + view[1]) / 2) {
 
 // -- the list -----------------------------------------------------------------------------------
 
+const places = work.reduce((most, one) => Math.max(most, one.end), 0);
+
+function nth(place) {
+  return `${Math.round(place) + 1}`;
+}
+
 function told(ms) {
   if (ms >= 1000) return `${(ms / 1000).toFixed(3)} s`;
   return ms < 1 ? `${(ms * 1000).toFixed(1)} µs` : `${ms.toFixed(3)} ms`;
@@ -222,8 +233,8 @@ function list() {
   for (const one of found.slice(0, listed)) {
     const row = added(body, "tr"), [label, fill] = DATA.libraries[one.library];
     row.className = one === chosen ? "chosen" : "";
-    added(row, "td", told(one.start));
-    added(row, "td", told(one.duration));
+    added(row, "td", DATA.timed ? told(one.start) : nth(one.start));
+    added(row, "td", DATA.timed ? told(one.duration) : "");
     const what = added(row, "td");
     added(what, "button", one.name, {onclick: () => choose(one)});
     if (one.full !== one.name) added(what, "small", one.full);
@@ -249,7 +260,8 @@ function point(event) {
   tip.hidden = !one;
   if (!one) return;
   const lines = [one.name, DATA.libraries[one.library][0], DATA.rows[one.row],
-                 `${told(one.duration)}, from ${told(one.start)}`];
+                 DATA.timed ? `${told(one.duration)}, from ${told(one.start)}`
+                   : `number ${nth(one.start)} in the order`];
   if (one.full !== one.name) lines.push(one.full);
   tip.textContent = lines.join("\n");
   const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
@@ -305,5 +317,9 @@ DATA.rows.forEach((label, row) => {
   added(byId("labels"), "div", label, {title: label}).style.top = `${tops[row] - 4}px`;
   added(byId("queue"), "option", label, {value: row});
 });
+if (!DATA.timed) {
+  document.querySelector("th").textContent = "number";
+  document.querySelectorAll("th")[1].textContent = "";
+}
 filter();
 document.body.dataset.drawn = work.length;

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from streamkit._audit.driver_steps import CudaQueue, CudaStep
-    from streamkit._audit.operations import AuditedQueue
+    from streamkit._audit.operations import AuditedQueue, Operation
     from streamkit._races.launches import Launch
     from streamkit._races.places import Place
     from streamkit._races.search import Pair
@@ -48,6 +48,10 @@ class Found(NamedTuple):
     understood: int
     total: int
     missed: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...] = ()
+    """Of each race the numbers of the two steps."""
+    operations: tuple[Operation, ...] = ()
+    """All that was given; their times are the numbers of their steps."""
 
 
 def find(program: Sequence[CudaStep], works: Mapping[float, Work], names: Names) -> Found:
@@ -82,17 +86,19 @@ def find(program: Sequence[CudaStep], works: Mapping[float, Work], names: Names)
         if (work := works.get(step.number)) is not None and step.kind != "free"
     ]
     missed = [_short(launch) for launch in counted if not launch.is_known]
+    told = [search.clearest(pairs) for pairs in found.values()]
+    races = zip(told, found.values(), strict=True)
     return Found(
-        tuple(_race(pairs, given, names) for pairs in found.values()),
+        tuple(_race(pair, pairs, given, names) for pair, pairs in races),
         len(counted) - len(missed),
         len(counted),
         tuple(dict.fromkeys(missed)),
+        tuple((pair.first, pair.second) for pair in told),
     )
 
 
-def _race(pairs: list[Pair], given: Mapping[int, Work], names: Names) -> Race:
-    """Return the race of all pairs of two lines."""
-    pair = next((one for one in pairs if one.is_certain), pairs[0])
+def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, Work], names: Names) -> Race:
+    """Return the race of all pairs of two lines, told by one of them."""
     first, second = given[pair.first], given[pair.second]
     # an operation that reads and writes an array has two accesses
     same = [one for one in pairs if (one.first, one.second) == (pair.first, pair.second)]

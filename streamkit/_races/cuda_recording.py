@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamkit._audit.callback_recording import operations as given_to_cuda
 from streamkit._audit.driver_recording import DriverRecording
+from streamkit._audit.operations import Operation, distinct_names
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver_callbacks import NoCallbacksError
@@ -18,11 +20,12 @@ from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
     from streamkit._audit.driver_recording import DriverQueues
-    from streamkit._audit.driver_steps import CudaQueue
+    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.operations import AuditedQueue
     from streamkit._cuda.driver_callbacks import Fact
     from streamkit._races.cuda_races import Found
 
@@ -69,6 +72,10 @@ class CudaRaceRecorder:
             self._note_names(frame)
         self._calls.stop()
 
+    def count(self) -> int:
+        """Return how many calls of the driver there were so far."""
+        return 0 if self._calls is None else self._calls.count()
+
     # -- in the callback ------------------------------------------------------------------------
 
     def _place(self) -> tuple[CodeType, int] | None:
@@ -111,20 +118,32 @@ class CudaRaceRecorder:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
                 works[step.number] = cuda_races.Work(launch, _placed(step.fact), step.queue)
+        operations = (*given_to_cuda(program, queues.named, private), *_frees(program, queues))
+        others = distinct_names(queue for one in operations for queue in (one.queue, one.after))
+
+        def named(queue: CudaQueue) -> AuditedQueue:
+            name = queues.named(queue)
+            return others.get(name, name)
+
         names = cuda_races.Names(
-            queues.named,
-            lambda place, queue: self._variable(place, queue, queues, is_waiting=False),
-            lambda place, queue: self._variable(place, queue, queues, is_waiting=True),
+            named,
+            lambda place, queue: self._variable(place, queue, named, is_waiting=False),
+            lambda place, queue: self._variable(place, queue, named, is_waiting=True),
             queues.is_blocking,
         )
-        found = cuda_races.find(program, works, names)
+        found = cuda_races.find(program, works, names)._replace(operations=operations)
         if not self._calls.lost:
             return found
         unread = "calls of the driver that could not be read"
         return found._replace(missed=(*found.missed, unread))
 
     def _variable(
-        self, place: Place | None, queue: CudaQueue, queues: DriverQueues, *, is_waiting: bool
+        self,
+        place: Place | None,
+        queue: CudaQueue,
+        named: Callable[[CudaQueue], AuditedQueue],
+        *,
+        is_waiting: bool,
     ) -> str:
         if queue.handle == LEGACY:
             return "sk.default_stream()"
@@ -132,8 +151,16 @@ class CudaRaceRecorder:
             return "sk.per_thread_stream()"
         found = self._variables.get(place, {}).get(queue.handle) if place else None
         if found is None:
-            return queues.named(queue).name
+            return named(queue).name
         return f"sk.wrap({found.name})" if is_waiting and not found.is_ours else found.name
+
+
+def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
+    """Yield the frees of memory, which an audit does not show."""
+    for step in program:
+        if step.kind == "free" and step.queue is not None:
+            number = int(step.number)
+            yield Operation("function", "free", queues.named(step.queue), number, number)
 
 
 def _stream_handle(value: object) -> int:

@@ -37,11 +37,14 @@ class Given(NamedTuple):
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
 
-    def __init__(self, arrays: Mapping[str, object]) -> None:
+    def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
+        """Take names, and what tells how many calls of the driver there were so far."""
         super().__init__()
         self.given: dict[int, Given] = {}
         """By the order of their steps."""
         self._arrays = dict(arrays)
+        self._calls = calls
+        self._calls_before: dict[int, int] = {}  # by the orders of steps
         self._memories = Memories()
         self._lock = threading.Lock()
 
@@ -56,8 +59,13 @@ class RaceRecorder(HostRecorder):
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
+    def when(self, step: Step) -> tuple[int, int]:
+        """Return when a step was given: after how many calls of the driver, and its order."""
+        return self._calls_before[step.order], step.order
+
     def take(self, step: Step) -> None:
         """Note a step and what it uses, in the thread that gives it."""
+        self._calls_before[step.order] = self._calls()
         super().take(step)
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)

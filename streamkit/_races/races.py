@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._base.messages import describe
-from streamkit._races import search
+from streamkit._races import live_page, search
 from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
 from streamkit._races.order import are_ordered
@@ -17,6 +17,7 @@ from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping
 
+    from streamkit._base.trace import Step
     from streamkit._races.cuda_races import Found
     from streamkit._races.host import Given
     from streamkit._races.search import Pair
@@ -65,8 +66,8 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
             f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
             f"{describe(arrays)}."
         )
-    report, recorder = RaceReport(), RaceRecorder(arrays or {})
-    cuda = CudaRaceRecorder(arrays or {})
+    report, cuda = RaceReport(), CudaRaceRecorder(arrays or {})
+    recorder = RaceRecorder(arrays or {}, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
         finishing.callback(recorder.stop)
         recorder.start()
@@ -100,11 +101,20 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     ran, unfinished = recorder.operations()
     operations.complete(ran, unfinished=unfinished)
     describer = _Describer(recorder, operations)
-    report.complete(
-        (*map(describer.race, found.values()), *on_cuda.races),
-        _coverage(given, on_cuda),
-        operations,
-    )
+    told = [search.clearest(pairs) for pairs in found.values()]
+    all_races = (*map(describer.race, told, found.values()), *on_cuda.races)
+    if on_cuda.operations:
+        when = [
+            (recorder.when(given[pair.first].step), recorder.when(given[pair.second].step))
+            for pair in told
+        ]
+        when += [tuple(map(live_page.on_cuda, pair)) for pair in on_cuda.pairs]
+        shown = live_page.of_host(recorder, describer.queue)
+        shown_on_cuda = live_page.of_cuda(on_cuda.operations)
+        draw = live_page.in_order((*shown, *shown_on_cuda), all_races, when)
+    else:
+        draw = live_page.in_time(operations, all_races)
+    report.complete(all_races, _coverage(given, on_cuda), draw)
 
 
 def _seen(given: Given) -> Iterator[search.Access]:
@@ -141,9 +151,8 @@ class _Describer:
         queues = (queue for one in operations.operations for queue in (one.queue, one.after))
         self._queues = {queue.id: queue for queue in queues if queue is not None}  # distinct names
 
-    def race(self, pairs: list[Pair]) -> Race:
-        """Return the race of all pairs of two lines."""
-        pair = next((one for one in pairs if one.is_certain), pairs[0])
+    def race(self, pair: Pair, pairs: list[Pair]) -> Race:
+        """Return the race of all pairs of two lines, told by one of them."""
         first, second = (self._recorder.given[number] for number in (pair.first, pair.second))
         # an operation that reads and writes an array has two accesses
         same = [one for one in pairs if (one.first, one.second) == (pair.first, pair.second)]
@@ -157,15 +166,21 @@ class _Describer:
             len({(one.first, one.second) for one in pairs}),
         )
 
-    def _operation(self, given: Given, modes: set[search.Mode]) -> RacedOperation:
-        step, place = given.step, given.place
+    def queue(self, step: Step) -> AuditedQueue | None:
+        """Return what the report calls the queue of a step."""
+        if step.stream is None:
+            return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
         if step.kind == "then":
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
+        return queue
+
+    def _operation(self, given: Given, modes: set[search.Mode]) -> RacedOperation:
+        step, place = given.step, given.place
         return RacedOperation(
             step.name,
             library_of(step),
-            queue,
+            self.queue(step),
             "write" if "write" in modes else min(modes),
             None if place is None else place.file,
             0 if place is None else place.line,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamkit._audit import page
-from streamkit._audit.operations import Operation, Operations
 from streamkit._audit.timeline import counted, times
 from streamkit._queues.kernel_names import in_one_line
 from streamkit._queues.styles import STYLES
@@ -117,17 +114,16 @@ class RaceReport:
         self._page: Callable[[str], str] = str
 
     def complete(
-        self, races: tuple[Race, ...], coverage: Coverage, draw: Operations | Callable[[str], str]
+        self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
     ) -> None:
         """Take what was found.
 
         Args:
             races: In the order in which they were given.
             coverage: How much was understood.
-            draw: All that ran, for the page; or what makes the page, given its heading.
+            draw: What makes the page, given its heading.
         """
-        self._races, self._coverage = races, coverage
-        self._page = partial(_timeline, draw, races) if isinstance(draw, Operations) else draw
+        self._races, self._coverage, self._page = races, coverage, draw
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -205,22 +201,6 @@ class RaceReport:
         if self._coverage is None:
             return "<streamkit race report, not over>"
         return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
-
-
-def _timeline(operations: Operations, races: tuple[Race, ...], heading: str) -> str:
-    missing = [
-        Operation(
-            "wait",
-            "missing wait",
-            race.second.queue,
-            race.first.end_ns,
-            race.second.start_ns,
-            after=race.first.queue,
-        )
-        for race in races
-        if race.first.end_ns and race.second.end_ns
-    ]
-    return page.html_of(operations, heading=heading, missing=missing)
 
 
 def _counted(races: tuple[Race, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 from types import SimpleNamespace
@@ -307,3 +308,71 @@ def test_calls_that_cannot_be_read_are_told(cupti, array):
         cupti.callback(None, 1, 10**6, 0)
         cupti.fill(s, array)
     assert report.coverage.missed == ("calls of the driver that could not be read",)
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+def page_of(report, tmp_path):
+    """Return the page, and what its script draws."""
+    text = report.to_html(tmp_path / "races.html").read_text(encoding="utf-8")
+    return text, json.loads(text.partition("const DATA = ")[2].partition(";</script>")[0])
+
+
+def test_the_page_tells_a_race_and_draws_the_order_that_is_missing(
+    cupti, array, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(places._is_users, __name__, False)
+    code = """
+with sk.races(arrays={"<b>batch": batch}) as report:
+    host.submit(np.copyto, x, 1)
+    cupti.fill(side, other)
+    cupti.fill(load, batch)
+    cupti.record(load)
+    cupti.wait(side)
+    cupti.fill(train, batch)
+reports.append(report)
+"""
+    names = ("load", "side", "train</script>")
+    load, side, train = (sk.new_stream("cuda", name=name) for name in names)
+    host, reports, other = sk.new_stream("cpu", name="host"), [], need("numba").device_array(9)
+    variables = {"load": load, "side": side, "train": train, "batch": array, "other": other}
+    run(code, sk=sk, np=np, x=np.zeros(3), cupti=cupti, reports=reports, host=host, **variables)
+    text, data = page_of(reports[0], tmp_path)
+    for told in (
+        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes), found once:",
+        "fill writes it on load (cuda:0), program.py:5",
+        "fill writes it on train&lt;/script&gt; (cuda:0), program.py:8",
+        "if fill should come first: train.wait(load) before line 8",
+    ):
+        assert told in text
+    assert "<b>batch" not in text.partition("<script>")[0].replace("<b>race", "")
+    assert text.count("</script>") == 2
+    assert data["timed"] is False
+    assert data["rows"] == [
+        "host (cpu)", "side (cuda:0)", "load (cuda:0)", "train</script> (cuda:0)"
+    ]  # fmt: skip
+    assert [(one[0], *one[5:]) for one in data["work"]] == [(n, n, 1) for n in range(4)]
+    assert data["waits"] == [[2, 3, 1, 3]]
+    assert data["missing"] == [[2, 3, 3, 3]]
+
+
+def test_the_page_has_frees_and_what_host_streams_were_given_in_one_order(cupti, array, tmp_path):
+    a, b = (sk.new_stream("cuda", name="same") for _ in "ab")
+    c, d = (sk.new_stream("cpu", name="same") for _ in "cd")
+    x = np.zeros(3)
+    with sk.races() as report:
+        c.submit(np.copyto, x, 1)
+        cupti.fill(a, array)
+        d.submit(np.copyto, x, 2)
+        a.sync()
+        cupti.call(NUMBER["cuMemFreeAsync"], words(address(array), b.handle))
+    text, data = page_of(report, tmp_path)
+    names = [f"same id={one.id} ({where})" for where, one in
+             (("cpu", c), ("cuda:0", a), ("cpu", d), ("cuda:0", b))]  # fmt: skip
+    assert data["rows"] == names
+    assert data["missing"] == [[0, 1, 2, 2], [1, 2, 3, 3]]
+    assert [data["names"][one[3]] for one in data["work"]] == ["copyto", "fill, 400 bytes",
+                                                               "copyto", "free"]  # fmt: skip
+    assert text.count("<li>") == len(report.races) == 2
+    assert all(f" on {name}" in text for name in names)
