@@ -10,9 +10,14 @@ import subprocess
 
 import pytest
 
-from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
+from streamkit._audit.operations import (  # reports are made up here
+    AuditedQueue,
+    Operation,
+    Operations,
+)
 from streamkit._audit.page import html_of, page_data  # reports are made up here
 from streamkit._audit.report import AuditReport  # reports are made up here
+from streamkit._races.report import Coverage, RaceReport  # reports are made up here
 from streamkit._queues.styles import STYLES  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
@@ -259,6 +264,34 @@ def test_names_are_text_and_not_markup(opened):
                    byId("labels").textContent, document.querySelector("h1").textContent];""",
     )
     assert answer == [name, 0, str(queue), f"All work ran on {queue}."]
+
+
+def test_without_times_what_was_given_has_numbers(opened):
+    operations, made, slot = Operations(), RaceReport(), 10**6
+    operations.complete(
+        [Operation("kernel", "k", TORCH, n * slot, (n + 1) * slot, "torch") for n in range(2)],
+        has_times=False,
+    )
+    texts = ["race on <b>x</b>:\n  one\n  other\n  other.wait(one)"]
+    made.complete(
+        (), Coverage(2, 2, ()), lambda head: html_of(operations, heading=head, races=texts)
+    )
+    answer = opened(
+        made,
+        """const box = canvas.getBoundingClientRect();
+           canvas.dispatchEvent(new PointerEvent("pointermove", {
+             clientX: box.left + x(1.5), clientY: box.top + tops[0] + 5}));
+           const texts = (what) =>
+             [...document.querySelectorAll(what)].map((one) => one.textContent);
+           return [texts("th").slice(0, 3), texts("tbody td:nth-child(1)"), texts("ol li *"),
+                   tip.textContent.split("\\n")[3]];""",
+    )
+    assert answer == [
+        ["number", "", "what"],
+        ["1", "2"],
+        ["race on <b>x</b>:", "one", "other", "other.wait(one)"],
+        "number 2 in the order",
+    ]
 
 
 def test_an_empty_report_is_drawn(opened):
