@@ -108,7 +108,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
             (recorder.when(given[pair.first].step), recorder.when(given[pair.second].step))
             for pair in told
         ]
-        when += [tuple(map(live_page.on_cuda, pair)) for pair in on_cuda.pairs]
+        when += [(live_page.on_cuda(one), live_page.on_cuda(other)) for one, other in on_cuda.pairs]
         shown = live_page.of_host(recorder, describer.queue)
         shown_on_cuda = live_page.of_cuda(on_cuda.operations)
         draw = live_page.in_order((*shown, *shown_on_cuda), all_races, when)
