@@ -15,7 +15,7 @@ from typing import NamedTuple
 import streamkit as sk
 from support.documents import ROOT, blocks, source_of
 
-_FOLLOWING = 3
+_FOLLOWING = 5
 
 
 class Program(NamedTuple):
@@ -80,19 +80,42 @@ def races_of(program, folder):
 def outcomes(program, folder):
     """Return the races of the whole program, and for each of its sites those that are new without.
 
-    They are right if the line that they name is among the next that have a statement.
+    Of each race the call is missing between its two lines, and its mending says where.
     """
     whole = races_of(program, folder)
-    lines = {node.lineno for part in program.parts for node in ast.walk(part) if _is_code(node)}
     found = {}
     for site in sites(program):
         races = races_of(without(program, site), folder).races
         new = Counter(map(_lines, races)) - Counter(map(_lines, whole.races))
-        following = sorted(line for line in lines if line > site.line)[:_FOLLOWING]
+        following = lines_after(program, site)
         found[site] = [
-            race for race in races if _lines(race) in new and race.second.line in following
+            race
+            for race in races
+            if _lines(race) in new
+            and race.first.line < site.line
+            and race.second.line in following
+            and race.mend.endswith(f" before line {race.second.line}")
         ]
     return whole, found
+
+
+def lines_after(program, site):
+    """The lines of the next statements, and of the program's functions that they name.
+
+    On a GPU what a function is given to a stream runs at once: its own lines are those of the work.
+    """
+    nodes = [node for part in program.parts for node in ast.walk(part)]
+    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    lines = {node.lineno for node in nodes if _is_code(node)}
+    following = set(sorted(line for line in lines if line > site.line)[:_FOLLOWING])
+    named = [node.id for node in nodes if isinstance(node, ast.Name) and node.lineno in following]
+    while named:
+        function = functions.pop(named.pop(), None)
+        if function is not None:
+            inside = list(ast.walk(function))
+            following |= {node.lineno for node in inside if _is_code(node)}
+            named += [node.id for node in inside if isinstance(node, ast.Name)]
+    return following
 
 
 def _lines(race):

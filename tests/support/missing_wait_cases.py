@@ -1,0 +1,163 @@
+"""The examples and pages that order work, and why nothing is found without some of their calls.
+
+``HOST`` is what they do on host streams, ``GPU`` on one GPU. A new program with a wait belongs in
+them: tests/unit/test_missing_waits.py asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Cases(NamedTuple):
+    """Programs, by their paths, and what is known of them."""
+
+    programs: tuple[str, ...]
+    on_purpose: dict[str, int]
+    """How many certain races a program shows that it has."""
+    possible: dict[str, int]
+    """How many possible ones it has."""
+    not_found: dict[str, dict[str, str]]
+    """Why nothing is found without a call, by program and call."""
+
+
+def _paths(folder: str, ending: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}.{ending}" for name in names.split())
+
+
+_EXAMPLES = _paths("examples", "py", (
+    "01_torch_cupy 02_order_two_streams 03_library_author 04_without_a_gpu 06_two_devices "
+    "07_thread_pool 17_missing_wait"
+))  # fmt: skip
+_LISTS = "the functions use lists, and no arrays"
+_BODY = "the work is the body of a scope, which is not looked at"
+_BLOCK = "the code of the block itself uses the array, on one of the two sides"
+_ON_GPU = "it runs on a GPU alone"
+
+HOST = Cases(
+    (
+        *_EXAMPLES,
+        *_paths("docs", "md", (
+            "quickstart cookbook concepts/queues guides/arrays guides/asyncio guides/library "
+            "guides/races guides/testing guides/wrong-queue reference/functions "
+            "reference/streams reference/testing"
+        )),
+    ),
+    on_purpose={
+        "docs/cookbook.md": 2,
+        "docs/guides/races.md": 2,
+        "docs/guides/testing.md": 1,
+        "examples/17_missing_wait.py": 1,
+    },
+    possible={
+        "examples/07_thread_pool.py": 1,  # parts of one array, by functions that nobody knows
+    },
+    not_found={
+        "docs/concepts/queues.md": {"b.wait(ready)": _LISTS},
+        "docs/guides/asyncio.md": {"s.wait(pool.submit(print, 'loaded'))": "it prints"},
+        "docs/guides/library.md": {"mine.wait(side)": _BLOCK, "side.wait(mine)": _BLOCK},
+        "docs/quickstart.md": {"sk.use(s, ordered=True)": _BODY},
+        "docs/reference/testing.md": {"b.wait(a)": _LISTS},
+        "examples/01_torch_cupy.py": {"sk.use(s, ordered=True)": _BODY},
+        "examples/02_order_two_streams.py": {"reader.wait(writer)": _BLOCK},  # the first of two
+        "examples/03_library_author.py": {
+            "s.wait(theirs)": _ON_GPU,
+            "sk.wrap(theirs).wait(s)": _ON_GPU,
+        },
+        "examples/07_thread_pool.py": {"join.wait(s)": _BLOCK, "s.wait(join)": _BLOCK},
+    },
+)  # fmt: skip
+
+_INSIDE = "all arrays of the block are made in it, and used after it "
+_SYNC = f"{_INSIDE}only when the host has waited for its stream"
+_NO_MORE = f"{_INSIDE}by nobody"
+_LEGACY = "the legacy stream makes the arrays and reads them, and both streams are blocking"
+_JOIN = "a capture that is not joined fails, so that nothing runs"
+
+GPU = Cases(
+    (
+        "README.md",
+        *_EXAMPLES,
+        *_paths("docs", "md", (
+            "index quickstart cookbook concepts/queues concepts/capture guides/arrays "
+            "guides/graphs guides/library guides/races guides/testing guides/torch-cupy "
+            "guides/warp guides/wrong-queue reference/functions reference/streams "
+            "reference/testing"
+        )),
+    ),
+    on_purpose={
+        "docs/cookbook.md": 2,
+        "docs/guides/races.md": 4,  # the batch is told twice: for its fill, and for its zeros
+        "docs/guides/testing.md": 1,
+        "examples/17_missing_wait.py": 1,
+    },
+    possible={},
+    not_found={
+        "README.md": {
+            "sk.use(s, ordered=True)": _NO_MORE,
+            "t.wait(s)": "nothing is given to t",
+        },
+        "docs/index.md": {"sk.use(s, ordered=True)": _NO_MORE},
+        "docs/quickstart.md": {
+            "sk.use(s, ordered=True)": _SYNC,
+            "reader.wait(theirs)": "nothing was given to theirs",
+        },
+        "docs/cookbook.md": {
+            "sk.use(torch.cuda.current_stream(), ordered=True)":
+                "it is the legacy stream, on which torch and CuPy are anyway",
+            "sk.handoff(x, second, after=first)":
+                "DLPack lets second wait for torch's stream, the legacy one; that waits for first, "
+                "which is blocking",
+        },
+        "docs/concepts/queues.md": {"b.wait(ready)": _LISTS},
+        "docs/concepts/capture.md": {
+            "b.wait(a)":
+                "the addition to y runs at once, after the whole device was waited for; then the "
+                "join fails",
+            "a.wait(b)": _JOIN,
+        },
+        "docs/guides/arrays.md": {
+            "sk.use(s, ordered=True)": f"{_INSIDE}only by a stream that waits for its stream",
+        },
+        "docs/guides/graphs.md": {
+            "sk.use(s, ordered=True)": "float() before the block, and in it, lets the host wait",
+            "g.stream.wait(t)": _JOIN,
+        },
+        "docs/guides/library.md": {"side.wait(mine)": _LEGACY, "mine.wait(side)": _LEGACY},
+        "docs/guides/races.md": {
+            "side.wait(g.stream)":
+                "CuPy multiplies at once, on a blocking stream, after the legacy one has made t; "
+                "the addition is captured, and then the join fails",
+            "g.stream.wait(side)": _JOIN,
+        },
+        "docs/guides/torch-cupy.md": {
+            "sk.use(s, ordered=True)": _SYNC,
+            "sk.use(producer, ordered=True)": f"{_INSIDE}only by a stream that waits for the event",
+            "consumer.wait(ready)":
+                "DLPack lets consumer wait for torch's stream, which waits for the ordered scope",
+        },
+        "docs/guides/warp.md": {
+            "sk.use(s, ordered=True)":
+                "s is blocking, and the legacy stream has made x; the host waits for s before it "
+                "reads the sum",
+            "sk.use(theirs, ordered=True)":
+                f"{_INSIDE}by nobody; StreamKit lets Warp's free wait for the stream",
+        },
+        "docs/reference/functions.md": {"sk.use(theirs, ordered=True)": _NO_MORE},
+        "docs/reference/testing.md": {"b.wait(a)": _LISTS},
+        "examples/01_torch_cupy.py": {"sk.use(s, ordered=True)": _SYNC},
+        "examples/02_order_two_streams.py": {
+            "reader.wait(writer)": "before reader gets any work, it waits for writer again",
+        },
+    },
+)  # fmt: skip
+
+ELSEWHERE = {
+    "docs/guides/asyncio.md": "host streams alone, so that HOST is enough",
+    "docs/guides/devices.md": "two GPUs: torch's copies between devices order themselves",
+    "docs/reference/processes.md": "the event is for another process, which races() does not see",
+    "examples/11_torchrun.py": "the work is in several processes",
+    "examples/12_ray.py": "the work is in other processes",
+    "examples/13_dask.py": "the work is in other processes",
+}
+"""Why nobody takes the waits out of the other programs."""
