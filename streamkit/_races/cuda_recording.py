@@ -91,12 +91,12 @@ class CudaRaceRecorder:
 
     def _note_names(self, frame: FrameType) -> None:
         """Note what the code of a frame calls streams and memory, and keep none of them."""
-        streams = self._variables.setdefault(places.place_of(frame), {})
+        streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # of somebody's object, which may be anything
                 found = named_memory(name, value)
                 if found is not None:
-                    self._memory.append(found)
+                    self._memory.append(found._replace(noted=now))
                 elif isinstance(value, CudaStream):
                     queue = value._queue or value._found[0]  # noqa: SLF001 - ``handle`` could call CUDA
                     streams[queue.handle] = _Variable(name, is_ours=True)

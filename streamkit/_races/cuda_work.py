@@ -51,6 +51,7 @@ class WorkReader:
             self._sizes[step.fact.more] = step.fields[1]
         if step.kind not in WORK:
             return None
+        self._launches.now = int(step.number)
         launch = self._readers.get(step.kind, self._read_other)(step)
         accesses = [
             one._replace(allocation=self._allocation(one.extent.start)) for one in launch.accesses

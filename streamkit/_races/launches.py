@@ -46,6 +46,8 @@ class NamedMemory(NamedTuple):
 
     extent: Extent
     array: RacedArray
+    noted: int | None = None
+    """After how many calls of the driver; None where it has its name at all times."""
 
 
 class Launches:
@@ -60,6 +62,8 @@ class Launches:
         """
         self._named = [found for name, value in named if (found := named_memory(name, value))]
         self._named += noted
+        self.now = 0
+        """How many calls of the driver there were before what is read next."""
         self._pieces = sorted(_pieces())
         self._allocations: dict[int, bool] = {}  # whether there is one, by the addresses asked for
 
@@ -132,10 +136,14 @@ class Launches:
         ]
         if not around:
             return RacedArray(None, "", (), size, extent.start)
-        nearest = min(around, key=lambda one: one.extent.stop - one.extent.start)
+        nearest = min(around, key=lambda one: (one.extent.stop - one.extent.start, self._age(one)))
         if extent == nearest.extent or (not is_known and extent.start == nearest.extent.start):
             return nearest.array
         return RacedArray(f"part of {nearest.array.name}", "", (), size, extent.start)
+
+    def _age(self, one: NamedMemory) -> int:
+        """Return how far from now a name was noted: other arrays use the memory again."""
+        return -1 if one.noted is None else abs(one.noted - self.now)
 
 
 def _explained(

@@ -155,6 +155,23 @@ reports.append(report)
     assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.mend
 
 
+def test_memory_has_the_name_that_it_had_at_the_time(cupti, array, monkeypatch):
+    monkeypatch.setitem(places._is_users, __name__, False)
+    code = """
+with sk.races() as report:
+    cupti.fill(loader, batch)
+    cupti.fill(work, batch)
+    target = batch
+    del batch
+    cupti.fill(work, target)
+reports.append(report)
+"""
+    reports = []
+    loader, work = sk.new_stream("cuda"), sk.new_stream("cuda")
+    run(code, sk=sk, cupti=cupti, reports=reports, loader=loader, work=work, batch=array)
+    assert [race.array.name for race in reports[0].races] == ["batch", "batch"]
+
+
 def test_copies_fills_and_rows_use_what_they_say(cupti, array):
     a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
     start = address(array)
