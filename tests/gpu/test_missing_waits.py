@@ -21,6 +21,9 @@ def libraries(subjects):
         subjects(name)
 
 
+@pytest.mark.filterwarnings(  # a program without its join leaves a capture behind
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("name", GPU.programs)
 def test_each_wait_that_is_removed_is_found_at_its_line(name, tmp_path, pytestconfig):
     # the plugin's, which pytest does not find where StreamKit runs from a checkout
