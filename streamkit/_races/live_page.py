@@ -53,7 +53,7 @@ def in_time(operations: Operations, races: Sequence[Race]) -> Callable[[str], st
         for race in races
         if race.first.end_ns and race.second.end_ns
     ]
-    return _drawn(operations, races, missing)
+    return _page_of(operations, races, missing)
 
 
 def in_order(
@@ -84,7 +84,7 @@ def in_order(
         _arrow(race, after(first), before(second))
         for race, (first, second) in zip(races, pairs, strict=True)
     ]
-    return _drawn(operations, races, missing)
+    return _page_of(operations, races, missing)
 
 
 def on_cuda(number: int) -> When:
@@ -126,7 +126,7 @@ def _arrow(race: Race, start_ns: int, end_ns: int) -> Operation:
     return Operation("wait", "missing wait", second, start_ns, end_ns, after=first)
 
 
-def _drawn(
+def _page_of(
     operations: Operations, races: Sequence[Race], missing: Sequence[Operation]
 ) -> Callable[[str], str]:
     texts = tuple(map(str, races))
