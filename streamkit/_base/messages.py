@@ -129,6 +129,14 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
     )
 
 
+def not_per_thread(library: str) -> UnsupportedStreamError:
+    """Word an allocation from a shared pool on a stream whose handle is each thread's."""
+    return UnsupportedStreamError(
+        f"a shared pool cannot serve {library}'s per-thread default stream: memory of one thread "
+        "would go to another. Make a stream current: 'with streamkit.use(stream):'."
+    )
+
+
 def kept_in_capture(stream: object) -> CaptureError:
     """Word something to be kept for work that a capture only notes down."""
     return CaptureError(

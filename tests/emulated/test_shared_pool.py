@@ -60,6 +60,16 @@ def test_an_array_is_taken_for_warps_stream_and_goes_back(warp, giver):
     assert giver.back == pointers
 
 
+def test_the_per_thread_stream_is_refused(warp, giver):
+    """Memory of one thread would go to another, whose stream has the same handle."""
+    with (
+        sk.per_thread_stream(),
+        pytest.raises(sk.UnsupportedStreamError, match=r"Warp.*per-thread default stream"),
+    ):
+        warp.empty(8, dtype=float, device="cuda:0")
+    assert giver.taken == {}
+
+
 @pytest.mark.parametrize("nonblocking", [True, False])
 def test_its_stream_waits_for_the_streams_that_used_it(warp, giver, gate, nonblocking):
     made_on = sk.new_stream(nonblocking=True)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
+from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._protocol import Source
-from streamkit.errors import CaptureError, UnsupportedStreamError
+from streamkit.errors import CaptureError
 from streamkit.protocols import Queue
 
 if TYPE_CHECKING:
@@ -107,8 +108,5 @@ class _Memory:
 def _handle(stream: Any) -> int:
     handle: int = stream.ptr
     if handle == PER_THREAD:
-        raise UnsupportedStreamError(
-            "a shared pool cannot serve CuPy's per-thread default stream: memory of one thread "
-            "would go to another. Make a stream current: 'with streamkit.use(stream):'."
-        )
+        raise messages.not_per_thread("CuPy")
     return handle

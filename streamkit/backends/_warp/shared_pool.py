@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit._base.queue import LEGACY
+from streamkit._base import messages
+from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, memory_pools
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._warp import memory
@@ -67,6 +68,8 @@ class _Allocator:
         self._frees.do()
         stream = self._device.stream
         number = int(stream.cuda_stream or 0)
+        if number == PER_THREAD:
+            raise messages.not_per_thread("Warp")
         try:
             pointer = self._giver.allocate(size_in_bytes, self._device.ordinal, number)
         except CaptureError:
