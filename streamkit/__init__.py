@@ -44,11 +44,11 @@ from streamkit.protocols import Event, Graph, Stream, StreamLike
 
 if TYPE_CHECKING:
     from streamkit._audit.audit import audit
-    from streamkit._base.tokens import EventToken
     from streamkit._doctor.doctor import doctor
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graph import CudaGraph
     from streamkit._graphs.graphed import GraphedFunction, graphed
+    from streamkit._interprocess.tokens import EventToken
     from streamkit._races.calls import accesses
     from streamkit._races.races import races
     from streamkit._sharing.events import open_event
@@ -63,7 +63,7 @@ __version__ = "0.2.0"
 _LATER = {  # loaded at first use: not every program needs them
     "ArrayToken": "streamkit._sharing.token",
     "CudaGraph": "streamkit._graphs.graph",
-    "EventToken": "streamkit._base.tokens",
+    "EventToken": "streamkit._interprocess.tokens",
     "GraphedFunction": "streamkit._graphs.graphed",
     "SharedPool": "streamkit._streams.shared_pool",
     "Lease": "streamkit._sharing.leases",

@@ -9,12 +9,12 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._races.extents import strided
+from streamkit._race_engine.extents import strided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from streamkit._races.extents import Extent
+    from streamkit._race_engine.extents import Extent
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 _CONTAINERS = (tuple, list, set, frozenset)

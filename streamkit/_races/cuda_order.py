@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from streamkit._audit.driver_steps import WORK, CudaQueue
 from streamkit._base.queue import LEGACY, PER_THREAD
-from streamkit._races.order import EVERYTHING, VectorClocks
+from streamkit._race_engine.order import EVERYTHING, VectorClocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from streamkit._audit.driver_steps import CudaStep
-    from streamkit._races.order import Clock, Stamp
+    from streamkit._race_engine.order import Clock, Stamp
 
 _NONBLOCKING = 1
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._audit.driver_steps import WORK
 from streamkit._queues.kernel_names import operation
-from streamkit._races import search
+from streamkit._race_engine import search
+from streamkit._race_engine.order import are_ordered
 from streamkit._races.cuda_order import stamps
-from streamkit._races.order import are_ordered
 from streamkit._races.report import Race, RacedOperation
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from streamkit._audit.driver_steps import CudaQueue, CudaStep
     from streamkit._audit.operations import AuditedQueue, Operation
+    from streamkit._race_engine.search import Pair
     from streamkit._races.launches import Launch
     from streamkit._races.places import Place
-    from streamkit._races.search import Pair
 
 
 class Work(NamedTuple):

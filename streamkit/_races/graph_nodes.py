@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._base.messages import describe
 from streamkit._queues.kernel_names import operation
+from streamkit._race_engine.reachability import Reachability, numbers
+from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.launches import Launch, Launches
-from streamkit._races.reachability import Reachability, numbers
 from streamkit._races.report import Coverage, Race, RacedOperation
-from streamkit._races.search import race_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._cuda.graphs import NodeWork
+    from streamkit._race_engine.search import Access, Mode
     from streamkit._races.arrays import RacedArray
-    from streamkit._races.search import Access, Mode
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""

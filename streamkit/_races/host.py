@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamkit._audit.host_recording import HostRecorder
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
+from streamkit._race_engine.order import EVERYTHING, VectorClocks
+from streamkit._race_engine.search import Access
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
-from streamkit._races.order import EVERYTHING, VectorClocks
-from streamkit._races.search import Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from streamkit._races.order import Clock, Stamp
+    from streamkit._race_engine.order import Clock, Stamp
     from streamkit._races.places import Place
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamkit._cuda import memory
 from streamkit._queues import registry
 from streamkit._queues.kernel_names import library_of_kernel, readable
+from streamkit._race_engine.extents import Extent, strided
+from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
-from streamkit._races.extents import Extent, strided
-from streamkit._races.search import Access
 from streamkit.protocols import (
     ArrayLayout,
     Arrays,

@@ -10,7 +10,7 @@ from streamkit._races import arrays
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from streamkit._races.search import Mode
+    from streamkit._race_engine.search import Mode
 
 
 class Use(NamedTuple):

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._base.messages import describe
-from streamkit._races import live_page, search
+from streamkit._race_engine import search
+from streamkit._race_engine.order import are_ordered
+from streamkit._races import live_page
 from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
-from streamkit._races.order import are_ordered
 from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping
 
     from streamkit._base.trace import Step
+    from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
     from streamkit._races.host import Given
-    from streamkit._races.search import Pair
 
 
 @contextmanager

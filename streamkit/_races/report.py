@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from streamkit._audit.operations import AuditedQueue
+    from streamkit._race_engine.search import Mode
     from streamkit._races.arrays import RacedArray
-    from streamkit._races.search import Mode
 
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
 _NAMED = 8  # operations that a sentence names

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from streamkit._base import messages, processes
-from streamkit._base.tokens import EventToken
+from streamkit._base import messages
 from streamkit._cuda import driver, sharing
+from streamkit._interprocess import processes
+from streamkit._interprocess.tokens import EventToken
 from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._streams import exported_events
 from streamkit._streams.event import CudaEvent

@@ -11,11 +11,11 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
-from streamkit._base import processes
 from streamkit._base.locks import new_lock
+from streamkit._interprocess import processes
 
 if TYPE_CHECKING:
-    from streamkit._base.processes import LockedFile
+    from streamkit._interprocess.processes import LockedFile
 
 _HAS, _FAILED = b"+", b"-"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit._base import messages, processes
-from streamkit._base.tokens import EventToken
+from streamkit._base import messages
 from streamkit._cuda import driver, sharing
+from streamkit._interprocess import processes
+from streamkit._interprocess.tokens import EventToken
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.lifetime import create_interprocess
 from streamkit._sharing import kept, mappings

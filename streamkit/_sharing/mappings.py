@@ -14,14 +14,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import errors
-from streamkit._base import processes
 from streamkit._cuda import sharing
+from streamkit._interprocess import processes
 from streamkit._queues import keepalive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._base.processes import LockedFile
+    from streamkit._interprocess.processes import LockedFile
 
 _UNUSED_FOR = 1.0  # seconds until it is closed; at once if its owner has ended
 _ASKED_EVERY = 0.1

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from streamkit import errors
-from streamkit._base import messages, processes, tokens
-from streamkit._base.tokens import EventToken, Token
+from streamkit._base import messages
 from streamkit._cuda import driver, events, sharing
+from streamkit._interprocess import processes, tokens
+from streamkit._interprocess.tokens import EventToken, Token
 from streamkit._queues import keepalive, ordering, registry
 from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._sharing import kept, lease_file
@@ -24,8 +25,8 @@ from streamkit.protocols import AdoptsMemory
 if TYPE_CHECKING:
     from typing import Self
 
-    from streamkit._base.processes import LockedFile
     from streamkit._base.queue import QueueRecord
+    from streamkit._interprocess.processes import LockedFile
     from streamkit.protocols import StreamLike
 
 _ENDS_WITHIN = 1.0  # seconds, for a process that was killed

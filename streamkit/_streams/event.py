@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._base.tokens import EventToken
+    from streamkit._interprocess.tokens import EventToken
     from streamkit._queues.registry import EventLibrary
     from streamkit.protocols import EventLike, Stream
 

@@ -6,9 +6,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from streamkit import errors
-from streamkit._base import messages, processes
-from streamkit._base.tokens import EventToken
+from streamkit._base import messages
 from streamkit._cuda import driver, sharing
+from streamkit._interprocess import processes
+from streamkit._interprocess.tokens import EventToken
 
 _REFUSED = 1, 400  # how CUDA refuses an event that is not for other processes
 

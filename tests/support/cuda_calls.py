@@ -6,12 +6,12 @@ from streamkit._audit import driver_steps  # what is made of facts
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
 from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
+from streamkit._race_engine.extents import Extent  # of an access
+from streamkit._race_engine.search import Access  # what a call does
 from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
-from streamkit._races.extents import Extent  # of an access
 from streamkit._races.launches import Launch  # what a call does
 from streamkit._races.places import Place  # where a call is
-from streamkit._races.search import Access  # what a call does
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}

@@ -20,6 +20,7 @@ ROOT = Path(streamkit.__file__).parent
 LAYERS = (
     "errors",
     "_base",
+    "_interprocess",
     "protocols",
     "_cuda",
     "backends",
@@ -29,6 +30,7 @@ LAYERS = (
     "_host",
     "_streams",
     "_audit",
+    "_race_engine",
     "_races",
     "_sharing",
     "_graphs",

@@ -16,8 +16,8 @@ import zlib
 import pytest
 
 import streamkit as sk
-from streamkit._base import processes  # who lives, which `share` and `open` ask
-from streamkit._base.tokens import EventToken  # as `event.export()` makes it
+from streamkit._interprocess import processes  # who lives, which `share` and `open` ask
+from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
 from streamkit._queues import keepalive  # what other calls of StreamKit do on the way
 from streamkit._sharing import kept, lease_file  # what an owner keeps, and who has it
 from streamkit._sharing.token import ArrayToken  # as `share` makes it
@@ -127,7 +127,7 @@ def until(done):
 
 OTHER = """
 import sys
-from streamkit._base import processes  # as above
+from streamkit._interprocess import processes  # as above
 from streamkit._sharing import lease_file  # as above
 print(processes.own_name(), flush=True)
 for line in sys.stdin:
@@ -281,7 +281,7 @@ def test_a_forked_child_holds_no_lock_of_its_parent(new_other):
         "-c",
         f"""
 import os, signal, sys, time
-from streamkit._base import processes  # as above
+from streamkit._interprocess import processes  # as above
 from streamkit._sharing import lease_file  # as above
 entered = lease_file.enter({name!r})
 own = processes.own_name()

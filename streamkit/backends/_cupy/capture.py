@@ -106,6 +106,7 @@ def pool() -> Generator[object]:
 
 def explain_capture(error: Exception) -> str | None:
     """Say what to do about an error of CuPy's inside a capture."""
+    # the built-in class, which any code may raise for other reasons: only its text tells
     if type(error) is NotImplementedError and "stream capture" in str(error):
         return _NOT_CAPTURED
     if isinstance(error, _ITS_OWN) or str(type(error).__module__).partition(".")[0] not in _ROOTS:
