@@ -38,6 +38,7 @@ class CallbackRecorder:
 
     def __init__(self) -> None:
         self._calls: DriverRecording | None = None
+        self._steps: list[CudaStep] = []
         self._queues: DriverQueues | None = None
 
     def start(self) -> None:
@@ -62,14 +63,15 @@ class CallbackRecorder:
         if self._calls is not None:
             self._calls.stop()
             if not loader.is_forked:
-                self._queues = self._calls.queues()
+                self._steps = self._calls.steps()
+                self._queues = self._calls.queues(self._steps)
 
     def operations(self) -> list[Operation]:
         """Return what was given, in that order."""
-        if self._calls is None or self._queues is None:
+        if self._queues is None:
             return []
         private = {handle for _, handle in driver.private_streams}
-        return list(operations(self._calls.steps(), self._queues.named, private))
+        return list(operations(self._steps, self._queues.named, private))
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
@@ -77,7 +79,7 @@ class CallbackRecorder:
             return None
         if not isinstance(stream, int):
             with contextlib.suppress(Exception):  # closed, or another thread's
-                return self._queues.with_handle(stream._live().handle)
+                return self._queues.of_record(stream._live())
             stream = stream.id
         return self._queues.with_id(stream)
 

@@ -69,11 +69,11 @@ class DriverRecording:
         facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
         return driver_steps.steps(facts, self._capturing)
 
-    def queues(self) -> DriverQueues:
-        """Return what is known of queues; it asks the driver for those that live now."""
+    def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
+        """Return what is known of queues of the steps; asks the driver for those that live now."""
         with contextlib.suppress(StreamKitError):
             used_contexts()  # from now on the driver knows the device of each
-        return DriverQueues(self._met, self.steps(), self._begin)
+        return DriverQueues(self._met, program, self._begin)
 
 
 class DriverQueues:
@@ -101,9 +101,11 @@ class DriverQueues:
         """Whether it waits for the legacy stream; None if that is not known."""
         return self._of(queue)[1]
 
-    def with_handle(self, handle: int) -> AuditedQueue:
-        """Return what a report calls the queue that has this handle now."""
-        return self.named(CudaQueue(handle, len(self._ends.get(handle, ()))))
+    def of_record(self, queue: QueueRecord) -> AuditedQueue:
+        """Return what a report calls a queue that lives; a per-thread one is this thread's."""
+        ended, thread = len(self._ends.get(queue.handle, ())), threading.get_ident()
+        found = driver_steps.queue_with(queue.handle, queue.context, thread, ended)
+        return self.named(found)
 
     def with_id(self, number: int) -> AuditedQueue | None:
         """Return the one that has this public id, if it was met."""

@@ -32,6 +32,15 @@ class CudaQueue(NamedTuple):
     """Of a per-thread stream."""
 
 
+def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
+    """Return the queue that has a handle in this context and thread, as ``ended`` others had it."""
+    if handle == LEGACY:
+        return CudaQueue(handle, context)
+    if handle == PER_THREAD:
+        return CudaQueue(handle, context, thread)
+    return CudaQueue(handle, ended)
+
+
 class CudaStep(NamedTuple):
     """One call that puts work on a queue, or orders it."""
 
@@ -91,11 +100,7 @@ class _Steps:
             self.steps.append(step)
 
     def _queue(self, fact: Fact, handle: int) -> CudaQueue:
-        if handle == LEGACY:
-            return CudaQueue(handle, fact.context)
-        if handle == PER_THREAD:
-            return CudaQueue(handle, fact.context, fact.thread)
-        return CudaQueue(handle, self._ended.get(handle, 0))
+        return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
 
     def _is_captured(self, kind: str, queue: CudaQueue | None, fields: tuple[int, ...]) -> bool:
         """Whether a call is part of a capture: also by a wait for an event of one."""

@@ -22,7 +22,6 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 _ACTIVE = 1
 _INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
-_CHILD = 4  # a type of nodes
 _HOST, _ARRAY = 1, 3  # types of memory
 _NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
 
@@ -133,8 +132,6 @@ def relauncher(executable: int, stream: int) -> Callable[[], bool]:
     It returns False, and has queued none, if the stream captures, or if the driver wants the
     stream's context to be current.
     """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
     # not by the bindings, which take as long to make members of enumerations as the launch takes
     ask_status, run = loader.with_gil("cuStreamIsCapturing"), loader.without_gil("cuGraphLaunch")
     # arguments that ctypes has converted already
@@ -252,7 +249,8 @@ def _add_work(
     for number, handle in enumerate(handles):
         place = number if inside is None else inside
         first.append(len(found))
-        if int(ask("cuGraphNodeGetType", handle)) == _CHILD:
+        kind = _kind(handle)
+        if kind == "graph":
             found.append(NodeWork("empty", place, uses=()))
             begin = len(found)
             _add_work(int(ask("cuGraphChildGraphNodeGetGraph", handle)), place, found, edges)
@@ -261,13 +259,12 @@ def _add_work(
             edges.extend((begin - 1, node) for node in range(begin, end + 1))
             edges.extend((node, end) for node in range(begin, end))
         else:
-            found.append(_work(handle, place, sizes))
+            found.append(_work(kind, handle, place, sizes))
         last.append(len(found) - 1)
     edges.extend((last[one], first[other]) for one, other in own)
 
 
-def _work(handle: Any, place: int, sizes: dict[int, int]) -> NodeWork:
-    kind = _kind(handle)
+def _work(kind: str, handle: Any, place: int, sizes: dict[int, int]) -> NodeWork:
     if kind == "kernel":
         called = ask("cuGraphKernelNodeGetParams", handle)
         return NodeWork(kind, place, _symbol(*_called(called)), _parameters(called))

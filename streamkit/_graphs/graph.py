@@ -257,7 +257,8 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
         """Make the work a part of the graph that the stream captures."""
         queue = target._live()
-        found = None if queue.handle == LEGACY else graphs.captured(queue.handle)
+        with driver.ensure_context(self._context):  # whose the handle of a per-thread stream is
+            found = None if queue.handle == LEGACY else graphs.captured(queue.handle)
         if found is None:
             raise self._refused_inside(target, _INVALIDATES)
         why_not = owned.why_not_inside if found.is_valid else "that capture is broken."

@@ -67,7 +67,9 @@ def page(
     missing = {
         (race.first.node, race.second.node)
         for race in races
-        if race.first.node is not None and race.second.node is not None
+        if race.first.node is not None
+        and race.second.node is not None
+        and race.first.node != race.second.node
     }
     return _PAGE.format(
         heading=html.escape(heading),

@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base.messages import describe
 from streamkit._race_engine.extents import strided
 
 if TYPE_CHECKING:
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 _CONTAINERS = (tuple, list, set, frozenset)
 _DEPTH = 4  # of containers in each other
+
+
+def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
+    """Return the arrays that a caller has named; TypeError if that is no dictionary."""
+    if not (arrays is None or isinstance(arrays, dict)):
+        raise TypeError(
+            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
+            f"{describe(arrays)}."
+        )
+    return arrays or {}
 
 
 @dataclass(frozen=True)

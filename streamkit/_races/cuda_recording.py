@@ -110,7 +110,8 @@ class CudaRaceRecorder:
         if self._calls is None:
             missed = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
             return cuda_races.Found((), 0, 0, missed)
-        program, queues = self._calls.steps(), self._calls.queues()
+        program = self._calls.steps()
+        queues = self._calls.queues(program)
         reader = WorkReader(Launches(self._arrays.items(), reversed(self._memory)))
         private = {stream for _, stream in driver.private_streams}
         works = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._base.messages import describe
 from streamkit._queues.kernel_names import operation
 from streamkit._race_engine.reachability import Reachability, numbers
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
+from streamkit._races.arrays import checked_names
 from streamkit._races.launches import Launch, Launches
 from streamkit._races.report import Coverage, Race, RacedOperation
 
@@ -37,14 +37,10 @@ class Section(NamedTuple):
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
     """Return objects with their names, those of ``arrays`` first, then those of the caller."""
-    if not (arrays is None or isinstance(arrays, dict)):
-        raise TypeError(
-            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
-            f"{describe(arrays)}."
-        )
+    given = checked_names(arrays)
     frame = places.users_frame()
     variables = [] if frame is None else places.variables(frame)
-    return [*(arrays or {}).items(), *reversed(variables)]
+    return [*given.items(), *reversed(variables)]
 
 
 def races_of(
@@ -190,6 +186,8 @@ def _place(race: Race) -> tuple[int, int]:
 
 def _mend(first: RacedOperation, second: RacedOperation) -> str:
     """Word the call that orders the second after the first."""
+    if first.node == second.node:
+        return f"both are in the graph that is node {first.node}: order them where it is captured"
     return (
         f"if {first.title} should come first: in the capture, before node {second.node}, let its "
         f"stream wait for the stream of node {first.node}: second.wait(first)"

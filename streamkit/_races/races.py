@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
-from streamkit._base.messages import describe
 from streamkit._race_engine import search
 from streamkit._race_engine.order import are_ordered
 from streamkit._races import live_page
+from streamkit._races.arrays import checked_names
 from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
 from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
@@ -62,13 +62,9 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     >>> report.races[0].mend.partition(" before")[0]
     "if NumPy's copyto should come first: b.wait(a)"
     """
-    if not (arrays is None or isinstance(arrays, dict)):
-        raise TypeError(
-            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
-            f"{describe(arrays)}."
-        )
-    report, cuda = RaceReport(), CudaRaceRecorder(arrays or {})
-    recorder = RaceRecorder(arrays or {}, cuda.count)
+    given = checked_names(arrays)
+    report, cuda = RaceReport(), CudaRaceRecorder(given)
+    recorder = RaceRecorder(given, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
         finishing.callback(recorder.stop)
         recorder.start()

@@ -52,6 +52,10 @@ class KeptArray:
         self._lease.end()
         self._let_go()
 
+    def leave_to_parent(self) -> None:
+        """Do nothing with it from now on: this is a child, which was forked."""
+        self._lease.has_ended = True
+
     def _let_go(self) -> None:
         _kept.pop(self.name, None)
         self.array = None
@@ -86,4 +90,11 @@ def _end_all() -> None:
 def _prepare() -> None:
     keepalive.add_sweep(_kept, end_unused)
     atexit.register(_end_all)
-    forks.in_child(_kept.clear)  # they are the parent's
+    forks.in_child(_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: the leases are the parent's, and have ended here."""
+    for one in tuple(_kept.values()):
+        one.leave_to_parent()
+    _kept.clear()

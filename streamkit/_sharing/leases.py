@@ -10,7 +10,7 @@ from streamkit._interprocess import processes
 from streamkit._interprocess.tokens import EventToken
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.lifetime import create_interprocess
-from streamkit._sharing import kept, mappings
+from streamkit._sharing import mappings
 from streamkit._sharing.copies import Copy
 from streamkit._sharing.kept import KeptArray
 from streamkit._sharing.token import ArrayToken
@@ -81,7 +81,6 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         UnsupportedStreamError: This system does not share memory between processes.
     """
     keepalive.drain()
-    kept.end_unused()
     library, device = place_of(array)
     if library is None or device is None:
         raise TypeError(

@@ -139,15 +139,18 @@ class ArrayToken(Token):
         array = None if found is None else found.array
         if found is None or array is None:  # it ends in another thread
             raise messages.gone(self)
-        found.was_opened_here = True
         ordering.wait_event(queue, found.event.handle)
-        if isinstance(array, Copy):
-            layout = self._layout.moved(array.address)
-        elif library in (None, self._library):
-            return lend(array, found.library, target, queue)
+        if not isinstance(array, Copy) and library in (None, self._library):
+            opened = lend(array, found.library, target, queue)
         else:
-            layout = _managed_tensor.layout_of(array)
-        return adapt(self._adapter(library), layout, queue.device, array, queue)
+            layout = (
+                self._layout.moved(array.address)
+                if isinstance(array, Copy)
+                else _managed_tensor.layout_of(array)
+            )
+            opened = adapt(self._adapter(library), layout, queue.device, array, queue)
+        found.was_opened_here = True  # not before: an error here leaves the lease to others
+        return opened
 
     def _adapter(self, library: str | None) -> AdoptsMemory:
         """Return the adapter whose array it is to be."""

@@ -48,9 +48,12 @@ class Frees:
             except IndexError:  # another thread was here
                 return
             if _has_order(piece, self._is_ready):
-                piece.free()
-            else:
-                self._late.append(piece)
+                try:
+                    piece.free()
+                    continue
+                except errors.CaptureError:  # begun since by another thread
+                    pass
+            self._late.append(piece)
 
 
 def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:

@@ -86,7 +86,10 @@ def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
         pointer and lengths.from_buffer_copy(lengths.from_address(pointer))
         for pointer in (given.shape, given.strides)  # strides can be NULL
     ]
-    given.shape, given.strides = [copy and ctypes.addressof(copy) for copy in copies]
+    # of no lengths a copy is false, and still one
+    given.shape, given.strides = [
+        None if copy is None else ctypes.addressof(copy) for copy in copies
+    ]
     _release(source)
     given.deleter = ctypes.cast(_deleter, c_void_p)
     address = ctypes.addressof(given)

@@ -243,3 +243,13 @@ def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
     missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
     with missing, sk.audit(times=False):
         pass
+
+
+@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
+def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
+    s = stream()
+    with sk.audit(times=False) as report:
+        cupti.fill(s.handle)
+        s.sync()
+    (queue,) = {one.queue for one in report.operations}
+    assert queue.device == "cuda:0"

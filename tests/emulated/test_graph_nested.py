@@ -115,6 +115,22 @@ def test_without_a_stream_it_joins_the_capture_around_it(cells):
     assert cell.read() == 2
 
 
+def test_the_per_thread_stream_is_that_of_the_graphs_device(cells):
+    """Its handle means another stream while the context of another device is current."""
+    inner, _ = graph_writing_a_two(cells(1))
+    s, other = sk.per_thread_stream(), check(driver.cuDevicePrimaryCtxRetain(1))
+    check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(1)))
+    check(driver.cuCtxPushCurrent(other))
+    try:
+        inner.launch(s)
+    finally:
+        check(driver.cuCtxPopCurrent())
+        graph = check(driver.cuStreamEndCapture(s.handle))
+        check(driver.cuDevicePrimaryCtxRelease(1))
+    assert graphs.count(graph) == 1
+    check(driver.cuGraphDestroy(graph))
+
+
 def test_a_part_of_a_part_runs_too(cells):
     cell = cells(1)
     inner, seen = graph_writing_a_two(cell)

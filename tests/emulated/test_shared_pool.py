@@ -181,6 +181,24 @@ def test_what_cannot_be_ordered_now_goes_back_later(warp, giver, monkeypatch):
     del other
 
 
+def test_what_its_pool_refuses_beside_a_capture_goes_back_later():
+    """Another thread can begin one after the look at the streams."""
+    streams, freed = [sk.new_stream(nonblocking=True) for _ in range(2)], []
+    refusals = [sk.CaptureError("it captures")]
+
+    def free():
+        if refusals:
+            raise refusals.pop()
+        freed.append(1)
+
+    frees = Frees(lambda: True)
+    frees.add(Piece(0, *[stream.handle for stream in streams], tuple(streams), free))
+    assert freed == []
+    frees.do()
+    frees.do()
+    assert freed == [1]
+
+
 def test_an_array_goes_back_also_after_the_end_and_what_was_set_since_stays(warp):
     giver, before = Giver(), warp.get_device_allocator("cuda:0")
     restore = take_memory(giver)

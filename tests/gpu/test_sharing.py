@@ -59,6 +59,17 @@ def filled(s, value, size=1000):
 # -- events ---------------------------------------------------------------------------------------
 
 
+def test_an_open_that_fails_in_the_senders_process_leaves_the_lease_to_others(s):
+    array = filled(s, 7)
+    lease = sk.share(array, after=s)
+    with pytest.raises(sk.UnsupportedStreamError):
+        lease.token.open(s, library="cuda.core")
+    del array
+    sk.new_event(interprocess=True)  # a call of StreamKit: it looks at the leases
+    assert not until(lambda: lease.closed, 0.3)
+    lease.close()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_message_beside_an_event_is_in_order_and_without_it_stale(gate, peer, s, ordered):
     array = filled(s, 0)

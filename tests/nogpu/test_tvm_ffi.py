@@ -11,6 +11,13 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from streamkit.backends._managed_tensor import (  # a tensor there needs a device
+    DescribedMemory,
+    Layout,
+    _ManagedTensor,
+    lend,
+    taken_from,
+)
 from streamkit.protocols import Queue
 from support.libraries import need
 
@@ -155,3 +162,21 @@ def test_two_are_equal_by_device_and_handle():
 def test_it_has_no_events():
     with pytest.raises(sk.UnsupportedStreamError):
         sk.wrap_event(tvm_ffi.use_raw_stream(CUDA[0], 64))
+
+
+def test_an_array_of_no_axes_is_lent_too():
+    owner = Owner()
+    number = tvm_ffi.from_dlpack(DescribedMemory(Layout(4096, (), (), (2, 32, 1)), 0, owner))
+    source = taken_from(number.__dlpack__(max_version=(1, 0)))
+    seen = []
+    lend(source, owner, lambda address: seen.append(ndim_of(address)))
+    assert seen == [0]
+
+
+class Owner:
+    """What holds memory."""
+
+
+def ndim_of(address):
+    """The number of axes of a managed tensor: after the version, manager, deleter, flags, data."""
+    return _ManagedTensor.from_address(address).ndim

@@ -109,3 +109,11 @@ def test_nodes_that_do_the_same_are_one_race_that_counts_their_pairs(graph):
     pairs = unordered(len(uses), edges)
     told = [(race.count, race.first.node, race.second.node) for race in races]
     assert told == [(len(pairs), *pair) for pair in pairs[:1]]
+
+
+def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
+    use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
+    nodes = [NodeWork("memset", 3, uses=(use,)) for _ in range(2)]
+    (race,), _ = races_of(nodes, [], [], [])
+    assert (race.first.node, race.second.node) == (3, 3)
+    assert race.mend == "both are in the graph that is node 3: order them where it is captured"

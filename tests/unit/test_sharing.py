@@ -308,6 +308,28 @@ os.kill(os.getpid(), signal.SIGKILL)
         os.kill(int(child), signal.SIGKILL)
 
 
+@has_locks
+@needs_fork
+def test_what_a_parent_keeps_is_not_a_forked_childs_to_end():
+    done = run_python(
+        "-c",
+        """
+import os
+from streamkit._sharing import kept, lease_file  # as above
+one = kept.KeptArray(object(), None, None)
+child = os.fork()
+if child == 0:
+    told = one.has_ended()
+    one.end()
+    os._exit(not told)
+_, status = os.waitpid(child, 0)
+entered = lease_file.enter(one.name)
+print(status, entered is not None, one.has_ended())
+""",
+    )
+    assert done.stdout.split() == ["0", "True", "False"], done.stderr
+
+
 class Array:
     """What an owner keeps, in place of an array: nothing but its life matters here."""
 
