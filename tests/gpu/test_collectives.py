@@ -105,6 +105,7 @@ def step(group):
     x, y = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
     as_cupy, as_warp = cupy.from_dlpack(x), warp.from_torch(y)
     out = warp.zeros(1000, dtype=warp.float32, device="cuda:0")
+    torch.cuda.synchronize()  # the zeros are there before another stream adds to them
 
     def step(asynchronous):
         cupy.add(as_cupy, 1, out=as_cupy)

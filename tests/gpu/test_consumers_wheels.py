@@ -165,8 +165,8 @@ def test_raft_works_on_the_stream_of_its_resources(subjects, stream, assert_wait
     resources = consumer("pylibraft.common").DeviceResources
     cupy = subjects("cupy").cupy
     edge = cupy.zeros((1, 2), "i4")
-    # of 31 levels the first says 1 and the others 0: the node 1 << 30, which as a float is 2.0
-    levels = cupy.asarray([0, 0, 0, 1] + [1, 0, 0, 0] * 30, "f4")
+    # of 31 levels the last says 1 and the others 0: the node 1 << 30, which as a float is 2.0
+    levels = cupy.asarray([1, 0, 0, 0] * 30 + [0, 0, 0, 1], "f4")
     target = SimpleNamespace(pointer=edge.data.ptr, device=0)
     rmat(edge, levels, 31, 31)  # loads its kernels
     assert edge.get().tolist() == [[1 << 30, 1 << 30]]

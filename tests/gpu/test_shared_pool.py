@@ -299,6 +299,7 @@ def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
     assert cupy.get_default_memory_pool().used_bytes() >= used
 
 
+@pytest.mark.filterwarnings("ignore:numba cannot allocate:RuntimeWarning")  # where it is loaded
 @pytest.mark.parametrize("giver", ["rmm"], indirect=True)
 def test_rmm_has_the_memory_and_torch_keeps_its_own(libraries, empty, giver):
     torch, cupy, wp = libraries
