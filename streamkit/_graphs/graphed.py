@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -25,7 +26,7 @@ from streamkit._streams.stream import wrap
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Generator, Hashable
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -52,6 +53,8 @@ class _Captured:
 
     last: Any = None
     """After the last use of the copies."""
+    calls: int = 0
+    """How many calls are about to launch it; meanwhile it is nobody else's."""
 
     def __init__(self, graph: CudaGraph, result: Any, own: list[Any]) -> None:
         self.graph = graph
@@ -106,7 +109,8 @@ def graphed(
 
     Args:
         fn: What to call and capture; None where the decorator has options.
-        max_graphs: How many graphs are held; the least recently used one goes.
+        max_graphs: How many graphs are held; the least recently used one goes, or is updated in
+            place where that is cheaper.
         copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
             copies its arrays into them and, as ``fn`` may write into them, copies them back;
             ValueError if two of them overlap. Arrays of the host are copied to the GPU; ``fn`` then
@@ -219,8 +223,7 @@ class GraphedFunction(Generic[P, T]):
             captured = self._find_for(call, target)
             if captured is None:
                 return self._run(call.arguments)
-            captured.graph.launch(target)
-            return _filled(captured.result, call)  # type: ignore[no-any-return]  # as below
+            return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
         if _a_library_captures(target):  # maybe in another thread
             return self._fn(*args, **kwargs)
         captured = self._find(call)
@@ -258,6 +261,7 @@ class GraphedFunction(Generic[P, T]):
             if captured is not None:
                 self._captured.move_to_end(call.key)
                 self.hits += 1
+                captured.calls += 1
             return captured
 
     def _find_for(self, call: Signature, stream: CudaStream[Any]) -> _Captured | None:
@@ -325,7 +329,7 @@ class GraphedFunction(Generic[P, T]):
                 own = _new_arrays(call, device)
         args, kwargs = call.replaced(own) if own else call.arguments
         try:
-            with capture(private) as graph:
+            with self._new_work(private) as graph:
                 result = self._fn(*args, **kwargs)
         except active_captures.OngoingError:  # begun by another thread since the look at them
             return None
@@ -339,6 +343,7 @@ class GraphedFunction(Generic[P, T]):
         result = _template(result, _places(own) if own else call.places)
         graph.keep(result, own)  # what a run reads and writes lives until it has ended
         captured = _Captured(graph, result, own)
+        captured.calls = 1  # the one that captures it
         with self._lock:
             self.captures += 1
             self._seen.pop(call.key, None)
@@ -347,6 +352,35 @@ class GraphedFunction(Generic[P, T]):
             dropped = self._captured.popitem(last=False) if is_full else None
         del dropped  # as in ``clear``
         return captured
+
+    @contextlib.contextmanager
+    def _new_work(self, private: Any) -> Generator[CudaGraph]:
+        """Capture into a new graph; if all are there, into the least recently used one.
+
+        That is cheaper where CUDA can update it in place. If the block raises, its work stays.
+        """
+        key, oldest = self._take_oldest(private.device_id)
+        try:
+            with capture(private) if oldest is None else oldest.graph.update() as graph:
+                yield graph
+        except BaseException:
+            if oldest is not None:
+                with self._lock:
+                    self._captured[key] = oldest
+                    self._captured.move_to_end(key, last=False)
+            raise
+
+    def _take_oldest(self, device: int) -> tuple[Hashable, _Captured | None]:
+        """Take out the least recently used graph, if there is no room for another.
+
+        Not if it has copies, is of another device, or if a call is about to launch it.
+        """
+        with self._lock:
+            if not self._copies and len(self._captured) == self._max_graphs:
+                key, oldest = next(iter(self._captured.items()))
+                if not oldest.calls and oldest.graph.stream.device_id == device:
+                    return key, self._captured.pop(key)
+        return None, None
 
     def _fall_back(self, call: Signature, error: CaptureError) -> None:
         with self._lock:
@@ -361,19 +395,26 @@ class GraphedFunction(Generic[P, T]):
             )
 
     def _launch(self, captured: _Captured, call: Signature) -> Any:
-        if not captured.own:
-            captured.graph.launch(self._stream)
-        else:
-            with captured.lock, self._scope(captured.graph.stream) as stream:
-                if captured.last is not None:
-                    stream.wait(captured.last)
-                try:
-                    _copy_arrays(call, captured.own, stream)
-                    captured.graph.launch(stream)
-                    _copy_arrays(call, captured.own, stream, back=True)
-                finally:
-                    captured.last = stream.record(captured.last)
+        try:
+            if captured.own:
+                self._launch_between_copies(captured, call)
+            else:
+                captured.graph.launch(self._stream)
+        finally:
+            with self._lock:
+                captured.calls -= 1
         return _filled(captured.result, call)
+
+    def _launch_between_copies(self, captured: _Captured, call: Signature) -> None:
+        with captured.lock, self._scope(captured.graph.stream) as stream:
+            if captured.last is not None:
+                stream.wait(captured.last)
+            try:
+                _copy_arrays(call, captured.own, stream)
+                captured.graph.launch(stream)
+                _copy_arrays(call, captured.own, stream, back=True)
+            finally:
+                captured.last = stream.record(captured.last)
 
 
 def _a_library_captures(target: CudaStream[Any] | None) -> bool:

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._graphs import graphed as graphed_module  # a capture of another thread goes on
 from streamkit._queues import active_captures  # the same
@@ -172,8 +173,73 @@ def test_the_least_recently_used_graph_goes(array):
     assert (len(calls), read(to)) == (before + 1, 2)
 
 
-def test_many_signatures_leave_nothing(array):
-    function, to, source = copies(max_graphs=4), array(), array(1)
+def test_where_there_is_no_room_the_oldest_graph_is_updated(array):
+    """Its executable does the new work; what it has queued before is the old."""
+    calls, gate = [], Gate()
+    function, (to, other) = copies(calls, max_graphs=1), (array(), array())
+    one, two = array(1), array(2)
+    s = sk.new_stream(nonblocking=True)
+    try:
+        with sk.use(s):
+            for _ in range(2):
+                function(to, one)
+            s.sync()
+            to.copy_to_device(np.zeros(4, np.float32))
+            gate.hold(s.handle)
+            function(to, one)
+            emulator.reset_calls()
+            for _ in range(3):
+                function(other, two)
+        assert emulator.calls("cuGraphInstantiateWithFlags") == 0
+        assert (function.captures, function.graphs, len(calls)) == (2, 1, 4)
+        gate.open()
+        assert (read(to), read(other)) == (1, 2)
+    finally:
+        gate.free()
+    function(to, one)
+    assert len(calls) == 5  # its graph has gone
+
+
+def test_a_graph_that_is_about_to_be_launched_is_not_updated(array):
+    """By another thread, for example."""
+    function, to, other = copies(max_graphs=1), array(), array()
+    one, two = array(1), array(2)
+    for _ in range(2):
+        function(to, one)
+    check(driver.cuCtxSynchronize())
+    to.copy_to_device(np.zeros(4, np.float32))
+
+    def late(captured, call):
+        del function._launch
+        for _ in range(2):
+            function(other, two)
+        assert function.captures == 2
+        return function._launch(captured, call)
+
+    function._launch = late
+    function(to, one)
+    assert (read(to), read(other), function.graphs) == (1, 2, 1)
+    assert [captured.calls for captured in function._captured.values()] == [0]
+
+
+def test_an_error_leaves_the_graph_that_would_have_been_updated(array):
+    function, to, one = copies(calls := [], max_graphs=1), array(), array(1)
+    for _ in range(2):
+        function(to, one)
+    broken = object()  # has no memory to copy from
+    for _ in range(2):  # run, then captured
+        with pytest.raises(AttributeError):
+            function(to, broken)
+    assert (function.captures, function.graphs) == (1, 1)
+    before = len(calls)
+    to.copy_to_device(np.zeros(4, np.float32))
+    assert read(function(to, one)) == 1
+    assert len(calls) == before
+
+
+@pytest.mark.parametrize("copy_inputs", [False, True])  # updated, or dropped
+def test_many_signatures_leave_nothing(array, copy_inputs):
+    function, to, source = copies(max_graphs=4, copy_inputs=copy_inputs), array(), array(1)
 
     def call_all(names):
         for name in names:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 
 import streamkit as sk
 from support.gpu.raw import Gate, check, driver
 from support.libraries import need
+from support.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 COUNT = 4096
@@ -104,6 +106,17 @@ def test_a_thousand_signatures_leave_the_memory_flat(workload):
             used.append(device_memory())
     assert function.graphs <= 16
     assert used[1] - used[0] < 32 * 2**20
+
+
+@pytest.mark.alone  # as above
+def test_without_torch_the_oldest_graph_does_the_work_of_a_new_signature():
+    """In place: no executable is made, and the results of its old work stay as they were."""
+    tests = Path(__file__).parents[1]
+    done = run_python(tests / "support/gpu/graphed_without_torch.py", path=[tests])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "300 captures, 4 graphs, 4 executables, [] wrong, memory flat"
+    )
 
 
 def test_a_result_outlives_its_graph(workload):
