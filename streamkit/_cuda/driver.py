@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _NOT_READY = 600
-_CAPTURE_IMPLICIT = 906
+_CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
@@ -289,6 +289,15 @@ def capture_id(stream: int) -> int | None:
     if code:
         raise error("cuStreamIsCapturing", code)
     return active_capture_id(stream) if status else None
+
+
+def end_broken_capture(stream: int) -> None:
+    """End the capture that began on this stream if it is broken; a fork and a whole one stay.
+
+    Legal in any thread. To end a whole one on its fork would break it.
+    """
+    if int(ask("cuStreamIsCapturing", stream)) == _CAPTURE_BROKEN:
+        loader.cu.cuStreamEndCapture(stream)  # returns that it was broken, or began elsewhere
 
 
 def active_capture_id(stream: Any) -> int:

@@ -49,6 +49,7 @@ class OwnedQueue(QueueRecord):
         if not getattr(self, "handle", 0):  # an interrupt has left it half made
             return
         if self.remembered:
+            _end_broken_capture(self.handle)
             # a deque, because its append needs no lock: this can run inside any other code
             _parked[self.device, bool(self.nonblocking), self.priority].append(self.handle)
             return
@@ -74,6 +75,7 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
             handle = parked.popleft()
         except IndexError:  # another thread took the last one
             return None
+        _end_broken_capture(handle)  # it may have been whole when the stream was parked
         idle = False
         try:
             idle = driver.capture_id(handle) is None and driver.stream_done(handle)
@@ -83,6 +85,12 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
         if idle:
             return handle
     return None
+
+
+def _end_broken_capture(handle: int) -> None:
+    """End what an error in a library's own capture has left: it makes others' waits illegal."""
+    with contextlib.suppress(errors.DriverError):
+        driver.end_broken_capture(handle)
 
 
 class OwnedEvent:

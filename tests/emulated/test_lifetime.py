@@ -10,6 +10,7 @@ import emulator
 import streamkit as sk
 from support.gpu.raw import another_context, check, driver, make_stream, sync
 from support.libraries import need
+from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
 
@@ -84,6 +85,57 @@ def test_a_parked_stream_that_captures_is_let_be():
     gc.collect()
     assert sk.new_stream(nonblocking=True, priority=-4).id != number
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+
+
+def begin_capture(stream, mode=1):
+    check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(mode)))
+
+
+def break_capture(stream):
+    assert driver.cuStreamQuery(stream)[0] == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
+
+@pytest.mark.parametrize("is_parked_before", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_parked_stream_leaves_no_broken_capture(elsewhere, is_parked_before):
+    """What is left by an error in a library's own capture: nobody could wait for the device."""
+    stream = sk.new_stream(nonblocking=True, priority=-4)
+    number, raw = stream.id, stream.handle
+    begin_capture(raw)
+    if not is_parked_before:
+        break_capture(raw)
+
+    def drop():
+        nonlocal stream
+        stream = None
+        gc.collect()
+
+    within(drop) if elsewhere else drop()
+    if is_parked_before:
+        break_capture(raw)
+        sk.new_stream(nonblocking=True, priority=-4)
+    check(driver.cuCtxSynchronize())
+    found = [sk.new_stream(nonblocking=True, priority=-4) for _ in range(3)]
+    assert number in [one.id for one in found]
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_a_parked_fork_leaves_the_capture_to_its_origin(is_broken):
+    origin = sk.new_stream(nonblocking=True)
+    fork = sk.new_stream(nonblocking=True, priority=-4)
+    raw = fork.handle
+    begin_capture(origin.handle)
+    fork.wait(origin)
+    origin.wait(fork)
+    if is_broken:
+        break_capture(origin.handle)
+    del fork
+    gc.collect()
+    code, graph = driver.cuStreamEndCapture(origin.handle)
+    assert (code == 0) != is_broken
+    if not is_broken:
+        check(driver.cuGraphDestroy(graph))
+    sync(raw)
 
 
 @pytest.mark.parametrize("nonblocking", [True, False])

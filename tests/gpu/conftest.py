@@ -26,6 +26,8 @@ def in_primary_context(primary_context):
     check(driver.cuCtxSetCurrent(primary_context))
     yield
     gc.collect()
+    check(driver.cuCtxSetCurrent(primary_context))
+    check(driver.cuCtxSynchronize())  # a capture that goes on fails its own test, not a later one
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import streamkit as sk
@@ -123,6 +125,21 @@ def test_a_scope_inside_a_capture_adds_nothing_to_it(subjects, mode):
     _, count = check(driver.cuGraphGetNodes(graph))
     assert count == 0
     check(driver.cuGraphDestroy(graph))
+
+
+def test_an_error_in_cupys_own_capture_leaves_none(subjects):
+    """The stream is dropped, and parked for CuPy's pool remembers its handle."""
+    subjects("cupy")
+
+    def fail():
+        stream = sk.new_stream(nonblocking=True)
+        stream.to("cupy").begin_capture()
+        stream.wait(sk.new_stream(nonblocking=True))  # which is outside
+
+    with pytest.raises(sk.DriverError):
+        fail()
+    gc.collect()
+    check(driver.cuCtxSynchronize())
 
 
 def written_by(node):
