@@ -49,7 +49,9 @@ class OwnedQueue(QueueRecord):
         if not getattr(self, "handle", 0):  # an interrupt has left it half made
             return
         if self.remembered:
-            _end_broken_capture(self.handle)
+            # one that a library began and an error broke makes every wait for the device illegal
+            with contextlib.suppress(errors.DriverError):
+                driver.end_broken_capture(self.handle)
             # a deque, because its append needs no lock: this can run inside any other code
             _parked[self.device, bool(self.nonblocking), self.priority].append(self.handle)
             return
@@ -75,9 +77,9 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
             handle = parked.popleft()
         except IndexError:  # another thread took the last one
             return None
-        _end_broken_capture(handle)  # it may have been whole when the stream was parked
         idle = False
         try:
+            driver.end_broken_capture(handle)  # it may have been whole when the stream was parked
             idle = driver.capture_id(handle) is None and driver.stream_done(handle)
         finally:
             if not idle:
@@ -85,12 +87,6 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
         if idle:
             return handle
     return None
-
-
-def _end_broken_capture(handle: int) -> None:
-    """End what an error in a library's own capture has left: it makes others' waits illegal."""
-    with contextlib.suppress(errors.DriverError):
-        driver.end_broken_capture(handle)
 
 
 class OwnedEvent:

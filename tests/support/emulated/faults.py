@@ -87,6 +87,11 @@ ACCEPTED = [
         "a destructor has nobody to tell, and what breaks it breaks every other call",
     ),
     Accepted(
+        "drop_a_stream_that_warp_has_seen|close_a_stream_that_is_parked",
+        "cuStreamIsCapturing",
+        "the end of a stream has nobody to tell either",
+    ),
+    Accepted(
         "(enter|use|leave|submit|capture|launch_outside).*",
         "cuCtxGetCurrent",
         "a context that cannot be read is taken for another one, and set",
