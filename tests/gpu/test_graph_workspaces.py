@@ -206,6 +206,7 @@ def test_what_the_programs_own_graphs_use_stays(torch, ends):
 def test_a_capture_leaves_another_threads_workspaces(torch):
     """Eager work in a thread whose handle the capture does not hide."""
     product, results, failed = Product(torch), [], []
+    wait_for_all()  # the thread's stream does not wait for what made it
     end = threading.Event()
 
     def work():
