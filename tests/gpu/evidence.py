@@ -48,8 +48,8 @@ READ = ("streamkit", SUITE, "tests/support", "tests/plugin", "tests/conftest.py"
 NOT_READ = ("tests/support/emulated", "tests/plugin/build")
 PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ffi", "cuda-core",
             "cuda-bindings", "numba-cuda", "jax", "triton", "rmm-cu13", "nvmath-python",
-            "cuda-cccl", "cuda-tile", "nccl4py", "pylibraft-cu13", "cupti-python", "numpy",
-            "pytest")  # fmt: skip
+            "cuda-cccl", "cuda-tile", "cvcuda-cu13", "nccl4py", "nvidia-cutlass-dsl",
+            "pylibraft-cu13", "cupti-python", "numpy", "pytest")  # fmt: skip
 
 
 def files() -> Iterator[Path]:

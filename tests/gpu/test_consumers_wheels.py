@@ -15,6 +15,7 @@ import pytest
 
 import streamkit as sk
 from support.gpu.raw import LEGACY, check, driver, held, sync
+from support.libraries import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own, which they can mend
 
@@ -177,3 +178,80 @@ def test_raft_works_on_the_stream_of_its_resources(subjects, stream, assert_wait
     assert_waits(
         target, partial(rmat, edge, levels, 31, 31, handle=handle), given=given is not None
     )
+
+
+@pytest.fixture
+def doubling(subjects, cells):
+    """Have CV-CUDA write ``source * 2`` into a target, of one pixel each."""
+    cvcuda, array = consumer("cvcuda"), subjects("cupy").array
+    target, source = cells(0), cells(1)
+    images = (array(cell.pointer).reshape(1, 1, 1, 1) for cell in (target, source))
+    double = partial(
+        cvcuda.convertto_into, *(cvcuda.as_tensor(image, "NHWC") for image in images), scale=2
+    )
+    loaded(double, target)
+    return double, target
+
+
+@pytest.mark.parametrize("given", ["torch", "cupy", "handle", None])
+def test_cvcuda_works_on_its_stream_made_of_ours(stream, assert_waits, doubling, given):
+    double, target = doubling
+    if given:
+        theirs = stream.handle if given == "handle" else stream.to(given)
+        double = partial(double, stream=consumer("cvcuda").as_stream(theirs))
+    assert_waits(target, double, given=given is not None)
+
+
+def test_cvcuda_works_on_the_stream_of_its_own_scope(stream, assert_waits, doubling):
+    double, target = doubling
+    own = consumer("cvcuda").as_stream(stream.to("torch"))
+
+    def work():
+        with own:
+            double()
+
+    assert_waits(target, work, given=True)
+
+
+@pytest.fixture
+def compiled(subjects, cells):
+    """Have CuTe DSL compile ``target = source + 1``, for a stream or for none."""
+    cute, array = consumer("cutlass.cute"), subjects("torch").array
+    from support.gpu import cute_kernel
+
+    def compiled(*, stream, ffi, follows=False):
+        if ffi:
+            need("tvm_ffi")
+        source, target = cells(1), cells(0)
+        arrays = (array(cell.pointer) for cell in (source, target))
+        tensors = [cute.runtime.from_dlpack(each, enable_tvm_ffi=ffi) for each in arrays]
+        queue = [cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=follows)] if stream else []
+        function = cute_kernel.add_one if stream else cute_kernel.add_one_without
+        options = "--enable-tvm-ffi" if ffi else ""
+        return target, partial(cute.compile(function, *tensors, *queue, options=options), *tensors)
+
+    return compiled
+
+
+@pytest.mark.parametrize(
+    ("ffi", "given"),
+    [(False, "own"), (False, None), (True, "itself"), (True, "handle"), (True, None)],
+)
+def test_cute_dsl_launches_on_its_functions_argument(stream, assert_waits, compiled, ffi, given):
+    queues = {"own": stream.to("cuda.bindings"), "itself": stream, "handle": stream.handle}
+    target, add = compiled(stream=given is not None, ffi=ffi)
+    work = partial(add, *([queues[given]] if given else []))
+    loaded(work, target)
+    assert_waits(target, work, given=given is not None)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_cute_dsl_launches_on_the_stream_of_tvm_ffi(stream, assert_waits, compiled, given):
+    target, add = compiled(stream=True, ffi=True, follows=True)
+
+    def work():
+        with stream if given else contextlib.nullcontext():
+            add()
+
+    loaded(work, target)
+    assert_waits(target, work, given=given, scope=False)
