@@ -120,7 +120,7 @@ class Graph:
         self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch
-        self._own = own
+        self._own: Any = own
         self._is_first = True
         self.graph = int(graph.raw_cuda_graph())
         self.executable = int(graph.raw_cuda_graph_exec())
@@ -156,4 +156,6 @@ class Graph:
             return
         workspaces.free(self._own.workspaces)
         self._graph.reset()
-        self._graph = None  # now: torch (2.11) ends the process if it dies in a capture
+        # now: torch (2.11) ends the process if a graph dies in a capture, and an event of torch's that
+        # dies where no context is current makes one current
+        self._graph = self._own = None
