@@ -141,20 +141,22 @@ def test_threads_follow_each_its_own_stream_with_one_object(three, device):
 
 
 @pytest.mark.parametrize("follows", [True, False])
-def test_cupy_follows_torch_into_a_capture(three, cells, peek, follows):
-    torch, cells = three["torch"].torch, [cells(float(value)) for value in (1, 0, 0)]
-    pairs = [(src.pointer, dst.pointer) for src, dst in itertools.pairwise(cells)]
-    graph, side = torch.cuda.CUDAGraph(), sk.new_stream(nonblocking=True)
+def test_cupy_follows_torch_into_a_capture(three, cells, peek, device, follows):
+    torch = three["torch"].torch
+    with working_on(three, device):
+        cells = [cells(float(value)) for value in (1, 0, 0)]
+        pairs = [(src.pointer, dst.pointer) for src, dst in itertools.pairwise(cells)]
+        graph, side = torch.cuda.CUDAGraph(), sk.new_stream(nonblocking=True)
 
-    def work():
-        three["cupy"].add_one_current(*pairs[1])
+        def work():
+            three["cupy"].add_one_current(*pairs[1])
 
-    arrays = [three["torch"].array(pointer) for pointer in pairs[0]]
-    with sk.use(side, libraries=["cupy"]), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
-        torch.add(arrays[0], 1, out=arrays[1])
-        (sk.follow("torch", libraries=["cupy"])(work) if follows else work)()
-    side.sync()
-    assert peek(cells[2]) == (0 if follows else 1), "outside the graph it ran at once"
-    graph.replay()
-    torch.cuda.synchronize()
-    assert peek(cells[2]) == (3 if follows else 1)
+        arrays = [three["torch"].array(pointer) for pointer in pairs[0]]
+        with sk.use(side, libraries=["cupy"]), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+            torch.add(arrays[0], 1, out=arrays[1])
+            (sk.follow("torch", libraries=["cupy"])(work) if follows else work)()
+        side.sync()
+        assert peek(cells[2]) == (0 if follows else 1), "outside the graph it ran at once"
+        graph.replay()
+        torch.cuda.synchronize()
+        assert peek(cells[2]) == (3 if follows else 1)

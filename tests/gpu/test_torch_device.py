@@ -225,9 +225,8 @@ def test_torch_follows_to_the_device_though_its_stream_there_is_current_already(
     need("torch", "cupy")
     done = run_program(f"""{START}
 import cupy
-cupy.cuda.Device(1).use()
 x = torch.ones(3, device="cuda:1")
-assert torch.cuda.current_device() == 0
+assert (torch.cuda.current_device(), cupy.cuda.Device().id) == (0, 1)
 scope = sk.follow("cupy", libraries=["torch"])
 for _ in range(2):
     with scope as followed:
