@@ -13,8 +13,9 @@ except ModuleNotFoundError:
 
 import streamkit as sk
 
-here = sk.new_stream(name="here")
-there = sk.new_stream(here.device, name="there")
+# Non-blocking: nothing but the wait below orders them.
+here = sk.new_stream(nonblocking=True, name="here")
+there = sk.new_stream(here.device, nonblocking=True, name="there")
 if here.device == "cpu":
     x, y = np.zeros(1000), np.zeros(1000)
 
@@ -31,7 +32,7 @@ else:
     import torch
 
     if torch.cuda.device_count() > 1:
-        there = sk.new_stream("cuda:1", name="there")
+        there = sk.new_stream("cuda:1", nonblocking=True, name="there")
     with here:
         a = torch.ones(4096, 4096, device=here.device)
         b, x = torch.empty_like(a), torch.zeros(1000, device=here.device)
