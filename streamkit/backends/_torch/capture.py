@@ -156,6 +156,6 @@ class Graph:
             return
         workspaces.free(self._own.workspaces)
         self._graph.reset()
-        # now: torch (2.11) ends the process if a graph dies in a capture, and an event of torch's that
-        # dies where no context is current makes one current
+        # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
+        # current the end of its event makes one current
         self._graph = self._own = None
