@@ -49,7 +49,8 @@ NOT_READ = ("tests/support/emulated", "tests/plugin/build")
 PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ffi", "cuda-core",
             "cuda-bindings", "numba-cuda", "jax", "triton", "rmm-cu13", "nvmath-python",
             "cuda-cccl", "cuda-tile", "cvcuda-cu13", "nccl4py", "nvidia-cutlass-dsl",
-            "pylibraft-cu13", "cupti-python", "numpy", "pytest")  # fmt: skip
+            "nvidia-dali-cuda130", "pylibcudf-cu13", "pylibraft-cu13", "pynvvideocodec",
+            "cupti-python", "numpy", "pytest")  # fmt: skip
 
 
 def files() -> Iterator[Path]:

@@ -6,6 +6,7 @@ Those that are not installed are skipped. CONTRIBUTING.md says how to install th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import shutil
 from functools import partial
 from types import SimpleNamespace
@@ -255,3 +256,83 @@ def test_cute_dsl_launches_on_the_stream_of_tvm_ffi(stream, assert_waits, compil
 
     loaded(work, target)
     assert_waits(target, work, given=given, scope=False)
+
+
+@pytest.mark.parametrize("given", ["itself", "rmm", None])
+def test_pylibcudf_copies_on_the_stream_itself(subjects, stream, cells, assert_waits, given):
+    cudf, array, target = consumer("pylibcudf"), subjects("cupy").array, cells(0)
+    columns = [cudf.Column.from_array(array(cell.pointer)) for cell in (cells(2), target)]
+    copy = partial(cudf.copying.copy_range_in_place, *columns, 0, 1, 0)
+    loaded(copy, target)
+    queue = {"itself": stream, "rmm": stream.to("rmm"), None: None}[given]
+    assert_waits(target, partial(copy, stream=queue), given=given is not None)
+
+
+@pytest.mark.parametrize("given", ["itself", "handle", "torch", "cupy", None])
+def test_dali_copies_on_the_stream_of_its_context(subjects, stream, cells, assert_waits, given):
+    dali, source, copies = consumer("nvidia.dali.experimental.dynamic"), cells(0), []
+    queues = {"itself": stream, "handle": stream.handle, None: None}
+    queue = queues[given] if given in queues else stream.to(given)
+    with dali.EvalContext(cuda_stream=queue):
+        tensor = dali.as_tensor(subjects("cupy").array(source.pointer))
+
+        def copy():
+            copies.append(dali.copy(tensor).evaluate())
+
+        def place():
+            return copies.pop().__cuda_array_interface__["data"][0]
+
+        copy()
+        place()  # its pool takes the copy back, and gives the next one the same memory
+        copy()
+        target = SimpleNamespace(pointer=place(), device=0)
+        check(driver.cuCtxSynchronize())
+        source.write(2)
+        assert_waits(target, copy, given=given is not None)
+        assert place() == target.pointer
+
+
+@pytest.fixture
+def codec():
+    for library in ("libnvcuvid.so.1", "libnvidia-encode.so.1"):  # not in every container
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            pytest.skip(f"a consumer that is not installed: {library}, which is the driver's")
+    return consumer("PyNvVideoCodec")
+
+
+# 64 x 64 twice, luma 0 in the first 16 columns and 64 in the others; ffmpeg with libx264 made it of
+# -f lavfi -i "color=s=64x64:r=1,format=yuv420p,geq=lum='64*gte(X,16)':cb=128:cr=128" -frames:v 2
+# with -profile:v baseline -g 1 -qp 4 -x264-params no-deblock=1 -bsf:v filter_units=remove_types=6
+PARAMETERS = "000000016742c00adc426c044000000300400000030083c489e00000000168ce016cb2"
+PICTURES = (
+    "0000016588843affffc3d1400056c7c98a000370527275d75d75d75d75d75d78",
+    "0000016588820ebffff0f4500015b1f2628000dc149c9d75d75d75d75d75d75e",
+)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_pynvvideocodec_writes_frames_on_the_handle(stream, peek, assert_waits, codec, given):
+    decoder = codec.CreateDecoder(
+        usedevicememory=True,
+        latency=codec.DisplayDecodeLatencyType.ZERO,
+        **({"cudastream": stream.handle} if given else {}),
+    )
+    data = [np.frombuffer(bytes.fromhex(PARAMETERS + each), "u1") for each in PICTURES]
+
+    def decode(picture):
+        packet = codec.PacketData()
+        packet.bsl_data, packet.bsl = picture.ctypes.data, picture.size
+        packet.decode_flag = codec.VideoPacketFlag.ENDOFPICTURE
+        (frame,) = decoder.Decode(packet)
+        return frame.GetPtrToPlane(0) + 13  # luma 0, 0, 0, 64, which as a float is 2.0
+
+    target = SimpleNamespace(pointer=decode(data[0]), device=0)
+    check(driver.cuCtxSynchronize())
+    assert peek(target) == 2
+    check(driver.cuMemsetD8(target.pointer, 0, 4))
+    sync(LEGACY)
+    places = []
+    assert_waits(target, lambda: places.append(decode(data[1])), given=given)
+    assert places == [target.pointer]
