@@ -41,8 +41,13 @@ NAMES = {
     "nvmath-python": "nvmath-python",
     "cuda-cccl": "cuda.compute",
     "cuda-tile": "cuda.tile",
+    "cvcuda-cu13": "CV-CUDA",
     "nccl4py": "nccl4py",
+    "nvidia-cutlass-dsl": "CuTe DSL",
+    "nvidia-dali-cuda130": "DALI",
+    "pylibcudf-cu13": "pylibcudf",
     "pylibraft-cu13": "RAFT",
+    "pynvvideocodec": "PyNvVideoCodec",
     "cupti-python": "cupti-python",
 }
 
