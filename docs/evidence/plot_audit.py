@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.report import AuditReport
 from streamkit._audit.timeline import library_of, plain, rows_of, span_ns
-from streamkit._queues.styles import STYLES
+from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._base import messages
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver_callbacks import Kernel, NoCallbacksError, RefusedError
-from streamkit._queues.kernel_names import library_of_kernel, readable
+from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.timeline import library_of, rows_of
-from streamkit._queues.styles import STYLES
+from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from streamkit._audit.cupti import EVENT_SYNCHRONIZE, STREAM_WAIT, Activity, Call, Recorded, Sync
 from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._audit.wait_times import WaitTimes
-from streamkit._queues.kernel_names import library_of_kernel, readable
+from streamkit._pictures.kernel_names import library_of_kernel, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

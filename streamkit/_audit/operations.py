@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkit._queues.kernel_names import in_one_line
+from streamkit._pictures.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:

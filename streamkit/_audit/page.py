@@ -21,8 +21,8 @@ from streamkit._audit.timeline import (
     tracks_of,
     verdict,
 )
-from streamkit._queues.kernel_names import short
-from streamkit._queues.styles import STYLES
+from streamkit._pictures.kernel_names import short
+from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

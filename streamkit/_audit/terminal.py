@@ -17,7 +17,7 @@ from streamkit._audit.timeline import (
     verdict,
 )
 from streamkit._base import messages
-from streamkit._queues.styles import STYLES
+from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from streamkit._audit.operations import Operation, Operations
     from streamkit._audit.timeline import Row
-    from streamkit._queues.styles import Style
+    from streamkit._pictures.styles import Style
 
 _HOST = "="
 _NAMES = 6  # operations named for each row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._queues import kernel_names
-from streamkit._queues.styles import STYLES, UNKNOWN
+from streamkit._pictures import kernel_names
+from streamkit._pictures.styles import STYLES, UNKNOWN
 
 if TYPE_CHECKING:
     from streamkit._audit.operations import AuditedQueue, Operation, Operations

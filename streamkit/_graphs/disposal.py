@@ -20,7 +20,7 @@ from streamkit._cuda import child_graphs, driver, graphs
 from streamkit._cuda.child_graphs import GraphEnd
 from streamkit._cuda.graphs import DriverGraph
 from streamkit._graphs import checks
-from streamkit._graphs.launches import Launches
+from streamkit._graphs.runs import Runs
 from streamkit._queues import active_captures, identity, keepalive, registry
 from streamkit._scopes import loaded_libraries
 from streamkit.protocols import DefersFrees, JoinsCapture, Queue
@@ -73,7 +73,7 @@ class OwnedGraph(UsedPools):
         self.held: list[Any] = []
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
-        self.launches = Launches()
+        self.runs = Runs()
         self._outer: dict[int, tuple[GraphEnd, tuple[object, ...]]] = {}
         """By captures that it was added to: the end of their graph, and the last node there."""
 
@@ -93,9 +93,9 @@ class OwnedGraph(UsedPools):
             run = functools.partial(self._launch_by_library, by_library, native)
         with driver.ensure_context(self.context):
             if self.replaced is not None:
-                self.replaced.launches.hold(queue)
+                self.replaced.runs.hold(queue)
             # the driver orders the runs, but not what a library does before each
-            self.launches.add(queue, run, in_order=by_library is not None)
+            self.runs.add(queue, run, in_order=by_library is not None)
 
     @property
     def why_not_inside(self) -> str | None:
@@ -136,7 +136,7 @@ class OwnedGraph(UsedPools):
 
         One that is a part of others comes to wait again when they have gone.
         """
-        if not self.launches.have_ended():
+        if not self.runs.have_ended():
             return False
         if self.is_inside_another():
             _inside_others.append(self)

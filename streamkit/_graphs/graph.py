@@ -247,7 +247,7 @@ class CudaGraph(Graph, metaclass=Concrete):
                 self._launch_inside(owned, target)
                 return
             owned.launch(target, queue)
-            steady = owned.launches.steady
+            steady = owned.runs.steady
             if steady is not None:
                 relaunch = graphs.relauncher(owned.executable.executable, steady.handle)
                 self._again = steady, relaunch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._audit.driver_steps import WORK
-from streamkit._queues.kernel_names import operation
+from streamkit._pictures.kernel_names import operation
 from streamkit._race_engine import search
 from streamkit._race_engine.order import are_ordered
 from streamkit._races.cuda_order import stamps
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from streamkit._audit.driver_steps import CudaQueue, CudaStep
     from streamkit._audit.operations import AuditedQueue, Operation
     from streamkit._race_engine.search import Pair
-    from streamkit._races.launches import Launch
+    from streamkit._races.memory_use import Launch
     from streamkit._races.places import Place
 
 
-class Work(NamedTuple):
+class PlacedLaunch(NamedTuple):
     """One piece of it."""
 
     launch: Launch
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     """All that was given; their times are the numbers of their steps."""
 
 
-def find(program: Sequence[CudaStep], works: Mapping[float, Work], names: Names) -> Found:
+def find(program: Sequence[CudaStep], works: Mapping[float, PlacedLaunch], names: Names) -> Found:
     """Return what the steps of a program leave unordered.
 
     ``works`` are what its steps do, by their numbers; others are left out.
@@ -97,7 +97,7 @@ def find(program: Sequence[CudaStep], works: Mapping[float, Work], names: Names)
     )
 
 
-def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, Work], names: Names) -> Race:
+def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, PlacedLaunch], names: Names) -> Race:
     """Return the race of all pairs of two lines, told by one of them."""
     first, second = given[pair.first], given[pair.second]
     # an operation that reads and writes an array has two accesses
@@ -118,7 +118,7 @@ def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, Work], names: Names
     )
 
 
-def _operation(work: Work, modes: set[search.Mode], names: Names) -> RacedOperation:
+def _operation(work: PlacedLaunch, modes: set[search.Mode], names: Names) -> RacedOperation:
     return RacedOperation(
         _short(work.launch),
         work.launch.library,

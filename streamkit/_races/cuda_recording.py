@@ -14,7 +14,7 @@ from streamkit._cuda.driver_callbacks import NoCallbacksError
 from streamkit._queues import registry
 from streamkit._races import cuda_races, places
 from streamkit._races.cuda_work import WorkReader
-from streamkit._races.launches import Launches, NamedMemory, named_memory
+from streamkit._races.memory_use import LaunchReader, NamedMemory, named_memory
 from streamkit._races.places import Place
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
@@ -112,13 +112,13 @@ class CudaRaceRecorder:
             return cuda_races.Found((), 0, 0, missed)
         program = self._calls.steps()
         queues = self._calls.queues(program)
-        reader = WorkReader(Launches(self._arrays.items(), reversed(self._memory)))
+        reader = WorkReader(LaunchReader(self._arrays.items(), reversed(self._memory)))
         private = {stream for _, stream in driver.private_streams}
         works = {}
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = cuda_races.Work(launch, _placed(step.fact), step.queue)
+                works[step.number] = cuda_races.PlacedLaunch(launch, _placed(step.fact), step.queue)
         operations = (*given_to_cuda(program, queues.named, private), *_frees(program, queues))
         others = distinct_names(queue for one in operations for queue in (one.queue, one.after))
 

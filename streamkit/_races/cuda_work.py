@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 from streamkit._audit.driver_steps import WORK
 from streamkit._cuda import memory
 from streamkit._cuda.driver_callbacks import Kernel
-from streamkit._queues.kernel_names import library_of_kernel, readable
-from streamkit._races.launches import Launch
+from streamkit._pictures.kernel_names import library_of_kernel, readable
+from streamkit._races.memory_use import Launch
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from streamkit._audit.driver_steps import CudaStep
-    from streamkit._races.launches import Launches
+    from streamkit._races.memory_use import LaunchReader
 
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
 _HOST, _ARRAY = 1, 3  # kinds of memory there
@@ -31,7 +31,7 @@ _NAMES = {
 class WorkReader:
     """Reads the steps of a program, in their order."""
 
-    def __init__(self, launches: Launches) -> None:
+    def __init__(self, launches: LaunchReader) -> None:
         self._launches = launches
         self._sizes: dict[int, int] = {}  # of allocations
         self._allocations: dict[int, int] = {}  # of the driver, by addresses

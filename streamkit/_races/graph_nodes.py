@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._queues.kernel_names import operation
+from streamkit._pictures.kernel_names import operation
 from streamkit._race_engine.reachability import Reachability, numbers
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
-from streamkit._races.launches import Launch, Launches
+from streamkit._races.memory_use import Launch, LaunchReader
 from streamkit._races.report import Coverage, Race, RacedOperation
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def races_of(
     names: Sequence[tuple[str, object]],
 ) -> tuple[tuple[Race, ...], Coverage]:
     """Return the races of a graph, and how much of it was understood."""
-    reader = Launches(names)
+    reader = LaunchReader(names)
     works = {
         number: _Work(node.place, _section(node, sections), _launch(reader, node))
         for number, node in enumerate(nodes)
@@ -131,7 +131,7 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
     return min(around, key=lambda one: one.stop - one.start).name if around else None
 
 
-def _launch(reader: Launches, node: NodeWork) -> Launch:
+def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
     if node.kind == "kernel":
         launch = reader.kernel(node.symbol, node.parameters or ())
         name = operation(launch.name, launch.library) or node.kind

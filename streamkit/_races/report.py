@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit._audit.timeline import counted, times
-from streamkit._queues.kernel_names import in_one_line
-from streamkit._queues.styles import STYLES
+from streamkit._pictures.kernel_names import in_one_line
+from streamkit._pictures.styles import STYLES
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:

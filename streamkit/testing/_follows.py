@@ -18,8 +18,8 @@ from streamkit._audit.operations import listed
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver, graphs
 from streamkit._graphs.capture import capture
+from streamkit._pictures.kernel_names import readable
 from streamkit._queues import registry
-from streamkit._queues.kernel_names import readable
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit.errors import BackendNotInstalledError, CaptureError, ScopeError

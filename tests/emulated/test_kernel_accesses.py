@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamkit._race_engine.extents import Extent  # what the accesses have
-from streamkit._races.launches import Launches  # a report shows only what races
+from streamkit._races.memory_use import LaunchReader  # a report shows only what races
 from streamkit.protocols import MemoryUse
 from support.emulated.kernels import carray, pointers
 from support.libraries import need
@@ -37,7 +37,7 @@ def seen(launch):
 def test_addresses_are_found_in_the_parameters_of_any_kernel(array, cuda):
     other = cuda.device_array(10, np.float64)
     start = address(array)
-    launches = Launches([("x", array), ("n", 5), ("text", "x")])
+    launches = LaunchReader([("x", array), ("n", 5), ("text", "x")])
     parameters = b"\5\0\0\0", pointers(start, 7, start), pointers(address(other) + 8, 2**63)
     launch = launches.kernel("anything", parameters)
     assert not launch.is_known
@@ -55,20 +55,20 @@ def test_what_the_library_explains_is_known(array):
     need("cupy")
     start = address(array)
     given = carray(start, 50, step=8), bytes(4), carray(start + 200, 25), bytes(24)
-    launch = Launches([("x", array)]).kernel("cupy_add__float32_float_float32", given)
+    launch = LaunchReader([("x", array)]).kernel("cupy_add__float32_float_float32", given)
     assert (launch.library, launch.is_known) == ("cupy", True)
     assert seen(launch) == [
         ("read", True, Extent(start, start + 396, 4, ((8, 50),)), "part of x"),
         ("write", True, block(start + 200, 100), "part of x"),
     ]
-    launch = Launches().kernel("cupy_take", given)
+    launch = LaunchReader().kernel("cupy_take", given)
     assert (launch.library, launch.is_known) == ("cupy", False)
     assert str(launch.accesses[1].array) == f"memory at {start + 200:#x} (100 bytes)"
 
 
 def test_an_array_goes_by_the_nearest_name(array, cuda):
     start = address(array)
-    launches = Launches([("whole", array), ("half", array[:50])])
+    launches = LaunchReader([("whole", array), ("half", array[:50])])
 
     def name(*use):
         (access,) = launches.transfer("fill", [MemoryUse(*use)]).accesses
@@ -85,7 +85,7 @@ def test_an_array_goes_by_the_nearest_name(array, cuda):
 def test_a_transfer_uses_all_of_its_rows_and_nothing_between(array):
     start = address(array)
     uses = [MemoryUse(start, "write", (3, 8), (16, 1), is_sure=True)]
-    launch = Launches().transfer("memset", uses)
+    launch = LaunchReader().transfer("memset", uses)
     assert (launch.name, launch.is_known) == ("memset", True)
     assert seen(launch) == [("write", True, Extent(start, start + 40, 8, ((16, 3),)), None)]
-    assert Launches().transfer("memset", [MemoryUse(start, "write", (0,), (1,))]).accesses == ()
+    assert LaunchReader().transfer("memset", [MemoryUse(start, "write", (0,), (1,))]).accesses == ()

@@ -10,7 +10,7 @@ import gc
 import pytest
 
 import streamkit as sk
-from streamkit._queues.styles import STYLES  # the colours that pictures share
+from streamkit._pictures.styles import STYLES  # the colours that pictures share
 from support.gpu.library_subjects import WITH_CURRENT
 from support.gpu.raw import Gate, check, destroy_stream, driver, held, make_stream, sync
 from support.gpu.workload import Pressure

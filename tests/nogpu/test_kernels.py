@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from streamkit._pictures.kernel_names import readable  # the names that adapters are given
 from streamkit._queues import registry  # the public calls need a device
-from streamkit._queues.kernel_names import readable  # the names that adapters are given
 from streamkit.protocols import ExplainsKernels, TellsMemory
 from support.libraries import need
 

@@ -10,7 +10,7 @@ from streamkit._race_engine.extents import Extent  # of an access
 from streamkit._race_engine.search import Access  # what a call does
 from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
-from streamkit._races.launches import Launch  # what a call does
+from streamkit._races.memory_use import Launch  # what a call does
 from streamkit._races.places import Place  # where a call is
 
 CONTEXT = 77
@@ -95,7 +95,7 @@ class Program:
                     () if access is None else (access,),
                     is_known=access is not None,
                 )
-                works[step.number] = cuda_races.Work(launch, step.fact.place, step.queue)
+                works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
         return cuda_races.find(program, works, cuda_races.Names(_queue, _name, _name, _is_blocking))
 
     def verdicts(self):

@@ -9,7 +9,7 @@ import pytest
 
 from streamkit._cuda.graphs import Node  # graphs are made up here
 from streamkit._graphs import picture  # graphs are made up here
-from streamkit._queues.styles import STYLES, UNKNOWN  # graphs are made up here
+from streamkit._pictures.styles import STYLES, UNKNOWN  # graphs are made up here
 
 SVG = "{http://www.w3.org/2000/svg}"
 MULTIPLY = Node("kernel", "cupy_multiply__float32_float_float32")

@@ -25,6 +25,7 @@ LAYERS = (
     "_cuda",
     "backends",
     "_queues",
+    "_pictures",
     "_scopes",
     "_waiting",
     "_host",

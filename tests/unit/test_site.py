@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 import streamkit
-from streamkit._queues.styles import STYLES  # the colours that pictures share
+from streamkit._pictures.styles import STYLES  # the colours that pictures share
 from support.documents import ROOT
 from support.site import extension
 

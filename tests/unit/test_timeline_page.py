@@ -17,7 +17,7 @@ from streamkit._audit.operations import (  # reports are made up here
 )
 from streamkit._audit.page import html_of, page_data  # reports are made up here
 from streamkit._audit.report import AuditReport  # reports are made up here
-from streamkit._queues.styles import STYLES  # reports are made up here
+from streamkit._pictures.styles import STYLES  # reports are made up here
 from streamkit._races.report import Coverage, RaceReport  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report

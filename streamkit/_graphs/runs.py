@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
 
 
-class Launches:
+class Runs:
     """The runs of one executable graph. One thread at a time uses it.
 
     CUDA runs them one after another, whatever their streams: when the last one has ended, all have.

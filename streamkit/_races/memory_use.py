@@ -8,8 +8,8 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._cuda import memory
+from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
-from streamkit._queues.kernel_names import library_of_kernel, readable
 from streamkit._race_engine.extents import Extent, strided
 from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
@@ -50,7 +50,7 @@ class NamedMemory(NamedTuple):
     """After how many calls of the driver; None where it has its name at all times."""
 
 
-class Launches:
+class LaunchReader:
     """Reads launches, with the libraries' memory as it is when this object is made."""
 
     def __init__(
