@@ -46,7 +46,7 @@ class Token:
         """Return the token of that content; KeyError, TypeError or ValueError if it is wrong."""
 
     def __bytes__(self) -> bytes:
-        """Return what ``streamkit.token_from_bytes`` reads."""
+        """Return what ``streamkit.processes.token_from_bytes`` reads."""
         body = json.dumps([self._kind, self._content()], separators=(",", ":")).encode()
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
@@ -66,10 +66,10 @@ class Token:
 
 
 class EventToken(Token):
-    """What opens an event of another process: ``streamkit.open_event(token)``. It can be pickled.
+    """What ``streamkit.processes.open_event`` opens an event of another process from.
 
-    ``bytes(token)`` is the form for those who unpickle nothing, which
-    ``streamkit.token_from_bytes`` reads.
+    It can be pickled. For those who unpickle nothing, ``bytes(token)`` gives bytes that
+    ``streamkit.processes.token_from_bytes`` reads.
     """
 
     __slots__ = ("handle", "process", "uuid")

@@ -20,7 +20,7 @@ def open_event(token: EventToken) -> CudaEvent:
     A stream that waits for a process that is killed meanwhile waits for ever: CUDA does not tell.
 
     Args:
-        token: As it came, by pickle or as bytes through ``streamkit.token_from_bytes``.
+        token: As it came, by pickle or as bytes through ``streamkit.processes.token_from_bytes``.
 
     Raises:
         TypeError: It is no token of an event.

@@ -37,7 +37,7 @@ class ArrayToken(Token):
     """What opens an array of another process: ``token.open(stream)``. It can be pickled.
 
     ``bytes(token)`` is the form for those who unpickle nothing, which
-    ``streamkit.token_from_bytes`` reads.
+    ``streamkit.processes.token_from_bytes`` reads.
     """
 
     __slots__ = ("_event", "_layout", "_lease", "_library", "_memory", "uuid")

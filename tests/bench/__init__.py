@@ -17,9 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import streamkit as sk
-from streamkit._cuda import driver
-from streamkit._tools import machine
 from streamkit._tools.bench import end_to_end, lateness, memory, scope_rows, stream_rows
 from streamkit._tools.bench.growth import GROWTHS, Curve
 from streamkit._tools.bench.measurements import (
@@ -31,6 +28,10 @@ from streamkit._tools.bench.measurements import (
     time_import,
 )
 from streamkit._tools.bench.timing import Libraries, Row
+
+import streamkit as sk
+from streamkit._cuda import driver
+from streamkit._tools import machine
 from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
 

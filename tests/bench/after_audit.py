@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import streamkit as sk
-from streamkit._cuda import loader
 from streamkit._tools.bench.timing import (
     Arms,
     Libraries,
@@ -22,6 +20,9 @@ from streamkit._tools.bench.timing import (
     same,
     take_turns,
 )
+
+import streamkit as sk
+from streamkit._cuda import loader
 from streamkit._tools.machine import CannotRunError
 
 _CHILD = (
@@ -43,7 +44,7 @@ class AfterAudit(Plan):
         numbers = map(str, (libraries.device, repeats, iterations))
         command = [sys.executable, "-P", "-c", _CHILD, str(Path(sk.__file__).parents[1]), *numbers]
         try:
-            done = subprocess.run(  # noqa: S603 - this very interpreter
+            done = subprocess.run(
                 command, capture_output=True, check=False, timeout=_SECONDS, text=True
             )
         except subprocess.TimeoutExpired as error:
@@ -70,4 +71,4 @@ def main(device: int, repeats: int, iterations: int) -> None:
     with sk.audit():
         x.fill_(1)
     pairs = zip(times(), before, strict=True)
-    print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))  # noqa: T201 - what the parent reads
+    print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))

@@ -9,10 +9,11 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import streamkit as sk
 from streamkit._tools.bench import scope_rows, stream_rows
 from streamkit._tools.bench.arranging import Held
 from streamkit._tools.bench.timing import TURN, Arms, Libraries, same, take_turns
+
+import streamkit as sk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

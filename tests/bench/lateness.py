@@ -139,7 +139,7 @@ class Work:
         with cuda.stream(self._stream):
             start.record()
             begun = perf_counter_ns()
-            cuda._sleep(int(work_ms * self._cycles_a_ms))  # noqa: SLF001 - torch's tests do so
+            cuda._sleep(int(work_ms * self._cycles_a_ms))
             end.record()
         return start, end, begun
 

@@ -40,8 +40,9 @@ def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
 
 def test_control_an_ordered_scope_is_counted():
     need("torch", "cupy", "warp")
-    import streamkit as sk
     from streamkit._tools.bench import measurements  # the command prints no objects
+
+    import streamkit as sk
 
     class Ordered:
         def __init__(self):
@@ -83,8 +84,9 @@ def test_every_curve_is_there_and_finite(report):
 
 def test_every_way_of_the_whole_program_does_the_same():
     torch = need("torch", "cupy", "warp")[0]
-    from streamkit._tools import bench  # the command prints no objects
     from streamkit._tools.bench import end_to_end  # the command prints no objects
+
+    from streamkit._tools import bench  # the command prints no objects
 
     x = torch.ones(8, 8, device="cuda:0")
     found = {}

@@ -10,10 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-
-from streamkit import errors
-from streamkit._cuda import driver, loader  # its calls are counted without a device
-from streamkit._tools import bench, machine  # the command needs a device
 from streamkit._tools.bench import (  # the command needs a device
     BenchReport,
     after_audit,
@@ -28,6 +24,10 @@ from streamkit._tools.bench.lateness import Wait  # the command needs a device
 from streamkit._tools.bench.measurements import Count, Import  # the command needs a device
 from streamkit._tools.bench.memory import Memory, peak  # the command needs a device
 from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
+
+from streamkit import errors
+from streamkit._cuda import driver, loader  # its calls are counted without a device
+from streamkit._tools import bench, machine  # the command needs a device
 
 # -- the statistics ---------------------------------------------------------------------------
 

@@ -15,8 +15,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-
-import streamkit
 from streamkit._tools.bench import BenchReport  # its report is made up here
 from streamkit._tools.bench.end_to_end import Whole  # its report is made up here
 from streamkit._tools.bench.growth import Curve, Point  # its report is made up here
@@ -24,6 +22,8 @@ from streamkit._tools.bench.lateness import Lateness  # its report is made up he
 from streamkit._tools.bench.measurements import Count, Import  # its report is made up here
 from streamkit._tools.bench.memory import Memory  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
+
+import streamkit
 from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
 for needed in ("numpy", "rich"):
