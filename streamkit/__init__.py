@@ -65,7 +65,7 @@ _LATER = {  # loaded at first use: not every program needs them
     "share": "streamkit._sharing.leases",
 }
 
-_MOVED = {  # what was here in 0.1, and the module that has it now
+_MOVED = {  # what this module had in earlier versions, and the module that has it now
     "ArrayToken": "processes",
     "CudaEvent": "types",
     "CudaGraph": "types",

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from streamkit._tools.bench.timing import (
+import streamkit as sk
+from bench.timing import (
     Arms,
     Libraries,
     Plan,
@@ -20,14 +21,12 @@ from streamkit._tools.bench.timing import (
     same,
     take_turns,
 )
-
-import streamkit as sk
 from streamkit._cuda import loader
 from streamkit._tools.machine import CannotRunError
 
 _CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from streamkit._tools.bench import after_audit; after_audit.main(*map(int, sys.argv[2:]))"
+    "import sys; sys.path[:0] = sys.argv[1:3]; "
+    "from bench import after_audit; after_audit.main(*map(int, sys.argv[3:]))"
 )
 _SECONDS = 100
 
@@ -42,7 +41,8 @@ class AfterAudit(Plan):
     def measure(self, libraries: Libraries, repeats: int, iterations: int) -> list[list[float]]:
         """Return the times after and before, of the call that became the slowest."""
         numbers = map(str, (libraries.device, repeats, iterations))
-        command = [sys.executable, "-P", "-c", _CHILD, str(Path(sk.__file__).parents[1]), *numbers]
+        homes = (str(Path(file).parents[1]) for file in (sk.__file__, __file__))
+        command = [sys.executable, "-P", "-c", _CHILD, *homes, *numbers]
         try:
             done = subprocess.run(
                 command, capture_output=True, check=False, timeout=_SECONDS, text=True

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamkit._tools.bench.timing import TURN, Arms, Libraries, Plan, held_calls
-
+from bench.timing import TURN, Arms, Libraries, Plan, held_calls
 from streamkit._cuda import driver, loader
 from streamkit.testing import _gate
 

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamkit._tools.bench.arranging import ask, each_once, edge, looks, moves, row
-from streamkit._tools.bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
-
 import streamkit as sk
+from bench.arranging import ask, each_once, edge, looks, moves, row
+from bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:

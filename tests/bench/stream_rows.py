@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamkit._tools.bench.after_audit import AfterAudit
-from streamkit._tools.bench.arranging import Held, ask, each_once, edge, row
-from streamkit._tools.bench.timing import (
+import streamkit as sk
+from bench.after_audit import AfterAudit
+from bench.arranging import Held, ask, each_once, edge, row
+from bench.timing import (
     Arms,
     Libraries,
     Plan,
@@ -20,8 +21,6 @@ from streamkit._tools.bench.timing import (
     each_of,
     same,
 )
-
-import streamkit as sk
 from streamkit._cuda import loader
 from streamkit.testing import _gate
 

@@ -7,14 +7,14 @@ import gc
 from types import SimpleNamespace
 
 import pytest
-from streamkit._tools.bench import (  # the command needs torch
+
+import streamkit as sk
+from bench import (
     arranging,
     growth,
     measurements,
     stream_rows,
 )
-
-import streamkit as sk
 from streamkit.testing import _gate  # what needs a current context
 
 
