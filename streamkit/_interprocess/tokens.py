@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 VERSION = 1
-"""Of the format: a token of another one is refused."""
+"""The version of the format; a token of another version is refused."""
 
 _MAGIC = b"SKtoken"
 _HEADER = struct.Struct("!7sHII")  # the magic, the version, and length and checksum of the rest
@@ -27,11 +27,11 @@ _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
 
 class Token:
-    """A form in bytes, which is what a pickle has too. Equal tokens open the same thing."""
+    """A token, which has a form in bytes; a pickle holds these bytes. Equal ones open the same."""
 
     __slots__ = ()
 
-    _kind = ""  # the name of the class in that form
+    _kind = ""  # names the class in the bytes
 
     def __init_subclass__(cls) -> None:
         _kinds[cls._kind] = cls._of
@@ -80,9 +80,9 @@ class EventToken(Token):
         self.process: str = process
         """The name that the process has in files of StreamKit."""
         self.uuid: str = uuid
-        """Of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
+        """The UUID of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
         self.handle: bytes = handle
-        """CUDA's."""
+        """CUDA's handle of the event."""
 
     def _content(self) -> dict[str, Any]:
         return {"process": self.process, "uuid": self.uuid, "handle": self.handle.hex()}

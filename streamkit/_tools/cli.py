@@ -1,7 +1,7 @@
 """The command ``streamkit``: results go to stdout, what went wrong to stderr.
 
 ``doctor`` and ``--version`` need nothing but StreamKit. What another command needs is imported when
-it runs. With ``--json`` stdout is one JSON object whatever happens: of an error it has the key
+it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it has the key
 ``error``.
 """
 
