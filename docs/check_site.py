@@ -12,9 +12,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import streamkit
+from streamkit import types
 from streamkit._base.other_names import hide
 
-MODULES = ("streamkit", "streamkit.protocols", "streamkit.testing")
+MODULES = (
+    "streamkit",
+    "streamkit.processes",
+    "streamkit.protocols",
+    "streamkit.testing",
+    "streamkit.types",
+)
 CLASSES = ("CudaStream", "HostStream", "CudaEvent", "HostEvent", "CudaGraph")
 
 
@@ -73,11 +80,11 @@ def undocumented(site: Path) -> list[str]:
             if not {f"{each}.{name}" for each in MODULES} & anchors
         ]
     for kind in CLASSES:
-        bases = [base.__name__ for base in getattr(streamkit, kind).__mro__]  # or its protocol
+        bases = [base.__name__ for base in getattr(types, kind).__mro__]  # or its protocol
         missing += [
-            f"streamkit.{kind}.{name}"
+            f"streamkit.types.{kind}.{name}"
             for name in sorted(members(kind))
-            if not {f"streamkit.{base}.{name}" for base in bases} & anchors
+            if not {f"{home}.{base}.{name}" for home in MODULES for base in bases} & anchors
         ]
     return [f"{name} is not documented" for name in missing]
 
@@ -85,7 +92,7 @@ def undocumented(site: Path) -> list[str]:
 def members(kind: str) -> set[str]:
     """Return the public members that a class itself implements."""
     contracts = {streamkit.Stream, streamkit.Event, streamkit.Graph}
-    cls = getattr(streamkit, kind)
+    cls = getattr(types, kind)
     found = {name for base in cls.__mro__ if base not in contracts for name in vars(base)}
     return {name for name in hide(cls, found) if not name.startswith("_")}
 

@@ -15,17 +15,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit._host.event import HostEvent
-from streamkit._host.stream import HostStream
 from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
-from streamkit._streams.event import CudaEvent, new_event, wrap_event
+from streamkit._streams.event import new_event, wrap_event
 from streamkit._streams.factories import (
     default_stream,
     from_handle,
     new_stream,
     per_thread_stream,
 )
-from streamkit._streams.stream import CudaStream, wrap
+from streamkit._streams.stream import wrap
 from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,
@@ -46,69 +44,60 @@ if TYPE_CHECKING:
     from streamkit._audit.audit import audit
     from streamkit._doctor.doctor import doctor
     from streamkit._graphs.capture import capture
-    from streamkit._graphs.graph import CudaGraph
-    from streamkit._graphs.graphed import GraphedFunction, graphed
-    from streamkit._interprocess.tokens import EventToken
-    from streamkit._races.calls import accesses
+    from streamkit._graphs.graphed import graphed
     from streamkit._races.races import races
-    from streamkit._sharing.events import open_event
-    from streamkit._sharing.leases import Lease, share
-    from streamkit._sharing.token import ArrayToken, token_from_bytes
+    from streamkit._sharing.leases import share
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
-    from streamkit._streams.shared_pool import SharedPool, share_pool
+    from streamkit._streams.shared_pool import share_pool
 
 __version__ = "0.2.0"
 
 _LATER = {  # loaded at first use: not every program needs them
-    "ArrayToken": "streamkit._sharing.token",
-    "CudaGraph": "streamkit._graphs.graph",
-    "EventToken": "streamkit._interprocess.tokens",
-    "GraphedFunction": "streamkit._graphs.graphed",
-    "SharedPool": "streamkit._streams.shared_pool",
-    "Lease": "streamkit._sharing.leases",
-    "accesses": "streamkit._races.calls",
     "audit": "streamkit._audit.audit",
     "capture": "streamkit._graphs.capture",
     "doctor": "streamkit._doctor.doctor",
     "follow": "streamkit._streams.follow",
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
-    "open_event": "streamkit._sharing.events",
     "races": "streamkit._races.races",
     "share_pool": "streamkit._streams.shared_pool",
     "share": "streamkit._sharing.leases",
-    "token_from_bytes": "streamkit._sharing.token",
+}
+
+_MOVED = {  # what this module had in earlier versions, and the module that has it now
+    "ArrayToken": "processes",
+    "CudaEvent": "types",
+    "CudaGraph": "types",
+    "CudaStream": "types",
+    "EventToken": "processes",
+    "GraphedFunction": "types",
+    "HostEvent": "types",
+    "HostStream": "types",
+    "Lease": "processes",
+    "SharedPool": "types",
+    "accesses": "testing",
+    "open_event": "processes",
+    "token_from_bytes": "processes",
 }
 
 __all__ = [
-    "ArrayToken",
     "BackendNotInstalledError",
     "CaptureError",
-    "CudaEvent",
-    "CudaGraph",
-    "CudaStream",
     "DeviceMismatchError",
     "DriverError",
     "Event",
-    "EventToken",
     "ForkedProcessError",
     "Graph",
-    "GraphedFunction",
-    "HostEvent",
-    "HostStream",
-    "Lease",
     "NoDeviceError",
     "OneQueueError",
     "RaceError",
     "ScopeError",
-    "SharedPool",
     "Stream",
     "StreamClosedError",
     "StreamKitError",
     "StreamLike",
     "UnsupportedStreamError",
-    "accesses",
     "assert_one_queue",
     "audit",
     "capture",
@@ -122,12 +111,10 @@ __all__ = [
     "handoff",
     "new_event",
     "new_stream",
-    "open_event",
     "per_thread_stream",
     "races",
     "share",
     "share_pool",
-    "token_from_bytes",
     "use",
     "wrap",
     "wrap_event",
@@ -135,6 +122,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        home = f"{__name__}.{_MOVED[name]}"
+        message = f"{__name__}.{name} is {home}.{name} now: import it from there"
+        raise AttributeError(message)
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

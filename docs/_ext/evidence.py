@@ -17,7 +17,7 @@ MICROSECOND = 1000  # ns
 RECORDS = {
     "gpu.json": "the GPU tests",
     "matrix.json": "`streamkit matrix`",
-    "bench.json": "`streamkit bench`",
+    "bench.json": "`tox -e bench`",
 }
 NAMES = {
     "python": "Python",
@@ -154,7 +154,7 @@ def counts() -> str:
     return "\n".join(lines)
 
 
-OLDER = "The record at hand is older than what belongs here: `streamkit bench` measures it."
+OLDER = "The record at hand is older than what belongs here: `tox -e bench` measures it."
 
 
 def python_cost() -> str:

@@ -16,7 +16,7 @@ from sphinx import addnodes
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import streamkit
-from streamkit import protocols, testing
+from streamkit import processes, protocols, testing, types
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 # the first in which a name is public is where it is documented
-HOMES = (streamkit, protocols, testing)
+HOMES = (streamkit, protocols, processes, types, testing)
 STANDARD = (
     "asyncio",
     "typing",
@@ -109,10 +109,11 @@ def _as_link(found: re.Match[str]) -> str:
 
 def _as_name(found: re.Match[str]) -> str:
     name, root = found.groups()
-    return f":obj:`{name} <streamkit.{name}>`" if root in streamkit.__all__ else found[0]
+    home = public_name(root) if found[0] != f"``{name}``" or root in streamkit.__all__ else None
+    return f":obj:`{name} <{home}{name.removeprefix(root)}>`" if home else found[0]
 
 
-_NAME = re.compile(r"``(?:streamkit\.)?((\w+)(?:\.\w+)?)``")
+_NAME = re.compile(r"``(?:streamkit\.)?(?:(?:processes|testing|types)\.)?((\w+)(?:\.\w+)?)``")
 _ERROR = re.compile(r"(?<![\w`.~])[A-Z]\w+Error\b(?!`)")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
 

@@ -1,7 +1,7 @@
 """A process as others know it: by a name, and a locked file that tells whether it lives.
 
-The system releases the lock when the process ends, however it does. So nobody has to watch a
-process id, which the system gives to another process later.
+The system releases the lock when the process ends, however it ends. A process id would not do,
+because the system gives it to another process later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LockedFile:
         _open[descriptor] = self
 
     def is_linked(self) -> bool:
-        """Whether the file has its name still."""
+        """Whether the file still has its name."""
         return os.fstat(self.descriptor).st_nlink > 0
 
     def lock(self, *, shared: bool) -> bool:
@@ -66,7 +66,7 @@ def find(name: str) -> LockedFile:
 
 
 def remove(name: str) -> None:
-    """Take the name from a file, if it has it still."""
+    """Remove the name of a file, if it still has one."""
     with contextlib.suppress(FileNotFoundError):
         (folder() / name).unlink()
 
@@ -121,7 +121,7 @@ def _announce() -> str:
         held = create(name)
         if held.lock(shared=False) and held.is_linked():
             break
-        held.close()  # another process has just removed it, for it was not locked yet
+        held.close()  # another process has removed it, because it was not locked yet
     owner = os.getpid()
 
     def end() -> None:
@@ -133,7 +133,7 @@ def _announce() -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether the process of this name has not ended; what a killed one has left is removed."""
+    """Whether the process of this name is running; if it was killed, remove the files it left."""
     if is_own(name):
         return True
     try:
@@ -156,7 +156,7 @@ def _remove_files(name: str) -> None:
 
 
 def _remove_dead() -> None:
-    """Remove what processes have left that were killed."""
+    """Remove the files of processes that were killed."""
     for name in _names():
         try:
             found = find(name)
@@ -174,7 +174,7 @@ def _names() -> Iterator[str]:
 
 
 def _be_another_process() -> None:
-    """In a forked child: be another process, and leave the locks to the parent."""
+    """In a forked child: forget the parent's name, and leave its locks to it."""
     global _name  # noqa: PLW0603 - see above
     _name = None
     for descriptor in tuple(_open):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 VERSION = 1
-"""Of the format: a token of another one is refused."""
+"""The version of the format; a token of another version is refused."""
 
 _MAGIC = b"SKtoken"
 _HEADER = struct.Struct("!7sHII")  # the magic, the version, and length and checksum of the rest
@@ -27,11 +27,11 @@ _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
 
 class Token:
-    """A form in bytes, which is what a pickle has too. Equal tokens open the same thing."""
+    """A token, which has a form in bytes; a pickle holds these bytes. Equal ones open the same."""
 
     __slots__ = ()
 
-    _kind = ""  # the name of the class in that form
+    _kind = ""  # names the class in the bytes
 
     def __init_subclass__(cls) -> None:
         _kinds[cls._kind] = cls._of
@@ -46,7 +46,7 @@ class Token:
         """Return the token of that content; KeyError, TypeError or ValueError if it is wrong."""
 
     def __bytes__(self) -> bytes:
-        """Return what ``streamkit.token_from_bytes`` reads."""
+        """Return what ``streamkit.processes.token_from_bytes`` reads."""
         body = json.dumps([self._kind, self._content()], separators=(",", ":")).encode()
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
@@ -66,10 +66,10 @@ class Token:
 
 
 class EventToken(Token):
-    """What opens an event of another process: ``streamkit.open_event(token)``. It can be pickled.
+    """What ``streamkit.processes.open_event`` opens an event of another process from.
 
-    ``bytes(token)`` is the form for those who unpickle nothing, which
-    ``streamkit.token_from_bytes`` reads.
+    It can be pickled. For those who unpickle nothing, ``bytes(token)`` gives bytes that
+    ``streamkit.processes.token_from_bytes`` reads.
     """
 
     __slots__ = ("handle", "process", "uuid")
@@ -80,9 +80,9 @@ class EventToken(Token):
         self.process: str = process
         """The name that the process has in files of StreamKit."""
         self.uuid: str = uuid
-        """Of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
+        """The UUID of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
         self.handle: bytes = handle
-        """CUDA's."""
+        """CUDA's handle of the event."""
 
     def _content(self) -> dict[str, Any]:
         return {"process": self.process, "uuid": self.uuid, "handle": self.handle.hex()}

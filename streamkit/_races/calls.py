@@ -37,7 +37,8 @@ def accesses(
         TypeError: The names are no sequence of strings, or the object cannot be marked.
         ValueError: A name is that of no parameter.
 
-    >>> @sk.accesses(reads=("x",), writes=("y",))
+    >>> from streamkit.testing import accesses
+    >>> @accesses(reads=("x",), writes=("y",))
     ... def double(x, y):
     ...     y[:] = 2 * x
     """

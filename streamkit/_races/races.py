@@ -34,7 +34,8 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     not seen.
 
     On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``, and
-    at what NumPy's own functions do with them. Of other functions ``streamkit.accesses`` tells it.
+    at what NumPy's own functions do with them. Of other functions
+    ``streamkit.testing.accesses`` tells it.
     Where nobody does, what they do with their arrays, and with those that they bring along, is
     possible. It does not see what the Python code of the block, or the body of ``with s:``, does
     with an array itself. Nor does it see an order that functions make among themselves, with locks

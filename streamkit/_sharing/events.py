@@ -17,10 +17,10 @@ def open_event(token: EventToken) -> CudaEvent:
     A stream of any library waits for it through ``s.wait(event)``: for its last record by then. A
     wait that is queued before the other process records it holds for the record before, or for
     nothing. So the message that it was recorded has to come first. It can be recorded here too.
-    A stream that waits for a process that is killed meanwhile waits for ever: CUDA does not tell.
+    If that process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
 
     Args:
-        token: As it came, by pickle or as bytes through ``streamkit.token_from_bytes``.
+        token: As it came, by pickle or as bytes through ``streamkit.processes.token_from_bytes``.
 
     Raises:
         TypeError: It is no token of an event.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+from collections import deque
 from sys import getrefcount
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import forks
+from streamkit._cuda import sharing
 from streamkit._queues import keepalive
 from streamkit._sharing.lease_file import OwnedLease
 
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
     from streamkit._queues.lifetime import InterprocessEvent
     from streamkit._streams.array_libraries import ArrayLibrary
 
-_ASKED_EVERY = 2e-3  # seconds: to ask for one lease takes a microsecond or two
+_ASKED_EVERY = 2e-3  # seconds: to look at one lease takes a microsecond or two
 _MOST_ASKED = 64  # leases at a time
-_HELD_BY_NOBODY = 2  # references: the attribute, and the argument
+_OWN_REFERENCES = 2  # to an array that only KeptArray holds: the attribute, and the argument
 
 _kept: dict[str, KeptArray] = {}
 _ask_at = 0.0
@@ -39,8 +41,8 @@ class KeptArray:
         _kept[self.name] = self
 
     def has_ended(self) -> bool:
-        """Whether the lease has ended, which this call does if it can."""
-        if self.was_opened_here and getrefcount(self.array) > _HELD_BY_NOBODY:
+        """Whether the lease has ended; this call ends it if no receiver uses the array any more."""
+        if self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES:
             return self._lease.has_ended
         if self._lease.end_if_unused(was_opened=self.was_opened_here):
             self._let_go()
@@ -53,7 +55,7 @@ class KeptArray:
         self._let_go()
 
     def leave_to_parent(self) -> None:
-        """Do nothing with it from now on: this is a child, which was forked."""
+        """Leave the lease alone from now on, because this forked child does not own it."""
         self._lease.has_ended = True
 
     def _let_go(self) -> None:
@@ -67,7 +69,7 @@ def find(name: str) -> KeptArray | None:
 
 
 def end_unused() -> None:
-    """Let go what every receiver has dropped; if much is kept, the next calls go on with it."""
+    """Let go of what every receiver has dropped: of some arrays a call, if many are kept."""
     global _ask_at  # noqa: PLW0603 - there is one table
     if monotonic() < _ask_at:
         return
@@ -78,7 +80,7 @@ def end_unused() -> None:
         return
     for name, one in asked:
         if not one.has_ended() and len(_kept) > _MOST_ASKED and name in _kept:
-            _kept[name] = _kept.pop(name, one)  # the last one from now on
+            _kept[name] = _kept.pop(name, one)  # to the end, so that the next call looks at others
 
 
 def _end_all() -> None:
@@ -94,7 +96,43 @@ def _prepare() -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a forked child: the leases are the parent's, and have ended here."""
+    """In a forked child, which owns no lease: treat those of the parent as ended."""
     for one in tuple(_kept.values()):
         one.leave_to_parent()
     _kept.clear()
+
+
+# -- memory for copies of arrays that CUDA cannot share --------------------------------------------
+
+_spare: deque[tuple[int, int, int]] = deque()
+"""The context, size and address of each block that no copy uses. They are freed only when a copy
+needs another size, because freeing waits for the device."""
+
+
+class Copy:
+    """Device memory for the copy of an array; a later copy of the same size uses it again."""
+
+    def __init__(self, context: int, size: int) -> None:
+        self._context, self._size = context, size
+        self.address = _take(context, size)
+
+    def __del__(self, spare: deque[tuple[int, int, int]] = _spare) -> None:
+        if getattr(self, "address", 0):
+            spare.append((self._context, self._size, self.address))
+
+
+def _take(context: int, size: int) -> int:
+    """Return a spare block of that size; else new memory, once the spare ones have been freed."""
+    others: list[tuple[int, int, int]] = []
+    while _spare:
+        try:
+            block = _spare.popleft()
+        except IndexError:  # another thread has taken the last one
+            break
+        if block[:2] == (context, size):
+            _spare.extend(others)
+            return block[2]
+        others.append(block)
+    for owner, _, address in others:
+        sharing.free(owner, address)
+    return sharing.allocate(context, size)

@@ -53,7 +53,7 @@ class OwnedLease:
         return said.count(_HAS) > said.count(_FAILED)
 
     def end(self) -> None:
-        """Let nobody open it any more."""
+        """End the lease, so that no process can open the array any more."""
         with _lock:
             if not self.has_ended:
                 self.has_ended = True
@@ -80,6 +80,6 @@ def enter(name: str) -> LockedFile | None:
 
 
 def leave(entered: LockedFile) -> None:
-    """Give up the lock of a receiver that has not got the array: the lease is for others still."""
+    """Give up the lock of a receiver that has not got the array: others can still use the lease."""
     os.write(entered.descriptor, _FAILED)
     entered.close()

@@ -11,8 +11,7 @@ from streamkit._interprocess.tokens import EventToken
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.lifetime import create_interprocess
 from streamkit._sharing import mappings
-from streamkit._sharing.copies import Copy
-from streamkit._sharing.kept import KeptArray
+from streamkit._sharing.kept import Copy, KeptArray
 from streamkit._sharing.token import ArrayToken
 from streamkit._streams.array_libraries import place_of
 from streamkit._streams.handoff import current_of_array
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 class Lease:
     """An array that is kept for other processes: what ``share`` returns.
 
-    It lasts, with or without this object, until ``close``, or until a receiver has had the array
-    and none has it any more; in this process, until nothing refers to the array that it was given.
-    That is seen by ``closed``, at the next ``share``, and in a few other calls of StreamKit. Safe
-    from any thread.
+    The lease lasts, with or without this object, until ``close``, or until a receiver has opened
+    the array and no receiver has it any more. If this process opened it, the lease lasts until
+    nothing else refers to the array. StreamKit notices the end in ``closed``, at the next
+    ``share``, and in a few other calls. Safe from any thread.
     """
 
     def __init__(self, array: KeptArray, token: ArrayToken) -> None:
@@ -44,7 +43,7 @@ class Lease:
         return self._array.has_ended()
 
     def close(self) -> None:
-        """End the lease: nobody opens the token any more, and the array is not kept.
+        """End the lease: the token opens nothing any more, and the array is no longer kept.
 
         Whoever has opened it must not use it any more: the memory can be used for something else.
         """
@@ -127,7 +126,7 @@ def _why_not(address: int) -> str | None:
 
 
 def _layout(array: Any) -> Layout:
-    """Return how it lies in memory; TypeError if it does not tell, ValueError if it has none."""
+    """Return how the array lies in memory; TypeError if it cannot say, ValueError if empty."""
     try:
         layout = _managed_tensor.layout_of(array)
     except Exception as error:

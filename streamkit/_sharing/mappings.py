@@ -33,7 +33,7 @@ class Allocation(NamedTuple):
     owner: str
     """The name of the process."""
     number: int
-    """Which of that process's, for CUDA's handles come back."""
+    """The number of the allocation in that process, because CUDA uses its handles again."""
     handle: bytes
     context: int
 
@@ -62,7 +62,7 @@ class Mapping:
         found = _use(allocation)
         self.is_gone = found is None
         self.base = found or 0
-        """Where it is here."""
+        """Its address in this process."""
 
     def __del__(
         self,
@@ -110,7 +110,7 @@ def _close(unused: list[Allocation]) -> None:
 
 
 def _sweep() -> None:
-    """Close what nobody needs any more."""
+    """Close the mappings that no array uses any more."""
     global _ask_at  # noqa: PLW0603 - of the one table
     now = monotonic()
     if now < _ask_at or not _lock.acquire(blocking=False):
@@ -126,7 +126,7 @@ def _sweep() -> None:
                 if now > since + _UNUSED_FOR or not processes.is_alive(one.owner)
             ]
         )
-    except OSError:  # no file descriptor, to ask who is alive
+    except OSError:  # no file descriptor is left to find out which processes are alive
         pass
     finally:
         _lock.release()

@@ -13,7 +13,7 @@ from streamkit._interprocess.tokens import EventToken, Token
 from streamkit._queues import keepalive, ordering, registry
 from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._sharing import kept, lease_file
-from streamkit._sharing.copies import Copy
+from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
 from streamkit._streams.handoff import lend
 from streamkit._streams.stream import CudaStream, wrap
@@ -36,8 +36,8 @@ _LEASE = re.compile(r"[0-9a-f]{16}\.\d+")  # its file's name, which must be in n
 class ArrayToken(Token):
     """What opens an array of another process: ``token.open(stream)``. It can be pickled.
 
-    ``bytes(token)`` is the form for those who unpickle nothing, which
-    ``streamkit.token_from_bytes`` reads.
+    For those who unpickle nothing, ``bytes(token)`` gives bytes that
+    ``streamkit.processes.token_from_bytes`` reads.
     """
 
     __slots__ = ("_event", "_layout", "_lease", "_library", "_memory", "uuid")
@@ -48,7 +48,7 @@ class ArrayToken(Token):
         self, lease: str, event: EventToken, memory: tuple[int, bytes], layout: Layout, library: str
     ) -> None:
         self.uuid: str = event.uuid
-        """Of the array's device, as CUDA_VISIBLE_DEVICES takes it."""
+        """The UUID of the array's device, as CUDA_VISIBLE_DEVICES takes it."""
         self._lease, self._event, self._library = lease, event, library
         self._memory = memory  # the number of the allocation, and CUDA's handle
         self._layout = layout  # its address counts from the beginning of the allocation
@@ -58,8 +58,9 @@ class ArrayToken(Token):
 
         The memory is the sender's. It is kept until the array and its views are dropped, and the
         stream has run what it had by then. While the sender's stream has not yet written the array,
-        this thread waits, without the GIL: so it is told if the sender dies, where a stream would
-        wait for ever. In the process of the sender only the stream waits. Safe from any thread.
+        this thread waits, without the GIL, so that it notices if the sender dies: a stream would
+        then wait for ever. In the process of the sender only the stream waits. Safe from any
+        thread.
 
         Args:
             stream: Any library's, of the array's device; errors as those of ``wrap``.
@@ -105,7 +106,7 @@ class ArrayToken(Token):
             raise
 
     def _sender_ends(self) -> bool:
-        """Whether the sender ends, which the system does step by step, so that all calls fail."""
+        """Whether the sender is ending; it ends in steps, and calls fail before the last one."""
         return waits.ask(
             lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
         )
@@ -137,7 +138,7 @@ class ArrayToken(Token):
         """Return the array of this very process."""
         found = kept.find(self._lease)
         array = None if found is None else found.array
-        if found is None or array is None:  # it ends in another thread
+        if found is None or array is None:  # another thread is ending the lease
             raise messages.gone(self)
         ordering.wait_event(queue, found.event.handle)
         if not isinstance(array, Copy) and library in (None, self._library):
@@ -153,7 +154,7 @@ class ArrayToken(Token):
         return opened
 
     def _adapter(self, library: str | None) -> AdoptsMemory:
-        """Return the adapter whose array it is to be."""
+        """Return the adapter of the library whose array ``open`` is to return."""
         name = self._library if library is None else library
         if library is None and name not in registry.loaded():
             raise errors.UnsupportedStreamError(

@@ -174,7 +174,7 @@ class CudaEvent(Event, metaclass=Concrete):
         return adapter.borrow_event(handle, self._device, self._held())
 
     def export(self) -> EventToken:
-        """Return what opens the event in another process: ``streamkit.open_event(token)``.
+        """Return the token for ``streamkit.processes.open_event`` in another process.
 
         One record, one message: a wait holds for the last record that was made when the wait was
         queued. So record the event first, then tell the other process, and record it again only

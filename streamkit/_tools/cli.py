@@ -1,7 +1,7 @@
 """The command ``streamkit``: results go to stdout, what went wrong to stderr.
 
 ``doctor`` and ``--version`` need nothing but StreamKit. What another command needs is imported when
-it runs. With ``--json`` stdout is one JSON object whatever happens: of an error it has the key
+it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it has the key
 ``error``.
 """
 
@@ -22,7 +22,7 @@ from streamkit._tools.machine import CannotRunError
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
 
 class _CommandError(Exception):
@@ -33,14 +33,20 @@ class _Parser(argparse.ArgumentParser):
     """Its errors are raised, for ``main`` to print."""
 
     def error(self, message: str) -> NoReturn:
+        if "invalid choice: 'bench'" in message:
+            message = "the bench is not in the package: run tox -e bench in a clone"
         raise _CommandError(f"{self.format_usage()}{message}")
 
 
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
-    words = sys.argv[1:] or ["--help"]
+    _exit(_parser(), sys.argv[1:] or ["--help"])
+
+
+def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
+    """Run what the words ask for, and exit."""
     try:
-        options = _parser().parse_args(words)
+        options = parser.parse_args(words)
         status: int = options.run(options)
     except Exception as error:
         text = str(error)
@@ -58,28 +64,18 @@ def main() -> NoReturn:
     sys.exit(status)
 
 
-_SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
-
-
-class _Completion(argparse.Action):
-    """Print a shell's script and exit; it needs shtab."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: object, values: Any, *_: object
-    ) -> NoReturn:
-        try:
-            import shtab
-        except ModuleNotFoundError:
-            raise _CommandError(
-                "streamkit --completion needs shtab, not installed here. Install with: "
-                "pip install shtab"
-            ) from None
-        sys.stdout.write(shtab.complete(parser, values) + "\n")
-        parser.exit()
-
-
 def _add_help(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="Print the result as JSON."
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--output", type=Path, metavar="FILE", help=what)
 
 
 def _parser() -> _Parser:
@@ -93,13 +89,6 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
-    parser.add_argument(
-        "--completion",
-        action=_Completion,
-        choices=_SHELLS,
-        metavar="SHELL",
-        help="Print what completes commands in this shell.",
-    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, output) in COMMANDS.items():
         text = str(run.__doc__)
@@ -112,11 +101,9 @@ def _parser() -> _Parser:
         )
         _add_help(command)
         command.set_defaults(run=run)
-        command.add_argument(
-            "--json", dest="as_json", action="store_true", help="Print the result as JSON."
-        )
+        _add_json(command)
         if output is not None:
-            command.add_argument("--output", type=Path, metavar="FILE", help=output)
+            _add_output(command, output)
         else:
             command.add_argument(
                 "--load",
@@ -143,7 +130,7 @@ def _demo(options: argparse.Namespace) -> int:
             f"streamkit demo cannot write {output.name!r}: it writes "
             f"{' and '.join(demo.FORMATS)}. Name the file picture.png, for example."
         )
-    _need("demo", "numpy", options)
+    _need("streamkit demo", "numpy", options)
     return _report(
         options,
         demo.run,
@@ -151,18 +138,6 @@ def _demo(options: argparse.Namespace) -> int:
         lambda result: _terminal().show_demo(result),
         write=lambda result, path: demo.write_image(result.image, path),
     )
-
-
-def _bench(options: argparse.Namespace) -> int:
-    """Time StreamKit's calls beside those of the libraries.
-
-    Needs a GPU, torch, CuPy and Warp, and two minutes. Exits with 1 if it cannot run or the file
-    not be written, whatever the numbers are.
-    """
-    from streamkit._tools import bench
-
-    _need("bench", None, options)
-    return _report(options, bench.run, bench.as_data, lambda report: _terminal().show_bench(report))
 
 
 def _matrix(options: argparse.Namespace) -> int:
@@ -173,7 +148,7 @@ def _matrix(options: argparse.Namespace) -> int:
     """
     from streamkit._tools import matrix
 
-    _need("matrix", None, options)
+    _need("streamkit matrix", None, options)
     return _report(
         options, matrix.run, matrix.as_data, lambda report: _terminal().show_matrix(report)
     )
@@ -194,7 +169,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
     "demo": (_demo, "Write the image to this .png or .pgm file."),
-    "bench": (_bench, "Write the data to this file, as JSON."),
     "matrix": (_matrix, "Write the data to this file, as JSON."),
     "doctor": (_doctor, None),
 }
@@ -217,7 +191,7 @@ def _need(command: str, for_work: str | None, options: argparse.Namespace) -> No
             missing.append(name)
     if missing:
         raise _CommandError(
-            f"streamkit {command} needs {' and '.join(missing)}, not installed here. Install with: "
+            f"{command} needs {' and '.join(missing)}, not installed here. Install with: "
             f"pip install {' '.join(missing)}"
         )
 

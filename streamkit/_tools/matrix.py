@@ -1,6 +1,6 @@
-"""Whether every ordered pair of the libraries on this machine works as one, seen by the driver.
+"""Try whether every ordered pair of the libraries on this machine works on one queue.
 
-Its judge is that of ``streamkit.testing``: raw handles and a gate. Nothing here prints.
+As in ``streamkit.testing``, the driver decides, by raw handles and a gate. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
 
         def tell_and_load(name: str) -> LibraryStreams:
             done = list(LABELS).index(name)
-            progress(f"import {LABELS[name]}", done, len(LABELS) ** 2)  # as many as it can be
+            progress(f"import {LABELS[name]}", done, len(LABELS) ** 2)  # the most there can be
             return load(name, device, cleanup)
 
         found, missing = machine.load_each(LABELS, tell_and_load)
@@ -281,7 +281,7 @@ def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> None:
     view = second.view(sk.wrap(native))
     del native
     gc.collect()
-    # Not asked of the driver: a destroyed stream must not be touched.
+    # The driver is not asked, because a destroyed stream must not be touched.
     _gate.require(alive() is not None, "the stream died while its view was in use")
     _gate.require(
         _gate.is_alive(handle, number), "the queue was destroyed while its view was in use"

@@ -18,7 +18,7 @@ from streamkit._cuda import driver
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from streamkit import CudaStream, HostStream
+    from streamkit.types import CudaStream, HostStream
 
 _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._tools.bench import (  # the command needs torch
+from bench import (
     arranging,
     growth,
     measurements,

@@ -13,6 +13,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._waiting import waits  # the watchdog's calls would be counted
+from streamkit.types import CudaStream
 from support.emulated.faults import ACCEPTED, needed, try_all
 from support.emulated.faulty_operations import FAULTY, SOUND
 from support.emulated.operations import (
@@ -109,20 +110,20 @@ def test_a_faulty_operation_is_found(prepare, problem):
 
 
 def test_an_error_that_streamkit_swallows_is_found(monkeypatch):
-    wait = sk.CudaStream.wait
+    wait = CudaStream.wait
 
     def swallow(*arguments):
         with contextlib.suppress(sk.DriverError):
             wait(*arguments)
 
-    monkeypatch.setattr(sk.CudaStream, "wait", swallow)
+    monkeypatch.setattr(CudaStream, "wait", swallow)
     problems = try_all("wait", OPERATIONS["wait_for_a_stream_again"])
     assert problems
     assert all(problem.endswith(": succeeded all the same") for problem in problems)
 
 
 def test_a_stream_that_streamkit_leaks_is_found(monkeypatch):
-    wait, leaks = sk.CudaStream.wait, []
+    wait, leaks = CudaStream.wait, []
 
     def leak(*arguments):
         try:
@@ -131,7 +132,7 @@ def test_a_stream_that_streamkit_leaks_is_found(monkeypatch):
             leaks.append(fresh())
             raise
 
-    monkeypatch.setattr(sk.CudaStream, "wait", leak)
+    monkeypatch.setattr(CudaStream, "wait", leak)
     problems = try_all("wait", OPERATIONS["wait_for_a_stream_again"])
     assert problems
     assert all(problem.endswith(": left alive: {'streams': 1}") for problem in problems)

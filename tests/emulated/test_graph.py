@@ -20,6 +20,7 @@ import streamkit as sk
 from streamkit._base import garbage  # captures that overlap, without threads
 from streamkit._cuda import graphs  # its calls are delayed, or asked what a stream captures
 from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
+from streamkit.types import CudaGraph
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
     fill,
@@ -102,7 +103,7 @@ def test_the_graph_is_a_graph():
         assert not g.closed
         assert "capturing" in repr(g)
     assert isinstance(g, sk.Graph)
-    assert isinstance(g, sk.CudaGraph)
+    assert isinstance(g, CudaGraph)
     assert "ready" in repr(g)
     assert g.to_dot().startswith("digraph")
     assert g.to_svg().startswith("<svg")

@@ -12,6 +12,7 @@ import pytest
 import streamkit as sk
 from streamkit._tools import matrix  # the command prints no objects
 from streamkit.testing import _gate  # how long a gate waits in vain
+from streamkit.types import CudaStream
 from support.libraries import installed, need
 
 HERE = [name for name in ("warp", "tvm_ffi", "numba") if installed(name)]
@@ -121,7 +122,7 @@ def test_a_view_that_does_not_keep_streamkits_own_queue_is_found(two):
 
 
 def test_a_dropped_wait_is_found(two, monkeypatch):
-    monkeypatch.setattr(sk.CudaStream, "wait", lambda *_: None)
+    monkeypatch.setattr(CudaStream, "wait", lambda *_: None)
     wrong, problem = only_problem(matrix.examine(*two), "order")
     assert wrong == "order_kept"
     assert "ran before" in problem
@@ -129,7 +130,7 @@ def test_a_dropped_wait_is_found(two, monkeypatch):
 
 def test_a_wait_that_blocks_the_host_is_found(two, monkeypatch):
     monkeypatch.setattr(_gate, "LIMIT", 0.5)  # seconds that it waits in vain
-    monkeypatch.setattr(sk.CudaStream, "wait", lambda _, other: sk.wrap(other).sync())
+    monkeypatch.setattr(CudaStream, "wait", lambda _, other: sk.wrap(other).sync())
     wrong, problem = only_problem(matrix.examine(*two), "order")
     assert wrong == "order_kept"
     assert "blocked the host" in problem

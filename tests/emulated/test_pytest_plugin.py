@@ -18,12 +18,13 @@ def test_a_marked_test_runs_and_the_stream_is_on_the_device_unless_there_are_see
     pytester.makepyfile("""
         import pytest
         import streamkit
+        import streamkit.types
 
         streams = []
 
         @pytest.mark.streamkit_gpu
         def test_one(streamkit_stream):
-            assert isinstance(streamkit_stream, streamkit.CudaStream)
+            assert isinstance(streamkit_stream, streamkit.types.CudaStream)
             assert (streamkit_stream.device, streamkit_stream.name) == ("cuda:0", "test_one")
             streams.append(streamkit_stream)
 
@@ -31,7 +32,7 @@ def test_a_marked_test_runs_and_the_stream_is_on_the_device_unless_there_are_see
             assert streams[0].closed
 
         def test_three(streamkit_stream, streamkit_seed):
-            assert isinstance(streamkit_stream, streamkit.HostStream)
+            assert isinstance(streamkit_stream, streamkit.types.HostStream)
         """)
     result = pytester.runpytest_inprocess(
         "-p", "streamkit._tools.pytest_plugin", "--streamkit-seeds=2", "--strict-markers"
@@ -47,6 +48,7 @@ def test_a_test_with_the_marker_follows_or_fails(pytester, monkeypatch, nothing_
     pytester.makepyfile("""
         import pytest
         import streamkit
+        import streamkit.types
         from cuda.bindings import driver
 
         @pytest.fixture

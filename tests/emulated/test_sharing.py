@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import emulator
-from streamkit._sharing.copies import Copy  # what `share(copy=True)` keeps
+from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
 
 
 def test_the_memory_of_a_copy_goes_to_the_next_of_its_size(primary_context):

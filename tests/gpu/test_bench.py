@@ -17,13 +17,13 @@ def report(primary_context):
 
     # set up before the context of each test is: the file before may have left another device
     check(driver.cuCtxSetCurrent(primary_context))
-    from streamkit._tools import bench  # the command prints no objects
+    import bench
 
     return bench.run(repeats=2, iterations=40)
 
 
 def test_every_row_is_there_and_finite(report):
-    from streamkit._tools.bench import PLANS  # the command prints no objects
+    from bench import PLANS
 
     assert [row.name for row in report.rows] == list(dict.fromkeys(plan.name for plan in PLANS))
     for row in report.rows:
@@ -41,7 +41,7 @@ def test_a_wait_is_one_record_and_one_wait_and_a_scope_nothing(report):
 def test_control_an_ordered_scope_is_counted():
     need("torch", "cupy", "warp")
     import streamkit as sk
-    from streamkit._tools.bench import measurements  # the command prints no objects
+    from bench import measurements
 
     class Ordered:
         def __init__(self):
@@ -60,7 +60,7 @@ def test_control_an_ordered_scope_is_counted():
 
 
 def test_every_wait_is_measured_for_work_of_each_length(report):
-    from streamkit._tools.bench import lateness  # the command prints no objects
+    from bench import lateness
 
     assert [late.work_ms for late in report.lateness] == [
         work_ms for wait in lateness.WAITS for work_ms in wait.work_ms
@@ -71,7 +71,7 @@ def test_every_wait_is_measured_for_work_of_each_length(report):
 
 
 def test_every_curve_is_there_and_finite(report):
-    from streamkit._tools.bench import growth  # the command prints no objects
+    from bench import growth
 
     assert [curve.over for curve in report.curves] == [one.over for one in growth.GROWTHS]
     for curve, one in zip(report.curves, growth.GROWTHS, strict=True):
@@ -83,8 +83,8 @@ def test_every_curve_is_there_and_finite(report):
 
 def test_every_way_of_the_whole_program_does_the_same():
     torch = need("torch", "cupy", "warp")[0]
-    from streamkit._tools import bench  # the command prints no objects
-    from streamkit._tools.bench import end_to_end  # the command prints no objects
+    import bench
+    from bench import end_to_end
 
     x = torch.ones(8, 8, device="cuda:0")
     found = {}
@@ -99,7 +99,7 @@ def test_every_way_of_the_whole_program_does_the_same():
 
 
 def test_the_memory_of_one_pool_is_that_of_one_array(report):
-    from streamkit._tools.bench import memory  # the command prints no objects
+    from bench import memory
 
     (found,) = report.memory
     print(found)
@@ -108,7 +108,7 @@ def test_the_memory_of_one_pool_is_that_of_one_array(report):
 
 
 def test_the_rest_is_there(report):
-    from streamkit._tools import bench  # the command prints no objects
+    import bench
 
     assert math.isfinite(report.imported.ms)
     assert report.device
@@ -118,8 +118,8 @@ def test_the_rest_is_there(report):
 
 def test_the_libraries_stand_afterwards_where_they_stood(monkeypatch):
     need("torch", "cupy", "warp")
+    import bench
     import streamkit as sk
-    from streamkit._tools import bench  # the command prints no objects
     from support.gpu.raw import current_context
 
     monkeypatch.setattr(bench, "GROWTHS", bench.GROWTHS[:1])  # the others take long

@@ -13,6 +13,8 @@ import pytest
 
 import streamkit as sk
 from streamkit._base.other_names import hide  # which names are not ours
+from streamkit.processes import open_event, token_from_bytes
+from streamkit.types import CudaEvent, CudaGraph, CudaStream
 from support.gpu.raw import check, current_context, destroy_stream, driver, on_device
 from support.libraries import cuda_devices, need
 
@@ -280,7 +282,7 @@ def test_every_public_call_is_tried():
     public = set()
     for name in sk.__all__:
         found = getattr(sk, name)
-        if found in (sk.CudaStream, sk.CudaEvent, sk.CudaGraph):
+        if found in (CudaStream, CudaEvent, CudaGraph):
             public |= {f"{name}.{member}" for member in members(found)}
         elif callable(found) and not isinstance(found, type):
             public.add(name)
@@ -370,8 +372,8 @@ def test_nor_do_those_of_other_processes(primary_context):
             with unmoved():
                 event = sk.new_event(device=1, interprocess=True)
                 kit.stream.record(event)
-                token = sk.token_from_bytes(bytes(event.export()))
-                assert sk.open_event(token) is event
+                token = token_from_bytes(bytes(event.export()))
+                assert open_event(token) is event
             with unmoved():
                 lease = sk.share(array, after=kit.stream)
                 opened = lease.token.open(kit.other)

@@ -13,6 +13,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._sharing import mappings  # what is open of other processes
+from streamkit.processes import open_event, token_from_bytes
 from support.gpu.peer import LONG, Peer, until
 from support.libraries import need
 
@@ -119,8 +120,8 @@ def test_any_librarys_stream_waits_for_it_and_the_opener_can_record_it(peer, s):
     warp.init()
     event = sk.new_event(interprocess=True)
     token = pickle.loads(pickle.dumps(event.export()))  # noqa: S301 - its own
-    assert sk.open_event(token) is event
-    peer.open_event("e", sk.token_from_bytes(bytes(token)))
+    assert open_event(token) is event
+    peer.open_event("e", token_from_bytes(bytes(token)))
     peer.record("e")
     for stream in (torch.cuda.Stream(), warp.Stream("cuda:0"), cupy.cuda.Stream(), s):
         sk.wrap(stream).wait(event)
@@ -138,14 +139,14 @@ def test_events_that_cannot_be_opened_say_so(new_peer, s):
     token = event.export()
     event.close()
     with pytest.raises(sk.StreamClosedError):
-        sk.open_event(token)
+        open_event(token)
     other = new_peer()
     sent = other.export("e")  # as the first thing that this process does with the device
-    assert sk.open_event(sent).device == "cuda:0"
+    assert open_event(sent).device == "cuda:0"
     lent = other.share("x", 1)
     other.kill()
     with pytest.raises(sk.StreamClosedError, match="gone"):
-        sk.open_event(sent)
+        open_event(sent)
     with pytest.raises(sk.StreamClosedError, match="gone"):
         lent.open(s)
     blind = new_peer(CUDA_VISIBLE_DEVICES="")

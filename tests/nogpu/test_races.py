@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit.testing import accesses
 from support.libraries import need
 
 
@@ -19,7 +20,7 @@ def warp_array():
     return wp.zeros(6, dtype=wp.float32, device="cpu")
 
 
-@sk.accesses(writes=("x",))
+@accesses(writes=("x",))
 def write(x):
     pass
 

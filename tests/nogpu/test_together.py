@@ -6,6 +6,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from streamkit.types import HostStream
 from support.libraries import LIBRARIES, installed, need
 from support.programs import python
 
@@ -193,7 +194,7 @@ print(len(asked))
 def test_a_new_stream_is_a_host_stream_with_every_library_loaded():
     for library in present():
         need(library)
-    assert isinstance(sk.new_stream(), sk.HostStream)
+    assert isinstance(sk.new_stream(), HostStream)
     assert sk.current_streams() == {}
     sk.assert_one_queue()
     assert sk.current_stream() is sk.default_stream()

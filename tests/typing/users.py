@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, assert_type
 import numpy as np
 
 import streamkit as sk
-from streamkit.testing import assert_follows
+from streamkit.processes import ArrayToken, EventToken, Lease, open_event, token_from_bytes
+from streamkit.testing import accesses, assert_follows
+from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostStream, SharedPool
 
 if TYPE_CHECKING:
     import asyncio
@@ -102,15 +104,15 @@ class CudaArray:
 
 
 def streams_keep_their_types(core: CoreStream, anything: Any) -> None:
-    assert_type(sk.wrap(TorchStream()), sk.CudaStream[TorchStream])
-    assert_type(sk.wrap(TorchGenericStream()), sk.CudaStream[TorchGenericStream])
-    assert_type(sk.wrap(WarpStream()), sk.CudaStream[WarpStream])
-    assert_type(sk.wrap(CupyStream()), sk.CudaStream[CupyStream])
-    assert_type(sk.wrap(core), sk.CudaStream[CoreStream])
-    assert_type(sk.wrap(NumbaStream()), sk.CudaStream[NumbaStream])
-    assert_type(sk.wrap(CudaHandle()), sk.CudaStream[CudaHandle])
-    assert_type(sk.wrap(sk.wrap(core)), sk.CudaStream[CoreStream])
-    assert_type(sk.wrap(sk.HostStream()), sk.HostStream)
+    assert_type(sk.wrap(TorchStream()), CudaStream[TorchStream])
+    assert_type(sk.wrap(TorchGenericStream()), CudaStream[TorchGenericStream])
+    assert_type(sk.wrap(WarpStream()), CudaStream[WarpStream])
+    assert_type(sk.wrap(CupyStream()), CudaStream[CupyStream])
+    assert_type(sk.wrap(core), CudaStream[CoreStream])
+    assert_type(sk.wrap(NumbaStream()), CudaStream[NumbaStream])
+    assert_type(sk.wrap(CudaHandle()), CudaStream[CudaHandle])
+    assert_type(sk.wrap(sk.wrap(core)), CudaStream[CoreStream])
+    assert_type(sk.wrap(HostStream()), HostStream)
     assert_type(sk.wrap(core).native, CoreStream)
     sk.wrap(anything)
 
@@ -133,7 +135,7 @@ def a_decorated_function_keeps_its_signature(x: TorchStream) -> None:
     smooth(array, time=2)  # type: ignore[call-arg]
     sk.follow(x)  # type: ignore[arg-type]
     with sk.follow("torch") as stream:
-        assert_type(stream, sk.CudaStream[Any] | sk.HostStream)
+        assert_type(stream, CudaStream[Any] | HostStream)
 
 
 class WithMethods:
@@ -157,22 +159,22 @@ def any_event_is_one(s: sk.Stream, stream: sk.StreamLike, event: EventLike) -> N
 def arrays_keep_their_types(s: sk.Stream, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
     assert_type(sk.handoff(array, s), np.ndarray[Any, np.dtype[np.float32]])
     assert_type(sk.handoff(CudaArray(), s, after=s), CudaArray)
-    assert_type(sk.current_stream(of=array), sk.CudaStream[Any] | sk.HostStream)
+    assert_type(sk.current_stream(of=array), CudaStream[Any] | HostStream)
 
 
 def processes(s: sk.Stream, array: CudaArray, data: bytes) -> None:
     lease = sk.share(array, after=s, copy=True)
-    assert_type(lease, sk.Lease)
-    assert_type(lease.token, sk.ArrayToken)
+    assert_type(lease, Lease)
+    assert_type(lease.token, ArrayToken)
     assert_type(lease.token.open(s, library="torch"), Any)
     assert_type(lease.closed, bool)
     event = sk.new_event(interprocess=True)
-    assert_type(event, sk.CudaEvent)
-    assert_type(event.export(), sk.EventToken)
-    assert_type(sk.open_event(event.export()), sk.CudaEvent)
-    assert_type(sk.token_from_bytes(data), sk.ArrayToken | sk.EventToken)
+    assert_type(event, CudaEvent)
+    assert_type(event.export(), EventToken)
+    assert_type(open_event(event.export()), CudaEvent)
+    assert_type(token_from_bytes(data), ArrayToken | EventToken)
     sk.share("x")  # type: ignore[arg-type]
-    sk.open_event(lease.token)  # type: ignore[arg-type]
+    open_event(lease.token)  # type: ignore[arg-type]
 
 
 @sk.graphed
@@ -201,16 +203,16 @@ def graphed_functions_keep_their_signatures(array: CudaArray) -> None:
     sk.graphed(5)  # type: ignore[call-overload]
 
 
-def graphs_are_updated(g: sk.CudaGraph, of_any: sk.Graph) -> None:
+def graphs_are_updated(g: CudaGraph, of_any: sk.Graph) -> None:
     with g.update() as same:
-        assert_type(same, sk.CudaGraph)
+        assert_type(same, CudaGraph)
     with of_any.update() as graph:
         assert_type(graph, sk.Graph)
     assert_type(g.updated_in_place, bool | None)
 
 
 def host_streams_wait_for_futures(
-    s: sk.HostStream, c: sk.CudaStream[None], done: Future[int], task: asyncio.Future[None]
+    s: HostStream, c: CudaStream[None], done: Future[int], task: asyncio.Future[None]
 ) -> None:
     s.wait(done)
     s.wait(task)
@@ -218,7 +220,7 @@ def host_streams_wait_for_futures(
 
 
 def any_stream_waits_for_work(
-    s: sk.Stream, h: sk.HostStream, c: sk.CudaStream[None], work: TorchWork
+    s: sk.Stream, h: HostStream, c: CudaStream[None], work: TorchWork
 ) -> None:
     for stream in (s, h, c):
         stream.wait(work)
@@ -226,7 +228,7 @@ def any_stream_waits_for_work(
     sk.wrap(work)  # type: ignore[call-overload]
 
 
-@sk.accesses(reads=("x",), writes=["y"])
+@accesses(reads=("x",), writes=["y"])
 def doubles(x: CudaArray, y: CudaArray) -> int:
     return 2
 
@@ -242,7 +244,7 @@ def audits_are_typed(s: sk.Stream) -> None:
 def races_are_typed(x: CudaArray) -> None:
     assert_type(doubles(x, x), int)
     doubles(x)  # type: ignore[call-arg]
-    sk.accesses(("x",))  # type: ignore[call-arg]
+    accesses(("x",))  # type: ignore[call-arg]
     with sk.races({"x": x}) as report:
         pass
     for race in report.races:
@@ -255,7 +257,7 @@ def races_are_typed(x: CudaArray) -> None:
     sk.races([x])  # type: ignore[arg-type]
 
 
-def races_of_graphs_are_typed(x: CudaArray, graph: sk.CudaGraph) -> None:
+def races_of_graphs_are_typed(x: CudaArray, graph: CudaGraph) -> None:
     report = graph.races({"x": x})
     assert_type(report.races[0].first.node, int | None)
     assert_type(report.races[0].first.section, str | None)
@@ -273,7 +275,7 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
 
 def shares_a_pool() -> None:
     with sk.share_pool("torch", libraries=["cupy"]) as pool:
-        assert_type(pool, sk.SharedPool)
+        assert_type(pool, SharedPool)
         assert_type(pool.libraries, tuple[str, ...])
     sk.share_pool(5)  # type: ignore[arg-type]
 

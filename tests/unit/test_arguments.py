@@ -12,6 +12,7 @@ import pytest
 
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
+from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
 BAD_TYPES = ["a", b"1", True, [], object()]
 BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan")]
@@ -128,8 +129,8 @@ EVENT_NAMES = {
     "ptr": "handle",
     "cuda_event": "handle",
 }
-NAMES = [(kind, *pair) for kind in (sk.HostStream, sk.CudaStream) for pair in STREAM_NAMES.items()]
-NAMES += [(kind, *pair) for kind in (sk.HostEvent, sk.CudaEvent) for pair in EVENT_NAMES.items()]
+NAMES = [(kind, *pair) for kind in (HostStream, CudaStream) for pair in STREAM_NAMES.items()]
+NAMES += [(kind, *pair) for kind in (HostEvent, CudaEvent) for pair in EVENT_NAMES.items()]
 
 
 @pytest.mark.parametrize(("kind", "theirs", "ours"), NAMES)
@@ -159,7 +160,7 @@ def test_a_name_that_nobody_has_is_pythons_own_error(stream):
 
 
 def test_the_names_stay_usable_for_a_class_that_derives():
-    class Mine(sk.HostStream):
+    class Mine(HostStream):
         def synchronize(self):
             self.sync()
 
@@ -171,7 +172,7 @@ def test_the_names_stay_usable_for_a_class_that_derives():
 
 # -- attributes -----------------------------------------------------------------------------------
 
-KINDS = [sk.HostStream, sk.CudaStream, sk.HostEvent, sk.CudaEvent]
+KINDS = [HostStream, CudaStream, HostEvent, CudaEvent]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,7 +193,7 @@ def test_it_has_no_dictionary_and_takes_weak_references(kind):
 
 
 def test_a_class_that_derives_has_attributes_of_its_own():
-    class Mine(sk.HostStream):
+    class Mine(HostStream):
         pass
 
     mine = Mine()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit.types import CudaEvent, HostEvent, HostStream
 
 
 class Protocol:
@@ -151,7 +152,7 @@ NO_STREAMS = {
     "lambda": lambda: (0, 64),
     "module": np,
     "int class": int,
-    "HostStream class": sk.HostStream,
+    "HostStream class": HostStream,
     "Stream class": sk.Stream,
     "class with the protocol": Protocol,
     "class with a metaclass protocol": OnItsClassOnly,
@@ -180,7 +181,7 @@ def test_none_is_sent_to_the_default_stream():
 
 def test_a_class_is_named():
     with pytest.raises(TypeError, match=r"class streamkit.*HostStream: pass an instance"):
-        sk.wrap(sk.HostStream)
+        sk.wrap(HostStream)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +445,7 @@ def test_what_is_no_event_is_refused(obj):
         sk.wrap_event(obj)
 
 
-@pytest.mark.parametrize("kind", [sk.HostEvent, sk.CudaEvent, Protocol, int])
+@pytest.mark.parametrize("kind", [HostEvent, CudaEvent, Protocol, int])
 def test_a_class_is_no_event_and_is_named(kind):
     with pytest.raises(sk.UnsupportedStreamError, match=rf"\b{kind.__name__}\b"):
         sk.wrap_event(kind)
@@ -476,7 +477,7 @@ def test_an_unknown_library_is_refused_by_a_scope(stream):
         sk.use(stream, libraries=["jax"])
 
 
-@pytest.mark.parametrize("obj", [None, 5, "x", sk.HostStream, Protocol((0, -1))])
+@pytest.mark.parametrize("obj", [None, 5, "x", HostStream, Protocol((0, -1))])
 def test_a_scope_refuses_what_wrap_refuses(obj):
     with pytest.raises(sk.UnsupportedStreamError):
         sk.use(obj)

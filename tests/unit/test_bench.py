@@ -11,10 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit import errors
-from streamkit._cuda import driver, loader  # its calls are counted without a device
-from streamkit._tools import bench, machine  # the command needs a device
-from streamkit._tools.bench import (  # the command needs a device
+import bench
+from bench import (
     BenchReport,
     after_audit,
     growth,
@@ -22,12 +20,15 @@ from streamkit._tools.bench import (  # the command needs a device
     measurements,
     timing,
 )
-from streamkit._tools.bench.end_to_end import Whole  # the command needs a device
-from streamkit._tools.bench.growth import Curve, Growth, Point  # the command needs a device
-from streamkit._tools.bench.lateness import Wait  # the command needs a device
-from streamkit._tools.bench.measurements import Count, Import  # the command needs a device
-from streamkit._tools.bench.memory import Memory, peak  # the command needs a device
-from streamkit._tools.bench.timing import Arms, Plan, Row  # the command needs a device
+from bench.end_to_end import Whole
+from bench.growth import Curve, Growth, Point
+from bench.lateness import Wait
+from bench.measurements import Count, Import
+from bench.memory import Memory, peak
+from bench.timing import Arms, Plan, Row
+from streamkit import errors
+from streamkit._cuda import driver, loader  # its calls are counted without a device
+from streamkit._tools import machine  # the command needs a device
 
 # -- the statistics ---------------------------------------------------------------------------
 
@@ -271,7 +272,7 @@ def after_an_audit(monkeypatch, child):
 
 
 def test_the_child_is_told_what_to_measure_and_its_last_line_is_the_times(monkeypatch):
-    child = "import sys; print('talks'); print([[*map(int, sys.argv[2:])], [1.5]])"
+    child = "import sys; print('talks'); print([[*map(int, sys.argv[3:])], [1.5]])"
     assert after_an_audit(monkeypatch, child) == [[3, 2, 40], [1.5]]
 
 

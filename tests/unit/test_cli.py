@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -17,46 +16,12 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from streamkit._tools.bench import BenchReport  # its report is made up here
-from streamkit._tools.bench.end_to_end import Whole  # its report is made up here
-from streamkit._tools.bench.growth import Curve, Point  # its report is made up here
-from streamkit._tools.bench.lateness import Lateness  # its report is made up here
-from streamkit._tools.bench.measurements import Count, Import  # its report is made up here
-from streamkit._tools.bench.memory import Memory  # its report is made up here
-from streamkit._tools.bench.timing import Row  # its report is made up here
 from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
 
 LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi")  # slow to import, and not what is tested here
-
-REPORT = BenchReport(
-    date="2026-11-21",
-    device="a GPU",
-    driver=None,
-    cuda="13.0",
-    cpu=None,
-    versions={"streamkit": "0.1.0", "torch": "2.11.0"},
-    repeats=3,
-    iterations=10,
-    rows=[
-        Row("fast [x]", "theirs.call", 25.0, 100.0, 0.25, 0.2, 0.3, 0.4, 0.3),
-        Row("fair", "theirs.call", 35.0, 100.0, 0.35, 0.3, 0.4, 0.4, 0.3),
-        Row("slow", "theirs.call", 45.0, 100.0, 0.45, 0.4, 0.5, 0.4, 0.3, "a note", 15.0),
-    ],
-    lateness=[
-        Lateness("soon", "spin", 1, 15.0, -5.0, 0.5, 1.0, 15.0, None, None),
-        Lateness("late", "block", 5, 59.0, 100.0, 0.5, 0.1, 100.0, 60.0, 0.1, "and it may look"),
-    ],
-    curves=[
-        Curve("scope", "managers", "known streams", [Point(10, 5.0, 8.0), Point(5000, 6000.0, 9.0)])
-    ],
-    end_to_end=[Whole("one scope", 4.0, 3.9, 4.2)],
-    memory=[Memory("one pool", "three", 1_000_000, 2_000_000, 9_000_000, 0.5)],
-    counts=[Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1})],
-    imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
-)
 
 
 def test_demo_shows_a_row_for_each_stage_and_the_verdict_last():
@@ -154,99 +119,6 @@ def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
     assert "WRONG: off by " in output or json.loads(output)["ok"] is False
 
 
-@pytest.mark.parametrize("arguments", [("bench",), ("bench", "--json")])
-def test_bench_that_cannot_run_says_why_and_fails(arguments, tmp_path):
-    path = tmp_path / "bench.json"
-    done = streamkit_(*arguments, "--output", path)
-    assert done.returncode == 1
-    said = done.stderr.rstrip("\n")
-    assert said.startswith("There is no CUDA device here")
-    assert (
-        (json.loads(done.stdout) == {"error": said}) if "--json" in arguments else not done.stdout
-    )
-    assert done.stderr.count("\n") == 1
-    assert not path.exists()
-
-
-@pytest.fixture
-def bench(monkeypatch, capsys):
-    """Run ``streamkit bench ARGUMENTS`` on given numbers; return its exit status and output."""
-    from streamkit._tools import bench as tool  # it prints what is made up here
-    from streamkit._tools import cli  # the command, in this process
-
-    def bench(report, *arguments, columns=120):
-        monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
-        monkeypatch.setattr(sys, "argv", ["streamkit", "bench", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        return exited.value.code, *capsys.readouterr()
-
-    return bench
-
-
-def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench):
-    status, output, complaints = bench(REPORT)
-    assert (status, complaints) == (0, "")
-    verdicts = {
-        line.partition("  ")[0].strip(): line.split()[-1]
-        for line in output.splitlines()
-        if re.search(r"[\d-] +(aim|yes|no)$", line.rstrip())
-    }
-    rows = {"fast [x]": "aim", "fair": "yes", "slow": "no"}
-    assert verdicts == {**rows, "soon": "yes", "late": "no", "one pool": "yes"}
-    cells = [re.findall(r"\S+", line) for line in output.splitlines()]
-    assert ["soon", "15", "-5", "0.50", "1.00", "15", "-", "yes"] in cells
-    assert ["late", "59", "100", "0.50", "0.10", "100", "60", "no"] in cells
-    assert ["ns", "beside", "so", "many", "known", "streams", "10", "5,000"] in cells
-    assert ["scope", "5", "6,000"] in cells
-    assert ["against", "managers", "8", "9"] in cells
-    assert ["one", "scope", "4.00", "(3.90-4.20)"] in cells
-    assert ["one", "pool", "2", "9", "0.50", "yes"] in cells
-    assert "slow: of its 45 ns the calls of CUDA and the libraries that it has to make" in output
-    assert "0.25 (0.20-0.30)" in output
-    assert "fair: against theirs.call\n" in output
-    assert "slow: against theirs.call; a note\n" in output
-    assert "late: against block; and it may look\n" in output
-    assert "wait: record 1, wait 2, and should be {'record': 1, 'wait': 1}" in output
-    assert "import streamkit: 12.0 ms (11.0 to 13.0), aim 25" in output
-    assert "a library talks" not in output
-    assert "\x1b" not in output
-
-
-@pytest.mark.parametrize("columns", [80, 60])
-def test_bench_shows_each_rows_name_and_verdict_in_a_narrow_terminal(bench, columns):
-    _, output, _ = bench(REPORT, columns=columns)
-    table = output.partition("wait: record")[0].splitlines()[1:]
-    assert max(map(len, table)) <= columns
-    verdicts = {line[:11].strip(): line.split()[-1] for line in table if line.strip()}
-    assert {"fast [x]": "aim", "fair": "yes", "slow": "no"}.items() <= verdicts.items()
-    assert "(0.20-0.30)" in output
-    assert "…" not in output
-
-
-def test_bench_as_json_and_to_a_file(bench, tmp_path):
-    path = tmp_path / "bench.json"
-    status, output, _ = bench(REPORT, "--json", "--output", path)
-    assert status == 0
-    assert json.loads(output) == json.loads(path.read_text())
-    assert [row["met"] for row in json.loads(output)["rows"]] == [True, True, False]
-    assert bench(REPORT, "--output", path)[1].endswith(f"Written: {path}\n")
-
-
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_bench_that_cannot_write_shows_its_numbers_says_so_and_fails(bench, tmp_path, arguments):
-    shown = bench(REPORT, *arguments)[1]
-    path = tmp_path / "missing" / "x.json"
-    status, output, complaints = bench(REPORT, *arguments, "--output", path)
-    assert status == 1
-    assert complaints.startswith("FileNotFoundError")
-    if arguments:
-        assert json.loads(output) == {"error": complaints.rstrip("\n"), **json.loads(shown)}
-    else:
-        assert output == shown
-
-
 def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
     from streamkit._tools import cli  # the command, in this process
 
@@ -263,7 +135,7 @@ def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, ca
 COMMANDS = """
 import sys
 from streamkit._doctor import doctor  # it prints what is made up here
-from streamkit._tools import bench, cli, matrix  # the command, in this process
+from streamkit._tools import cli, matrix  # the command, in this process
 
 def told_by(command):
     def run(*, progress, load=False):
@@ -271,8 +143,8 @@ def told_by(command):
         sys.exit()
     return run
 
-bench.run, matrix.run, doctor.examine = map(told_by, ("bench", "matrix", "doctor"))
-for command in ("demo", "bench", "matrix", "doctor"):
+matrix.run, doctor.examine = map(told_by, ("matrix", "doctor"))
+for command in ("demo", "matrix", "doctor"):
     print(f"== {command}", file=sys.stderr, flush=True)
     sys.argv = ["streamkit", command]
     try:
@@ -313,7 +185,7 @@ def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(termi
     reader.join()
     os.close(ours)
     assert running.returncode == 0, (complaints, shown)
-    quiet = "".join(f"== {command}\n" for command in ("demo", "bench", "matrix", "doctor"))
+    quiet = "".join(f"== {command}\n" for command in ("demo", "matrix", "doctor"))
     if terminal != "stderr":
         assert complaints == quiet
         assert "run the stages" not in (output or b"".join(shown).decode())
@@ -321,8 +193,8 @@ def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(termi
     assert output.splitlines()[-1].startswith("OK: off by ")
     assert "\x1b" not in output
     _, *parts = b"".join(shown).decode().split("== ")
-    steps = ("run the stages", "a step of bench", "a step of matrix", "a step of doctor")
-    assert [step in part for step, part in zip(steps, parts, strict=True)] == [True] * 4
+    steps = ("run the stages", "a step of matrix", "a step of doctor")
+    assert [step in part for step, part in zip(steps, parts, strict=True)] == [True] * 3
 
 
 EXTRA = ("numpy", "rich")
@@ -335,7 +207,6 @@ EXTRA = ("numpy", "rich")
         (("demo",), ("numpy",)),
         (("demo", "--json"), ("numpy",)),
         (("matrix",), ("rich",)),
-        (("bench",), ("rich",)),
     ],
 )
 def test_without_what_it_needs_a_command_exits_2_with_the_line_that_installs_it(arguments, missing):
@@ -401,8 +272,8 @@ def test_python_m_streamkit_is_the_command():
     [
         ("--json",),
         ("dance", "--json"),
-        ("bench", "--json", "--dance"),
-        ("bench", "--json", "--output"),
+        ("matrix", "--json", "--dance"),
+        ("matrix", "--json", "--output"),
         ("doctor", "--json", "--output", "x"),
         ("demo", "--json", "--load"),
         ("demo", "--json", "--outp", "x"),
@@ -419,13 +290,13 @@ FAILS = """
 import sys
 import streamkit as sk
 from streamkit._doctor import doctor  # it is made to fail here
-from streamkit._tools import bench, cli, demo, matrix  # the command, in this process
+from streamkit._tools import cli, demo, matrix  # the command, in this process
 
 def fail(**_):
     print("a library talks")
     raise {error}
 
-doctor.examine = bench.run = matrix.run = demo.run = fail
+doctor.examine = matrix.run = demo.run = fail
 cli.main()
 """
 
@@ -435,10 +306,10 @@ cli.main()
     [
         *(
             (command, "sk.NoDeviceError('no device: why')", "NoDeviceError: no device: why")
-            for command in ("demo", "bench", "matrix", "doctor")
+            for command in ("demo", "matrix", "doctor")
         ),
         ("matrix", "sk.UnsupportedStreamError('why')", "UnsupportedStreamError: why"),
-        ("bench", "ZeroDivisionError('a bug')", "ZeroDivisionError: a bug"),
+        ("matrix", "ZeroDivisionError('a bug')", "ZeroDivisionError: a bug"),
     ],
 )
 def test_an_error_is_json_and_exits_1(command, error, text):
@@ -450,7 +321,7 @@ def test_an_error_is_json_and_exits_1(command, error, text):
 
 
 def test_without_json_a_bug_shows_its_traceback_alone():
-    done = run_python("-P", "-c", FAILS.format(error="ZeroDivisionError('a bug')"), "bench")
+    done = run_python("-P", "-c", FAILS.format(error="ZeroDivisionError('a bug')"), "matrix")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("ZeroDivisionError: a bug") == 1
 
@@ -494,50 +365,27 @@ def test_help_names_the_commands_there_are():
     done = streamkit_("--help")
     assert done.returncode == 0
     assert " demo " in done.stdout
-    assert " bench " in done.stdout
+    assert "bench" not in done.stdout
     assert " matrix " in done.stdout
     assert " doctor " in done.stdout
     assert "audit" not in done.stdout
 
 
-@pytest.mark.parametrize("command", [None, "demo", "bench", "matrix", "doctor"])
+@pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor"])
 def test_each_option_and_command_has_help_of_one_line(command):
     arguments = ("--help",) if command is None else (command, "--help")
     done = run_python("-P", "-c", COMMAND, *arguments, COLUMNS="80")
     listed = done.stdout.partition("options:")[2].replace("  COMMAND\n", "")
     lines = [line for line in listed.splitlines() if line.startswith("  ")]
-    assert len(lines) >= (3 if command else 6)
+    assert len(lines) >= (3 if command else 5)
     for line in lines:
-        assert re.match(r" {2,4}(-h, )?[\w-]+( FILE| SHELL)? +[A-Z][^<>]*\.$", line), line
+        assert re.match(r" {2,4}(-h, )?[\w-]+( FILE)? +[A-Z][^<>]*\.$", line), line
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_completes_commands_in_a_shell_is_printed(shell):
-    pytest.importorskip("shtab")
-    done = streamkit_("--completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    for word in ("demo", "doctor", "output", "load"):
-        assert word in done.stdout
-
-
-def test_bash_completes_a_command(tmp_path):
-    pytest.importorskip("shtab")
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("this system has no bash")
-    (tmp_path / "script").write_text(streamkit_("--completion", "bash").stdout)
-    line = "COMP_WORDS=(streamkit do); COMP_CWORD=1; _shtab_streamkit; echo ${COMPREPLY[@]}"
-    done = subprocess.run(
-        [bash, "--norc", "-c", f"source {tmp_path / 'script'}; {line}"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["doctor"], done.stderr
-
-
-def test_without_shtab_the_line_that_installs_it_is_named():
-    done = streamkit_("--completion", "bash", blocked=("shtab",))
+def test_the_bench_is_no_command_and_the_error_says_where_it_is():
+    done = streamkit_("bench")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("Install with: pip install shtab\n")
+    assert done.stderr.endswith("\nthe bench is not in the package: run tox -e bench in a clone\n")
 
 
 def test_an_unknown_command_exits_2():

@@ -95,7 +95,7 @@ def test_a_command_is_one_that_there_is(name, block):
 
 
 def test_the_commands_there_are_were_found():
-    assert {"bench", "demo", "matrix"} <= COMMANDS
+    assert {"demo", "doctor", "matrix"} <= COMMANDS
 
 
 def test_the_quickstart_begins_with_the_line_that_is_run():

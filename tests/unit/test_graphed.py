@@ -11,6 +11,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._graphs.signatures import Signature, replaced  # what tells calls apart
+from streamkit.types import GraphedFunction
 
 
 def test_on_a_host_stream_it_calls_the_function():
@@ -47,7 +48,7 @@ def test_it_can_be_a_method():
 
     with sk.new_stream(device="cpu"):
         assert Model().scale(2) == 6
-    assert isinstance(Model.scale, sk.GraphedFunction)
+    assert isinstance(Model.scale, GraphedFunction)
 
 
 def test_an_error_of_the_function_passes():

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import streamkit as sk
+from streamkit.types import HostEvent, HostStream
 from support.queues import within
 
 
@@ -94,7 +95,7 @@ def test_it_has_nothing_of_cuda(stream, ask):
 
 def test_it_is_no_stream_of_the_protocol(stream):
     assert not hasattr(stream, "__cuda_stream__")
-    assert not hasattr(sk.HostStream, "__cuda_stream__")
+    assert not hasattr(HostStream, "__cuda_stream__")
 
 
 def test_it_is_not_taken_for_an_index(stream):
@@ -130,14 +131,14 @@ def test_it_does_not_record_an_event_of_cuda(stream):
 
 
 @pytest.mark.parametrize(
-    "obj", [None, 5, True, "x", object(), Cuda, sk.HostStream, sk.HostEvent, (0, 64)]
+    "obj", [None, 5, True, "x", object(), Cuda, HostStream, HostEvent, (0, 64)]
 )
 def test_it_does_not_wait_for_what_is_no_stream(stream, obj):
     with pytest.raises(sk.UnsupportedStreamError):
         stream.wait(obj)
 
 
-@pytest.mark.parametrize("obj", [5, True, "x", object(), sk.HostEvent, sk.new_stream("cpu")])
+@pytest.mark.parametrize("obj", [5, True, "x", object(), HostEvent, sk.new_stream("cpu")])
 def test_it_does_not_record_what_is_no_event(stream, obj):
     with pytest.raises((sk.UnsupportedStreamError, sk.DeviceMismatchError)):
         stream.record(obj)
@@ -269,6 +270,6 @@ def test_a_per_thread_stream_belongs_to_its_thread(use):
 @pytest.mark.parametrize("device", ["cpu"])
 def test_a_new_event_is_on_the_host(device):
     event = sk.new_event(device=device)
-    assert isinstance(event, sk.HostEvent)
+    assert isinstance(event, HostEvent)
     assert event.device == "cpu"
     assert not event.closed

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 import streamkit as sk
+from streamkit import processes
+from streamkit.types import CudaStream, HostStream
 from support.programs import python
 
 PUBLIC = {
-    "ArrayToken",
     "BackendNotInstalledError",
     "CaptureError",
-    "CudaEvent",
-    "CudaGraph",
-    "CudaStream",
     "DeviceMismatchError",
     "DriverError",
     "Event",
-    "EventToken",
     "ForkedProcessError",
     "Graph",
-    "GraphedFunction",
-    "HostEvent",
-    "HostStream",
-    "Lease",
     "NoDeviceError",
     "OneQueueError",
     "RaceError",
     "ScopeError",
-    "SharedPool",
     "Stream",
     "StreamClosedError",
     "StreamKitError",
     "StreamLike",
     "UnsupportedStreamError",
-    "accesses",
     "assert_one_queue",
     "audit",
     "capture",
@@ -50,12 +42,10 @@ PUBLIC = {
     "handoff",
     "new_event",
     "new_stream",
-    "open_event",
     "per_thread_stream",
     "races",
     "share_pool",
     "share",
-    "token_from_bytes",
     "use",
     "wrap",
     "wrap_event",
@@ -147,11 +137,48 @@ def test_every_public_name_exists():
         assert hasattr(sk, name)
 
 
+MOVED = {
+    "processes": ["ArrayToken", "EventToken", "Lease", "open_event", "token_from_bytes"],
+    "testing": ["accesses"],
+    "types": [
+        "CudaEvent", "CudaGraph", "CudaStream", "GraphedFunction", "HostEvent", "HostStream",
+        "SharedPool",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("home", "name"), [(home, one) for home in MOVED for one in MOVED[home]])
+def test_a_name_that_was_at_the_top_is_elsewhere_and_the_error_says_where(home, name):
+    assert name in importlib.import_module(f"streamkit.{home}").__all__
+    with pytest.raises(AttributeError) as raised:
+        getattr(sk, name)
+    there = f"streamkit.{home}.{name}"
+    assert str(raised.value) == f"streamkit.{name} is {there} now: import it from there"
+
+
+def test_share_is_also_beside_what_it_returns():
+    assert processes.share is sk.share
+    assert set(processes.__all__) == {*MOVED["processes"], "share"}
+
+
+def test_the_classes_are_imported_by_those_who_ask_for_them():
+    python("""
+import sys
+import streamkit
+later = {"streamkit.processes", "streamkit.types", "streamkit.testing", "streamkit._sharing.token"}
+assert not later & set(sys.modules), later & set(sys.modules)
+""")
+
+
+def test_at_most_37_names_are_at_the_top():
+    assert len(sk.__all__) <= 37
+
+
 def test_from_handle_is_one_function():
     assert sk.Stream.from_handle is sk.from_handle
 
 
-@pytest.mark.parametrize("kind", [sk.CudaStream, sk.HostStream])
+@pytest.mark.parametrize("kind", [CudaStream, HostStream])
 def test_both_streams_have_the_same_public_names(kind):
     def public(kind):
         return {name for name in dir(kind) if not name.startswith("_")}

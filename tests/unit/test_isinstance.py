@@ -9,6 +9,7 @@ import pytest
 
 import streamkit as sk
 from streamkit import protocols
+from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
 STREAM_NAMES = {
     "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
@@ -51,7 +52,7 @@ def test_an_object_that_lacks_one_name_is_no_event(missing):
 
 @pytest.mark.parametrize("protocol", [sk.Stream, sk.Event])
 def test_a_class_is_no_instance(protocol):
-    for kind in (sk.HostStream, sk.CudaStream, sk.HostEvent, sk.CudaEvent, sk.Stream, sk.Event):
+    for kind in (HostStream, CudaStream, HostEvent, CudaEvent, sk.Stream, sk.Event):
         assert not isinstance(kind, protocol)
     assert not isinstance(exploding(STREAM_NAMES | EVENT_NAMES), protocol)
 

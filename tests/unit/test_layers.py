@@ -12,6 +12,7 @@ import pytest
 
 import streamkit
 from streamkit import protocols
+from streamkit.types import CudaStream
 from support.documents import ROOT as CHECKOUT
 from support.site import extension
 
@@ -35,6 +36,8 @@ LAYERS = (
     "_races",
     "_sharing",
     "_graphs",
+    "processes",
+    "types",
     "_doctor",
     "__init__",
     "testing",
@@ -88,7 +91,7 @@ def test_no_modules_import_each_other():
 
 def test_the_top_level_holds_public_modules_and_folders_only():
     modules = {path.stem for path in ROOT.glob("*.py")}
-    assert modules == {"__init__", "__main__", "errors", "protocols"}
+    assert modules == {"__init__", "__main__", "errors", "processes", "protocols", "types"}
     folders = {path.parent.name for path in ROOT.glob("*/*.py")}
     assert modules | folders == set(LAYERS)
 
@@ -212,8 +215,8 @@ def test_the_picture_goes_down_the_layers():
 def test_what_the_picture_says_of_a_box_is_there():
     calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
     assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
-    assert calls["s.to"] in inspect.signature(streamkit.CudaStream.to).parameters
-    assert all(hasattr(streamkit.CudaStream, name) for name in line_below("CudaStream").split(", "))
+    assert calls["s.to"] in inspect.signature(CudaStream.to).parameters
+    assert all(hasattr(CudaStream, name) for name in line_below("CudaStream").split(", "))
     made_of = inspect.signature(protocols.Queue).parameters.values()
     asked = [one.name for one in made_of if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert line_below("queue").split(", ") == asked

@@ -6,6 +6,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from streamkit.types import HostEvent, HostStream
 from support.programs import python
 
 BLOCKED = {
@@ -169,12 +170,12 @@ if importlib.util.find_spec("cupy"):
 
 def test_a_new_stream_is_on_the_host(no_driver):
     stream = sk.new_stream()
-    assert isinstance(stream, sk.HostStream)
+    assert isinstance(stream, HostStream)
     assert stream.device == "cpu"
 
 
 def test_a_new_event_is_on_the_host(no_driver):
-    assert isinstance(sk.new_event(), sk.HostEvent)
+    assert isinstance(sk.new_event(), HostEvent)
 
 
 def test_the_default_streams_are_on_the_host(no_driver):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import streamkit as sk
+from streamkit.types import HostStream
 from support.model import flat_programs, is_caught, play, programs, search, search_finds
 from support.model_host import Adversarial, Threads
 
@@ -27,33 +28,33 @@ def test_the_adversarial_order_keeps_every_edge(program, seed):
 # -- the controls: each of these streams is wrong in one thing, which the search has to find ------
 
 
-class Deaf(sk.HostStream):
+class Deaf(HostStream):
     def wait(self, other, *, external=False):
         pass
 
 
-class DeafToEvents(sk.HostStream):
+class DeafToEvents(HostStream):
     def wait(self, other, *, external=False):
-        if isinstance(other, sk.HostStream):
+        if isinstance(other, HostStream):
             super().wait(other)
 
 
-class RecordsOnce(sk.HostStream):
+class RecordsOnce(HostStream):
     def record(self, event=None, **options):
         return super().record(event, **options) if event is None else event
 
 
-class Impatient(sk.HostStream):
+class Impatient(HostStream):
     def sync(self, timeout=None):
         pass
 
 
-class Unordered(sk.HostStream):
+class Unordered(HostStream):
     def submit(self, fn, *args, **kwargs):
         sk.new_stream("cpu").submit(fn, *args, **kwargs)
 
 
-class AlwaysDone(sk.HostStream):
+class AlwaysDone(HostStream):
     done = True
 
 
@@ -87,10 +88,10 @@ def test_what_shows_once_is_found_and_what_never_shows_is_not():
         search_finds(st.integers(), lambda _: False, most=10)
 
 
-class WaitsBothWays(sk.HostStream):
+class WaitsBothWays(HostStream):
     def wait(self, other, *, external=False):
         super().wait(other)
-        sk.HostStream.wait(other, self)
+        HostStream.wait(other, self)
 
 
 def test_an_edge_too_many_is_found():

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import streamkit as sk
+from streamkit.types import CudaStream
 from support.documents import ROOT
 from support.site import extension
 
@@ -110,7 +111,7 @@ def test_a_consumer_was_tried_or_read():
 def test_what_a_row_offers_is_there(row):
     names = re.findall(r"`(?:not )?s\.([a-z_]+)", row.here)
     for name in names:
-        assert hasattr(sk.CudaStream, name), name
+        assert hasattr(CudaStream, name), name
     functions = re.findall(r"\bsk\.([a-z_]+)", row.here)
     for name in functions:
         assert hasattr(sk, name), name
@@ -121,7 +122,7 @@ def test_what_a_row_offers_is_there(row):
 def test_what_is_not_offered_is_not_there(row):
     """Not by that name: ``repr`` and the like are of every object."""
     for member in row.members:
-        ours = getattr(sk.CudaStream, member, None)
+        ours = getattr(CudaStream, member, None)
         assert ours is getattr(object, member, None) or member == "__reduce__", member
 
 

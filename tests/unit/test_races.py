@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import streamkit as sk
 from streamkit._base import trace  # no public name tells who listens
 from streamkit._races.arrays import Memories  # a test cannot choose the address of an array
-from streamkit.testing import adversarial
+from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
 
@@ -25,12 +25,12 @@ np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("no_driver")
 
 
-@sk.accesses(writes=("x",))
+@accesses(writes=("x",))
 def write(x, *_):
     x += 1
 
 
-@sk.accesses(reads=("x",))
+@accesses(reads=("x",))
 def read(x):
     x.sum()
 
@@ -66,7 +66,7 @@ class Racing(Adversarial):
             self._ran.append(item)
 
         variables = {"submit": stream.submit, "x": self._x, "item": item}
-        exec(program, variables | {"write": sk.accesses(writes=("x",))(touch)})  # noqa: S102 - its line is its number
+        exec(program, variables | {"write": accesses(writes=("x",))(touch)})  # noqa: S102 - its line is its number
 
     def work(self, stream, item):
         self._submit(self._streams[stream], item)
@@ -459,7 +459,7 @@ def test_what_then_calls_is_ordered_after_its_stream_alone(stream, other, x):
 def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, other, x):
     third = sk.new_stream("cpu")
 
-    @sk.accesses()
+    @accesses()
     def submits():
         third.submit(read, x)
 
@@ -472,7 +472,7 @@ def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, ot
 
 
 def test_what_a_function_gives_to_its_own_stream_is_a_part_of_it(stream, other, x):
-    @sk.accesses()
+    @accesses()
     def submits():
         stream.submit(write, x)
 
@@ -485,7 +485,7 @@ def test_what_a_function_gives_to_its_own_stream_is_a_part_of_it(stream, other, 
 
 
 def test_in_a_worker_as_in_a_thread_a_wait_orders_what_the_function_gives_later(stream, other, x):
-    @sk.accesses()
+    @accesses()
     def submits():
         other.sync()
         sk.new_stream("cpu").submit(read, x)
@@ -617,7 +617,7 @@ def test_two_functions_that_are_not_known_are_possible(stream, other, x):
 
 
 def test_a_promise_names_parameters_and_leaves_the_function_as_it_is(stream, other, x):
-    @sk.accesses(reads=["a"], writes=("rest", "named"))
+    @accesses(reads=["a"], writes=("rest", "named"))
     def fn(a, *rest, unused=None, **named):
         return a
 
@@ -635,7 +635,7 @@ def test_a_promise_names_parameters_and_leaves_the_function_as_it_is(stream, oth
 
 def test_a_promise_counts_through_a_method_and_a_partial(stream, other, x):
     class Model:
-        @sk.accesses(writes=("out",))
+        @accesses(writes=("out",))
         def step(self, out):
             out += 1
 
@@ -670,7 +670,7 @@ def test_a_function_that_failed_has_perhaps_used_nothing(stream, other, x):
 )
 def test_a_promise_that_cannot_be_is_refused(options, fn, error, told):
     with pytest.raises(error, match=told):
-        sk.accesses(**options)(fn)
+        accesses(**options)(fn)
 
 
 def test_an_object_that_cannot_be_asked_does_not_break_the_program(stream, x):

@@ -12,12 +12,20 @@ import runpy
 import pytest
 
 import streamkit as sk
+from streamkit import processes, types
 from streamkit._tools import cli  # its commands
+from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostEvent, HostStream
 from support.documents import ROOT, blocks
 from support.site import extension
 
 REFERENCE = ROOT / "docs" / "reference"
-HOMES = ("streamkit", "streamkit.protocols", "streamkit.testing")
+HOMES = (
+    "streamkit",
+    "streamkit.processes",
+    "streamkit.protocols",
+    "streamkit.testing",
+    "streamkit.types",
+)
 RETURNED = {  # what public functions return, and nobody makes
     ("streamkit._audit.report", "AuditReport"),
     ("streamkit._audit.operations", "Operation"),
@@ -77,15 +85,15 @@ def test_each_public_name_has_an_example_on_the_pages_of_the_reference():
     code = "".join(block.code for page in pages for block in blocks(page) if block.runs(99))
     names = {name for name in sk.__all__ if not name.endswith("Error")} | {"StreamKitError"}
     assert not {name for name in names if not re.search(rf"\bsk\.{name}\b", code)}
+    others = {*processes.__all__, *types.__all__, "accesses"} - names
+    assert not {name for name in others if not re.search(rf"(?<!\.)\b{name}\b(?!,)", code)}
 
 
 def members(kind):
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(
-    "kind", [sk.CudaStream, sk.HostStream, sk.CudaEvent, sk.HostEvent, sk.CudaGraph]
-)
+@pytest.mark.parametrize("kind", [CudaStream, HostStream, CudaEvent, HostEvent, CudaGraph])
 def test_every_member_has_a_docstring_or_its_contract_has(kind):
     contract = next(one for one in (sk.Event, sk.Stream, sk.Graph) if one in kind.__mro__)
     for name in members(kind):
@@ -142,7 +150,7 @@ def texts():
 def contract_text(name):
     """The docstring of the protocol's method, where that of the class adds to it."""
     kind, _, member = name.partition(".")
-    bases = getattr(getattr(sk, kind, None), "__mro__", ())
+    bases = getattr(getattr(types, kind, getattr(sk, kind, None)), "__mro__", ())
     protocols = [base.__name__ for base in bases if base in (sk.Stream, sk.Event, sk.Graph)]
     return texts().get(f"{protocols[0]}.{member}", "") if protocols else ""
 

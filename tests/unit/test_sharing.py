@@ -22,6 +22,7 @@ from streamkit._queues import keepalive  # what other calls of StreamKit do on t
 from streamkit._sharing import kept, lease_file  # what an owner keeps, and who has it
 from streamkit._sharing.token import ArrayToken  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
+from streamkit.processes import open_event, token_from_bytes
 from support.programs import needs_fork, run_python
 
 has_locks = pytest.mark.skipif(
@@ -43,7 +44,7 @@ ARRAY = ArrayToken(
 
 @pytest.mark.parametrize("token", [EVENT, ARRAY])
 def test_a_token_is_the_same_after_a_journey(token):
-    for arrived in (pickle.loads(pickle.dumps(token)), sk.token_from_bytes(bytes(token))):  # noqa: S301 - its own
+    for arrived in (pickle.loads(pickle.dumps(token)), token_from_bytes(bytes(token))):  # noqa: S301 - its own
         assert arrived == token
         assert hash(arrived) == hash(token)
         assert type(arrived) is type(token)
@@ -81,7 +82,7 @@ def with_body(body, *, version=1, magic=b"SKtoken"):
 )  # fmt: skip
 def test_what_is_no_token_is_a_value_error(data):
     with pytest.raises(ValueError, match="no token of StreamKit"):
-        sk.token_from_bytes(data)
+        token_from_bytes(data)
 
 
 def test_a_lease_in_another_folder_is_refused():
@@ -94,23 +95,23 @@ def test_a_lease_in_another_folder_is_refused():
     ):
         token = ArrayToken(lease, EVENT, (9, b""), layout, "lib")
         with pytest.raises(ValueError, match="no token of StreamKit"):
-            sk.token_from_bytes(bytes(token))
+            token_from_bytes(bytes(token))
 
 
 def test_another_version_is_told_apart_from_garbage():
     with pytest.raises(ValueError, match="format is 2, and this one reads 1"):
-        sk.token_from_bytes(with_body(b"something new", version=2))
+        token_from_bytes(with_body(b"something new", version=2))
 
 
 @pytest.mark.parametrize("wrong", [None, "text", 5, EVENT])
 def test_what_is_not_bytes_is_a_type_error(wrong):
     with pytest.raises(TypeError, match="read from bytes"):
-        sk.token_from_bytes(wrong)
+        token_from_bytes(wrong)
 
 
 def test_every_kind_of_bytes_will_do():
     for kind in (bytes, bytearray, memoryview):
-        assert sk.token_from_bytes(kind(bytes(EVENT))) == EVENT
+        assert token_from_bytes(kind(bytes(EVENT))) == EVENT
 
 
 def until(done):
@@ -406,7 +407,7 @@ def test_the_host_has_no_events_and_arrays_for_other_processes():
     with pytest.raises(ValueError, match="leave out timing"):
         sk.new_event(device="cpu", interprocess=True, timing=True)
     with pytest.raises(TypeError, match="no token of an event"):
-        sk.open_event(ARRAY)
+        open_event(ARRAY)
     with pytest.raises(TypeError, match="no array"):
         sk.share("text")
 

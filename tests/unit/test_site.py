@@ -59,14 +59,14 @@ def test_a_problem_is_named(site, home, problem):
 
 def test_a_name_that_is_missing_is_told(tmp_path):
     (tmp_path / "reference").mkdir()
-    anchors = [f"streamkit.CudaStream.{name}" for name in check_site.members("CudaStream")]
+    anchors = [f"streamkit.types.CudaStream.{name}" for name in check_site.members("CudaStream")]
     page = tmp_path / "reference" / "streams.html"
     page.write_text("".join(f'<p id="{name}">' for name in anchors))
     missing = check_site.undocumented(tmp_path)
     assert "streamkit.wrap is not documented" in missing
     assert not any("CudaStream." in line for line in missing)
     page.write_text("".join(f'<p id="{name}">' for name in anchors if not name.endswith(".wait")))
-    assert "streamkit.CudaStream.wait is not documented" in check_site.undocumented(tmp_path)
+    assert "streamkit.types.CudaStream.wait is not documented" in check_site.undocumented(tmp_path)
 
 
 def test_every_page_is_in_a_table_of_contents():

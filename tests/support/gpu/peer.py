@@ -10,6 +10,7 @@ import signal
 import time
 
 import streamkit as sk
+from streamkit.processes import open_event
 
 LONG = 60  # seconds
 
@@ -104,7 +105,7 @@ class Inside:
         return type(self.arrays[name]).__module__.partition(".")[0]
 
     def open_event(self, name, token):
-        self.events[name] = sk.open_event(token)
+        self.events[name] = open_event(token)
 
     def export(self, name):
         self.events[name] = sk.new_event(interprocess=True)

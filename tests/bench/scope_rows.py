@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._tools.bench.arranging import ask, each_once, edge, looks, moves, row
-from streamkit._tools.bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
+from bench.arranging import ask, each_once, edge, looks, moves, row
+from bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._cuda import driver
-from streamkit._tools import machine
-from streamkit._tools.bench import end_to_end, lateness, memory, scope_rows, stream_rows
-from streamkit._tools.bench.growth import GROWTHS, Curve
-from streamkit._tools.bench.measurements import (
+from bench import end_to_end, lateness, memory, scope_rows, stream_rows
+from bench.growth import GROWTHS, Curve
+from bench.measurements import (
     SCOPE,
     Count,
     Import,
@@ -30,16 +28,18 @@ from streamkit._tools.bench.measurements import (
     count_extra,
     time_import,
 )
-from streamkit._tools.bench.timing import Libraries, Row
+from bench.timing import Libraries, Row
+from streamkit._cuda import driver
+from streamkit._tools import machine
 from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from streamkit._tools.bench.end_to_end import Whole
-    from streamkit._tools.bench.lateness import Lateness
-    from streamkit._tools.bench.memory import Memory
+    from bench.end_to_end import Whole
+    from bench.lateness import Lateness
+    from bench.memory import Memory
 
     Progress = Callable[[str, int, int], object]
 

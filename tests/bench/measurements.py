@@ -63,7 +63,7 @@ def _counting(*streams: Any) -> Generator[Counter[str]]:
             kind = _KINDS.get(name, "other")
             replace(loader.cu, name, counted(kind, getattr(loader.cu, name)))
         for stream in streams:
-            queue = stream._queue  # noqa: SLF001 - the calls go through it
+            queue = stream._queue
             if (core := queue.core) is not None:
                 counting = {kind: counted(kind, getattr(core, kind)) for kind in ("record", "wait")}
                 replace(queue, "core", SimpleNamespace(**counting))
@@ -144,7 +144,7 @@ def time_import(times: int = 7) -> Import:
     """Time ``import streamkit`` in fresh processes; the first one only warms the disk."""
     command = [sys.executable, "-I", "-c", _TIMED_IMPORT, str(Path(sk.__file__).parents[1])]
     found = [
-        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603 - this very interpreter
+        float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
         for _ in range(times + 1)
     ][1:]
     return Import("import streamkit", median(found), min(found), max(found), 25.0)

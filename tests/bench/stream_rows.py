@@ -9,10 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._cuda import loader
-from streamkit._tools.bench.after_audit import AfterAudit
-from streamkit._tools.bench.arranging import Held, ask, each_once, edge, row
-from streamkit._tools.bench.timing import (
+from bench.after_audit import AfterAudit
+from bench.arranging import Held, ask, each_once, edge, row
+from bench.timing import (
     Arms,
     Libraries,
     Plan,
@@ -22,6 +21,7 @@ from streamkit._tools.bench.timing import (
     each_of,
     same,
 )
+from streamkit._cuda import loader
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def _to(libraries: Libraries) -> Generator[Arms]:
     names = ["torch", "cupy", "warp"]
     for name in names:
         s.to(name)
-    raw = libraries.torch._C._cuda_getCurrentRawStream  # noqa: SLF001 - what kernels are given
+    raw = libraries.torch._C._cuda_getCurrentRawStream
     yield Arms(
         calls(s.to), calls(raw), lambda count: (names * count)[:count], same(libraries.device)
     )

@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any
 
 import streamkit as sk
-from streamkit._cuda import loader
-from streamkit._tools.bench.timing import (
+from bench.timing import (
     Arms,
     Libraries,
     Plan,
@@ -22,11 +21,12 @@ from streamkit._tools.bench.timing import (
     same,
     take_turns,
 )
+from streamkit._cuda import loader
 from streamkit._tools.machine import CannotRunError
 
 _CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from streamkit._tools.bench import after_audit; after_audit.main(*map(int, sys.argv[2:]))"
+    "import sys; sys.path[:0] = sys.argv[1:3]; "
+    "from bench import after_audit; after_audit.main(*map(int, sys.argv[3:]))"
 )
 _SECONDS = 100
 
@@ -41,9 +41,10 @@ class AfterAudit(Plan):
     def measure(self, libraries: Libraries, repeats: int, iterations: int) -> list[list[float]]:
         """Return the times after and before, of the call that became the slowest."""
         numbers = map(str, (libraries.device, repeats, iterations))
-        command = [sys.executable, "-P", "-c", _CHILD, str(Path(sk.__file__).parents[1]), *numbers]
+        homes = (str(Path(file).parents[1]) for file in (sk.__file__, __file__))
+        command = [sys.executable, "-P", "-c", _CHILD, *homes, *numbers]
         try:
-            done = subprocess.run(  # noqa: S603 - this very interpreter
+            done = subprocess.run(
                 command, capture_output=True, check=False, timeout=_SECONDS, text=True
             )
         except subprocess.TimeoutExpired as error:
@@ -70,4 +71,4 @@ def main(device: int, repeats: int, iterations: int) -> None:
     with sk.audit():
         x.fill_(1)
     pairs = zip(times(), before, strict=True)
-    print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))  # noqa: T201 - what the parent reads
+    print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))

@@ -13,7 +13,7 @@ import streamkit as sk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._tools.bench.timing import Libraries
+    from bench.timing import Libraries
 
 STEPS = 100
 SIDE = 256  # 64K floats

@@ -10,14 +10,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._tools.bench import scope_rows, stream_rows
-from streamkit._tools.bench.arranging import Held
-from streamkit._tools.bench.timing import TURN, Arms, Libraries, same, take_turns
+from bench import scope_rows, stream_rows
+from bench.arranging import Held
+from bench.timing import TURN, Arms, Libraries, same, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
-    from streamkit._tools.bench.timing import Plan
+    from bench.timing import Plan
 
 _CALLS = 2000  # of one point, in at least two repeats and at most _REPEATS
 _REPEATS = 15

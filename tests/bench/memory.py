@@ -13,7 +13,7 @@ from streamkit._cuda import memory_pools
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._tools.bench.timing import Libraries
+    from bench.timing import Libraries
 
 BYTES = 1 << 28  # of each library's array
 _FEW = 1 << 10  # for the first use, which loads kernels

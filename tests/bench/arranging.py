@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bench.timing import TURN, Arms, Libraries, Plan, held_calls
 from streamkit._cuda import driver, loader
-from streamkit._tools.bench.timing import TURN, Arms, Libraries, Plan, held_calls
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def looks(libraries: Libraries) -> Calls:
     """Return what tells which streams are current in torch, CuPy and Warp, and which context."""
     torch, cuda, device = libraries.torch, libraries.cupy.cuda, libraries.device
     return [
-        partial(torch._C._cuda_getCurrentRawStream, device),  # noqa: SLF001 - the quickest
+        partial(torch._C._cuda_getCurrentRawStream, device),
         cuda.get_current_stream,
         partial(getattr, libraries.warp.get_cuda_device(device), "stream"),
         cuda.driver.ctxGetCurrent,
@@ -121,7 +121,7 @@ def moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
 
     def to(stream: Any) -> Callable[[], object]:
         device = {"device_index": stream.device_index, "device_type": stream.device_type}
-        return partial(torch._C._cuda_setStream, stream_id=stream.stream_id, **device)  # noqa: SLF001 - the quickest
+        return partial(torch._C._cuda_setStream, stream_id=stream.stream_id, **device)
 
     calls_of: dict[str, Calls] = {
         "torch": [to(in_torch), to(torch.cuda.current_stream(libraries.device))],

@@ -15,7 +15,7 @@ from streamkit._waiting import waits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._tools.bench.timing import Libraries
+    from bench.timing import Libraries
 
 _SPINS = "torch.cuda.Stream.synchronize, which spins"
 _BLOCKS = "an event of CU_EVENT_BLOCKING_SYNC"
@@ -100,14 +100,14 @@ def measure(libraries: Libraries, times: int) -> list[Lateness]:
     }
 
     async def all_waits() -> list[Lateness]:
-        work = Work(libraries.torch, stream)
+        sleep = Sleep(libraries.torch, stream)
         found = []
         for wait in WAITS:
             for work_ms in wait.work_ms:
                 rounds = [
                     (
-                        await work.late(work_ms, ways[wait.ours]),
-                        await work.late(work_ms, ways[wait.theirs]),
+                        await sleep.late(work_ms, ways[wait.ours]),
+                        await sleep.late(work_ms, ways[wait.theirs]),
                     )
                     for _ in range(times + _UNMEASURED)
                 ]
@@ -120,8 +120,8 @@ def measure(libraries: Libraries, times: int) -> list[Lateness]:
         driver.ask("cuEventDestroy", event)
 
 
-class Work:
-    """Work of a given length on one stream of an idle device, and what a wait for it takes."""
+class Sleep:
+    """Kernels that run for a given time on one stream of an idle device, and the waits for them."""
 
     def __init__(self, torch: Any, stream: Any) -> None:
         self._torch, self._stream = torch, stream
@@ -139,7 +139,7 @@ class Work:
         with cuda.stream(self._stream):
             start.record()
             begun = perf_counter_ns()
-            cuda._sleep(int(work_ms * self._cycles_a_ms))  # noqa: SLF001 - torch's tests do so
+            cuda._sleep(int(work_ms * self._cycles_a_ms))
             end.record()
         return start, end, begun
 

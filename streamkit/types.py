@@ -1,0 +1,23 @@
+"""The classes of what StreamKit's functions return: for annotations and ``isinstance``.
+
+Most code needs none of them, because ``streamkit.Stream``, ``streamkit.Event`` and
+``streamkit.Graph`` say what all streams, events and graphs have.
+"""
+
+from streamkit._graphs.graph import CudaGraph
+from streamkit._graphs.graphed import GraphedFunction
+from streamkit._host.event import HostEvent
+from streamkit._host.stream import HostStream
+from streamkit._streams.event import CudaEvent
+from streamkit._streams.shared_pool import SharedPool
+from streamkit._streams.stream import CudaStream
+
+__all__ = [
+    "CudaEvent",
+    "CudaGraph",
+    "CudaStream",
+    "GraphedFunction",
+    "HostEvent",
+    "HostStream",
+    "SharedPool",
+]

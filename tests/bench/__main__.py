@@ -1,0 +1,48 @@
+"""The command that runs the bench: ``tox -e bench`` in a clone, on a machine with a GPU.
+
+A machine without tox or a network runs ``PYTHONPATH=$PWD:$PWD/tests python -m bench``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import bench
+from streamkit._tools import cli
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: with 1 if the bench cannot run or the file not be written."""
+    parser = cli._Parser(
+        prog="bench",
+        description=(
+            "Time StreamKit's calls beside those of the libraries. Needs a GPU, torch, CuPy and "
+            "Warp, and two minutes."
+        ),
+        allow_abbrev=False,
+        add_help=False,
+    )
+    cli._add_help(parser)
+    cli._add_json(parser)
+    cli._add_output(parser, "Write the data to this file, as JSON.")
+    parser.set_defaults(run=_run)
+    cli._exit(parser, sys.argv[1:])
+
+
+def _run(options: argparse.Namespace) -> int:
+    cli._need("The bench", None, options)
+    return cli._report(options, bench.run, bench.as_data, _show)
+
+
+def _show(report: bench.BenchReport) -> None:
+    from bench import tables  # it needs rich, which --json does not
+
+    tables.show_bench(report)
+
+
+if __name__ == "__main__":
+    main()
