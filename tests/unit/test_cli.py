@@ -24,7 +24,8 @@ from streamkit._tools.bench.lateness import Lateness  # its report is made up he
 from streamkit._tools.bench.measurements import Count, Import  # its report is made up here
 from streamkit._tools.bench.memory import Memory  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
-from support.programs import BLOCKER, COMMAND, run_python, streamkit_
+from support.command import COMMAND
+from support.programs import BLOCKER, run_python, streamkit_
 
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
