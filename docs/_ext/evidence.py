@@ -113,11 +113,13 @@ def _runs() -> list[dict[str, Any]]:
 
 def gpu_share() -> str:
     """Return in a sentence how much of the GPU tests' record is of the source of this site."""
-    found = suite()["share"](read("gpu.json"), meanings())
-    return (
-        f"Of the GPU tests, {found} ran last on the source that this site describes. Where one ran "
-        "on an earlier source, what it reaches has changed since."
+    record, now = read("gpu.json"), meanings()
+    told = (
+        f"The record of the GPU tests is of this site's source in {suite()['share'](record, now)}"
     )
+    if all(suite()["is_fresh"](record, name, now) for name in now):
+        return f"{told}."
+    return f"{told}; what the other files reach has changed since they ran."
 
 
 def _devices(record: dict[str, Any]) -> str:

@@ -87,19 +87,19 @@ def test_a_record_that_does_not_say_what_x_was_is_refused(plot):
 # -- the record of the GPU suite --------------------------------------------------------------
 
 SMALL = {  # a tree with a suite of four cases in two files
-    "streamkit/__init__.py": "import importlib\n_LATER = {'races': 'streamkit._races'}\n"
+    "streamkit/__init__.py": "import importlib\n_LATER = {'races': 'streamkit.racing'}\n"
     "def __getattr__(name): return getattr(importlib.import_module(_LATER[name]), name)\n",
-    "streamkit/_graphs.py": "# A comment.\nSIZE = 'four'\n"
+    "streamkit/graphs.py": "# A comment.\nSIZE = 'four'\n"
     "def run():\n    'Run it.'\n    raise ValueError('too early')\n"
-    "class Graph:\n    def races(self):\n        from streamkit import _races\n",
-    "streamkit/_races.py": "def races(): return []\n",
+    "class Graph:\n    def races(self):\n        from streamkit import racing\n",
+    "streamkit/racing.py": "def races(): return []\n",
     "tests/conftest.py": "def pytest_collection_modifyitems(items):\n"
     "    for item in items:\n        item.add_marker('gpu')\n",
     "tests/gpu/conftest.py": "",
     "tests/support/shared.py": "",
     "tests/support/other.py": "",
     "tests/gpu/test_a.py": "import pytest, streamkit\n"
-    "import streamkit._graphs\nEXAMPLES, PAGE = 'examples', 'README.md'\n"
+    "import streamkit.graphs\nEXAMPLES, PAGE = 'examples', 'README.md'\n"
     "PROGRAM = 'from support import shared'\n"
     "@pytest.mark.parametrize('n', [1, 2])\ndef test_b(n): pass\n"
     "def test_c(): print('from', streamkit.__file__)\n",
@@ -299,12 +299,12 @@ BOTH = ["test_a.py", "test_races.py"]
 @pytest.mark.parametrize(
     ("name", "before", "after", "stale"),
     [
-        ("streamkit/_graphs.py", "A comment", "Another", []),
-        ("streamkit/_graphs.py", "Run it", "Run", []),
-        ("streamkit/_graphs.py", "too early", "too soon", []),
-        ("streamkit/_graphs.py", "four", "five", ["test_a.py"]),
-        ("streamkit/_graphs.py", "ValueError", "TypeError", ["test_a.py"]),
-        ("streamkit/_races.py", "[]", "list()", ["test_races.py"]),
+        ("streamkit/graphs.py", "A comment", "Another", []),
+        ("streamkit/graphs.py", "Run it", "Run", []),
+        ("streamkit/graphs.py", "too early", "too soon", []),
+        ("streamkit/graphs.py", "four", "five", ["test_a.py"]),
+        ("streamkit/graphs.py", "ValueError", "TypeError", ["test_a.py"]),
+        ("streamkit/racing.py", "[]", "list()", ["test_races.py"]),
         ("streamkit/__init__.py", "import", "import sys\nimport", BOTH),
         ("streamkit/new.py", "", "x = 1", []),
         ("tests/gpu/test_a.py", "[1, 2]", "[2, 1]", ["test_a.py"]),
@@ -331,7 +331,7 @@ def test_an_edit_makes_stale_what_reaches_it(suite, name, before, after, stale):
 def test_a_method_that_is_called_brings_what_it_imports(suite):
     suite.write("tests/gpu/test_a.py", SMALL["tests/gpu/test_a.py"] + "def f(g): g.races()\n")
     assert suite.evidence()[0] == 0
-    suite.write("streamkit/_races.py", "def races(): return list()\n")
+    suite.write("streamkit/racing.py", "def races(): return list()\n")
     assert suite.stale() == BOTH
 
 

@@ -274,4 +274,5 @@ def test_how_much_of_the_record_is_of_this_source_is_told(monkeypatch):
         other: {"hash": "0", **entry, "cases": {"b": "passed", "c": "passed"}},
     }
     monkeypatch.setattr(evidence, "read", lambda _: {"runs": [{}], "files": files})
-    assert f"1 of {len(now)} files, 1 of 3 cases ran last on the source" in evidence.gpu_share()
+    told = evidence.gpu_share()
+    assert f"source in 1 of {len(now)} files, 1 of 3 cases; what the other files reach" in told
