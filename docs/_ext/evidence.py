@@ -5,8 +5,10 @@ On a phone each row becomes a list without its head, so each cell says what it i
 
 from __future__ import annotations
 
+import functools
 import json
 import runpy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +60,16 @@ def read(name: str) -> dict[str, Any]:
     return record
 
 
-def source_hash() -> str:
-    """Return what the record of the GPU tests would note as their source now."""
-    found: str = runpy.run_path(str(SUITE))["source_hash"]()
+@functools.cache
+def suite() -> dict[str, Any]:
+    """Return what ``tests/gpu/evidence.py`` defines."""
+    return runpy.run_path(str(SUITE))
+
+
+@functools.cache
+def meanings() -> dict[str, str]:
+    """Return the hash that the record of each file of GPU tests would note now."""
+    found: dict[str, str] = suite()["meanings"]()
     return found
 
 
@@ -75,7 +84,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def versions() -> str:
     """Return what each record was made with, a column for each record."""
-    records = [read(name) for name in RECORDS]
+    named = [
+        (told, record)
+        for name, told in RECORDS.items()
+        for record in ([read(name)] if name != "gpu.json" else _runs())
+    ]
+    records = [record for _, record in named]
     known = list(dict.fromkeys(NAMES.values()))
     rows = [
         ["date", *(record["date"] for record in records)],
@@ -83,9 +97,29 @@ def versions() -> str:
         ["CUDA of the driver", *(_cuda(record) for record in records)],
     ]
     rows += [[name, *(_version(record, name) for record in records)] for name in known]
-    rows.append(["source", *(_source(record) for record in records)])
     rows.append(["result", *(_result(record) for record in records)])
-    return table(["", *RECORDS.values()], rows)
+    return table(["", *(told for told, _ in named)], rows)
+
+
+def _runs() -> list[dict[str, Any]]:
+    """Return each run of the GPU tests that is in their record, with how its cases ended."""
+    record = read("gpu.json")
+    runs = [{**run, "tally": Counter()} for run in record["runs"]]
+    for one in record["files"].values():
+        for case, outcome in one["cases"].items():
+            runs[one["earlier"].get(case, one["run"])]["tally"][outcome] += 1
+    return runs
+
+
+def gpu_share() -> str:
+    """Return in a sentence how much of the GPU tests' record is of the source of this site."""
+    record, now = read("gpu.json"), meanings()
+    told = (
+        f"The record of the GPU tests is of this site's source in {suite()['share'](record, now)}"
+    )
+    if all(suite()["is_fresh"](record, name, now) for name in now):
+        return f"{told}."
+    return f"{told}; what the other files reach has changed since they ran."
 
 
 def _devices(record: dict[str, Any]) -> str:
@@ -101,12 +135,6 @@ def _cuda(record: dict[str, Any]) -> str:
 def _version(record: dict[str, Any], name: str) -> str:
     found = [text for key, text in record["versions"].items() if NAMES.get(key) == name]
     return found[0] if found else "not used"
-
-
-def _source(record: dict[str, Any]) -> str:
-    if "source" not in record:
-        return "not noted"
-    return "that of this site" if record["source"] == source_hash() else "an earlier one"
 
 
 def _result(record: dict[str, Any]) -> str:

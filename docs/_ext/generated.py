@@ -31,6 +31,7 @@ PICTURES = DOCS / "pictures"
 
 MAKERS: dict[str, Callable[[], str]] = {
     "versions": evidence.versions,
+    "gpu_share": evidence.gpu_share,
     "speed": evidence.speed,
     "counts": evidence.counts,
     "python_cost": evidence.python_cost,

@@ -213,6 +213,15 @@ def _symbol(sort: str, called: int) -> str:
 # -- what the nodes do with memory ----------------------------------------------------------------
 
 
+class Section(NamedTuple):
+    """A part of the block in which a graph was captured."""
+
+    name: str
+    start: int
+    stop: int
+    """One past the last of its nodes."""
+
+
 class NodeWork(NamedTuple):
     """A node of a graph, or of a graph that is a node of it, and the memory that it is given."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import child_graphs, driver, graphs
 from streamkit._cuda.child_graphs import GraphEnd
-from streamkit._cuda.graphs import DriverGraph
+from streamkit._cuda.graphs import DriverGraph, Section
 from streamkit._graphs import checks
 from streamkit._graphs.runs import Runs
 from streamkit._queues import active_captures, identity, keepalive, registry
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._races.graph_nodes import Section
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
 

@@ -17,8 +17,6 @@ from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal, picture
 from streamkit._host.stream import HostStream
 from streamkit._queues import ordering
-from streamkit._races import graph_nodes
-from streamkit._races.report import RaceReport
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.protocols import Graph
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import QueueRecord
     from streamkit._graphs.disposal import OwnedGraph
-    from streamkit._races.graph_nodes import Section
+    from streamkit._races.report import RaceReport
     from streamkit.protocols import CapturedGraph, StreamLike
 
 
@@ -61,7 +59,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._stream = stream
         self._context = stream.context  # made current for calls: default streams depend on it
         self._kept = kept  # while it is captured, by the graph in the making
-        self._sections: list[Section] = []  # the same
+        self._sections: list[graphs.Section] = []  # the same
         self._captured_into = captured_into
         self._lock = threading.RLock()  # no forked child can use the graph
 
@@ -117,7 +115,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             )
         before = self.nodes
         yield
-        self._sections.append(graph_nodes.Section(name, before, self.nodes))
+        self._sections.append(graphs.Section(name, before, self.nodes))
         if self.nodes == before:
             what = f"the section {name!r} added no node to the graph of {describe(self._stream)}"
             raise checks.no_work(f"{what}: it", self._stream)
@@ -164,6 +162,10 @@ class CudaGraph(Graph, metaclass=Concrete):
             StreamClosedError: The graph was closed.
             CaptureError: It is still being captured.
         """
+        # few programs ask for the races of a graph
+        from streamkit._races import graph_nodes  # noqa: PLC0415
+        from streamkit._races.report import RaceReport  # noqa: PLC0415
+
         names = graph_nodes.names_for(arrays)
         with driver.ensure_context(self._context):
             with self._lock:  # or another thread's close would take it away

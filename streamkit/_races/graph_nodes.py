@@ -16,7 +16,7 @@ from streamkit._races.report import Coverage, Race, RacedOperation
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from streamkit._cuda.graphs import NodeWork
+    from streamkit._cuda.graphs import NodeWork, Section
     from streamkit._race_engine.search import Access, Mode
     from streamkit._races.arrays import RacedArray
 
@@ -24,15 +24,6 @@ _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
 _MEMORY = "the memory of a graph"
 _NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
-
-
-class Section(NamedTuple):
-    """A part of the block in which a graph was captured."""
-
-    name: str
-    start: int
-    stop: int
-    """One past the last of its nodes."""
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:

@@ -25,11 +25,6 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 
-COMMAND = """
-from streamkit._tools.cli import main  # what the script `streamkit` calls
-main()
-"""
-
 
 def run_python(*arguments, path=(), **variables):
     """Run Python, which finds ``path`` and this streamkit first; return how it ended.
@@ -68,5 +63,7 @@ def python(code, *, blocked=(), path=(), options=()):
 
 def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
+    from support.command import COMMAND
+
     code = BLOCKER.format(blocked=tuple(blocked)) + COMMAND
     return run_python("-P", "-c", code, *arguments, CUDA_VISIBLE_DEVICES="-1", COLUMNS="100")

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from support.programs import BLOCKER, COMMAND, run_python, streamkit_
+from support.command import COMMAND
+from support.programs import BLOCKER, run_python, streamkit_
 
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)

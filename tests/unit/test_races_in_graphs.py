@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkit._cuda.graphs import NodeWork  # graphs are made up here
-from streamkit._races.graph_nodes import Section, races_of  # graphs are made up here
+from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
+from streamkit._races.graph_nodes import races_of  # graphs are made up here
 from streamkit.protocols import MemoryUse
 from support.model import search as always_the_same
 

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import inspect
 import re
-import runpy
 
 import pytest
 
@@ -247,14 +246,17 @@ def test_the_readme_has_the_whole_program_if_the_record_has_it():
 def test_the_versions_are_those_of_the_records():
     table = evidence.versions()
     record = evidence.read("gpu.json")
-    for library in ("torch", "warp-lang", "numba-cuda", "cuda-core", "cuda-bindings"):
-        assert record["versions"][library] in table
-    assert record["date"] in table
-    assert f"{record['tally']['passed']} passed" in table
+    outcomes = evidence.suite()["outcomes"](record)
+    for run in record["runs"]:
+        for library in ("torch", "warp-lang", "numba-cuda", "cuda-core", "cuda-bindings"):
+            assert run["versions"][library] in table
+        assert run["date"] in table
+    passed = [int(count) for count in re.findall(r"(\d+) passed", table)]
+    assert sum(passed) == list(outcomes.values()).count("passed")
 
 
 def test_what_the_gpu_tests_use_is_in_their_record_and_on_the_page():
-    packages = set(runpy.run_path(str(evidence.SUITE))["PACKAGES"])
+    packages = set(evidence.suite()["PACKAGES"])
     asked = {
         name
         for path in (ROOT / "tests" / "gpu").glob("*.py")
@@ -271,12 +273,14 @@ def test_the_picture_is_of_the_record_at_hand():
     assert f"sha256 of the data: {digest}<" in drawn, "draw it again: docs/maintain/evidence.md"
 
 
-def test_a_record_of_another_source_is_told(monkeypatch):
-    record, read = evidence.read("gpu.json"), evidence.read
-    for source, told in [(evidence.source_hash(), "that of this site"), ("0", "an earlier one")]:
-        records = {
-            **{name: read(name) for name in evidence.RECORDS},
-            "gpu.json": {**record, "source": source},
-        }
-        monkeypatch.setattr(evidence, "read", records.__getitem__)
-        assert f"| source | {told} |" in evidence.versions()
+def test_how_much_of_the_record_is_of_this_source_is_told(monkeypatch):
+    now = evidence.meanings()
+    one, other = sorted(now)[:2]
+    entry = {"run": 0, "earlier": {}, "cases": {"a": "passed"}}
+    files = {
+        one: {"hash": now[one], **entry},
+        other: {"hash": "0", **entry, "cases": {"b": "passed", "c": "passed"}},
+    }
+    monkeypatch.setattr(evidence, "read", lambda _: {"runs": [{}], "files": files})
+    told = evidence.gpu_share()
+    assert f"source in 1 of {len(now)} files, 1 of 3 cases; what the other files reach" in told

@@ -1,0 +1,6 @@
+"""The command, for a Python of its own: whoever imports this file reaches all that it can do."""
+
+COMMAND = """
+from streamkit._tools.cli import main  # what the script `streamkit` calls
+main()
+"""
