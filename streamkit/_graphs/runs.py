@@ -20,8 +20,8 @@ class Runs:
     """The runs of one executable graph. One thread at a time uses it.
 
     CUDA runs them one after another, whatever their streams: when the last one has ended, all have.
-    A queue that lives as long as its record is asked only at the end, where an event is recorded on
-    it. On any other queue each run has its event, because the handle may be gone by then.
+    On a queue that lives as long as its record, an event is recorded only when the end of the runs
+    is looked for. On any other queue each run has its event, because its handle may be gone then.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Runs:
 
 
 def _lives_with_its_record(queue: QueueRecord) -> bool:
-    """Whether the handle is valid as long as somebody holds the record."""
+    """Whether the handle is valid as long as its record is held."""
     return queue.handle > PER_THREAD and any(
         record.is_owned or record.permanent or record.dies_with_owner
         for record in queue.all_records()

@@ -318,7 +318,7 @@ def _keep_lent(loans: list[_EndedLoan]) -> None:
     for loan in loans:
         # if its queue captures, is another thread's, or cannot be asked, the next call tries again
         with contextlib.suppress(errors.StreamKitError):
-            # else its handle is gone, and nobody can be asked when that queue's work is done
+            # else its handle is gone, and with it the way to find out when that work is done
             if all(identity.owns(owner, loan.queue) for owner in loan.owners):
                 keep(loan.queue, loan.queue, (loan.array,))
                 _waiting.pop(loan, None)
