@@ -1,6 +1,6 @@
 """Futures of ``concurrent.futures`` and of asyncio, waited for in any thread.
 
-Neither module is imported here: if it is not loaded, nobody has a future of it.
+Neither module is imported here: as long as it is not loaded, there can be no future of it.
 """
 
 from __future__ import annotations

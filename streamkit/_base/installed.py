@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,12 @@ class Package(NamedTuple):
     cuda: str | None
     """The CUDA it is built for; "cpu" if for none, None if it does not say."""
     module: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of the version; of one that does not begin with any they are beyond all."""
+        number = re.match(r"\d+(\.\d+)*", self.version)
+        return tuple(map(int, number[0].split("."))) if number else (sys.maxsize,)
 
 
 def distributions() -> dict[str, Distribution]:

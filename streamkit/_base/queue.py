@@ -20,7 +20,7 @@ class _Here(threading.local):
 
 
 class ThreadToken:
-    """One thread, which is told from all others also after its end."""
+    """One thread, which stays distinct from all others after its end."""
 
     def __init__(self) -> None:
         self._thread = threading.current_thread()
@@ -142,14 +142,14 @@ class QueueRecord(Queue):
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
     """By library, a reference to its object on this queue, called to get it."""
     driver_stream: Any
-    """The bindings' object of its handle, about which the driver is asked faster than about an int.
+    """The bindings' object of its handle: the driver answers about it faster than about an int.
 
     Made at the first use; None for a default stream.
     """
     core: Any
     """The object through which it records and waits, made at the first use."""
     wait_events: Any
-    """The list of the events, reused, with which other queues wait for this one."""
+    """The spare events that can be recorded on it, see ``lifetime.spare_events``."""
     seen_by_events: Callable[[], QueueRecord | None] | None = None
     """What an event notes at its record: gives this queue while it can be asked. Made when used."""
     keepalive: Any = None

@@ -1,4 +1,4 @@
-"""What StreamKit tells recorders: what host streams are given, and where the host waits."""
+"""What StreamKit reports to recorders: the work of host streams, and where the host waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _order = itertools.count()
 listeners: list[Callable[[Step], object]] = []
-"""Each is told of every step, in the thread that gives it."""
+"""Each is called with every step, in the thread that gives it."""
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 

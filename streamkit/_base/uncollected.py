@@ -1,4 +1,4 @@
-"""Errors of functions that StreamKit calls later: each is told to somebody, or reported."""
+"""Errors of functions that StreamKit calls later: someone gets each of them, or it is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Submitted:
 
 
 class Failure:
-    """An error, to be told to whoever waits; reported if all who could ask are gone."""
+    """An error for whoever waits for the function; reported once no one is left who could."""
 
     __slots__ = ("__weakref__", "_process", "_trace", "_what", "error", "is_told")
 
@@ -56,7 +56,7 @@ class Failure:
         return self.error.with_traceback(self._trace)
 
     def report(self) -> None:
-        """Give the error to ``sys.unraisablehook``, unless somebody was told."""
+        """Give the error to ``sys.unraisablehook``, unless ``tell`` has given it to someone."""
         if not self.is_told and self._process == os.getpid():
             report(self.tell(), f"the error, which nobody waited for, of {self._what}")
 
@@ -69,7 +69,7 @@ _failures: weakref.WeakSet[Failure] = weakref.WeakSet()
 
 
 def report_all() -> None:
-    """Report each error that nobody was told of, at the end of the interpreter."""
+    """Report each error that no one has got, at the end of the interpreter."""
     for failure in list(_failures):
         failure.report()
 

@@ -174,7 +174,7 @@ def default_context() -> int:
     """Return the context to restore in a thread that had none: of several devices, device 0's.
 
     Without a context, a runtime that was on another device says that it still is, and launches on
-    device 0. It is 0, none, while nobody uses device 0, whose context costs memory.
+    device 0. It is 0, none, until something uses device 0, whose context costs memory.
     """
     return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
 

@@ -1,4 +1,4 @@
-"""What all threads ask of the driver, noted by CUPTI's callbacks while somebody listens.
+"""What all threads ask of the driver, noted by CUPTI's callbacks while there is a listener.
 
 A callback costs the caller time at each launch, so it stores what the call was given, and nothing
 more. It calls the driver once for each kernel, for the sizes of its parameters.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DRIVER_API = 1  # CUPTI's domain of these callbacks
-_TAKEN = 39  # somebody else has subscribed
+_TAKEN = 39  # another tool has subscribed
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
 _WORD = struct.Struct("<Q")
@@ -110,7 +110,7 @@ class Subscription:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
         ``place`` is asked in the callback, in the thread that calls; of several, the one that came
-        first. NoCallbacksError if CUPTI is missing, or serves somebody else.
+        first. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:
@@ -143,7 +143,7 @@ class Subscription:
         if code:
             raise RefusedError(_refused(code))
         self._library = library
-        for number in CALLS:  # an older CUPTI does not know the newest ones, which nobody calls
+        for number in CALLS:  # an older CUPTI does not know the newest calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def _catch_interrupts(self) -> None:

@@ -119,7 +119,7 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
                 raise core_error("cuCtxSetCurrent", error) from error
             try:
                 event = maker.create_event(core.EventOptions(timing_enabled=timing))
-            except Exception:  # noqa: BLE001 - the driver is asked next, and says why
+            except Exception:  # noqa: BLE001 - the call of the driver below says why
                 event = None
     if event is None:
         return create(context, timing=timing), None

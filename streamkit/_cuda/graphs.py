@@ -408,7 +408,7 @@ class DriverPart:
 
     def abandon(self) -> None:
         """End it, in whatever state."""
-        if not self._is_refused:  # else a capture on the stream is somebody else's
+        if not self._is_refused:  # else a capture on the stream belongs to other code
             discard(self._stream)
 
 

@@ -11,7 +11,7 @@ _ALL = 2**64 - 1  # bytes that a pool keeps
 
 
 def create(device: int, *, keeps: int = _ALL) -> Any:
-    """Create a pool of the device's memory, which keeps so many bytes that nobody uses."""
+    """Create a pool of the device's memory, which keeps up to that many unused bytes."""
     cu = loader.cu
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-import re
-import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -141,7 +139,7 @@ class Installed:
         """Whether the version that is installed takes any text of the switch for yes, "0" too."""
         for row in registry.LIBRARIES:
             if row.switch == switch and row.numeric_switch and row.name in self.packages:
-                version = _version(self.packages[row.name])
+                version = self.packages[row.name].numbers
                 return version < row.numeric_switch.get(version[0], ())
         return False
 
@@ -195,7 +193,7 @@ class Installed:
     def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
         for name, package in self.packages.items():
             oldest = _ROWS[name].oldest if name in _ROWS else ()
-            if _version(package) < oldest:
+            if package.numbers < oldest:
                 wanted = ".".join(map(str, oldest))
                 yield Finding(
                     "old-library",
@@ -279,12 +277,6 @@ class Installed:
                 f"Unset {switches} before Python starts, and give each thread a "
                 "streamkit.new_stream() instead.",
             )
-
-
-def _version(package: Package) -> tuple[int, ...]:
-    """Return the numbers of a version; those of one that does not begin with any are beyond all."""
-    number = re.match(r"\d+(\.\d+)*", package.version)
-    return tuple(map(int, number[0].split("."))) if number else (sys.maxsize,)
 
 
 def _number(value: str) -> int | None:

@@ -62,7 +62,7 @@ class _Current(NamedTuple):
     stream: CudaStream[Any]
     standing: Standing
     nonblocking: bool | None
-    """As far as it is known: nothing is asked for it."""
+    """As far as it is known without a question to the driver."""
     starts_on_default: bool
 
 

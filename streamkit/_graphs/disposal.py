@@ -43,7 +43,7 @@ class UsedPools:
     def end(self) -> bool:
         """Let go of the pools when that work has run."""
         for queue in _readers(self._device) if self._pools else ():
-            # its work may use an array of the pool that nobody holds any more
+            # its work may use an array of the pool to which no reference is left
             keepalive.keep(queue, queue, self._pools)
         self._pools = ()
         return True

@@ -8,7 +8,7 @@ from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver, events
 from streamkit._queues import identity, ordering
-from streamkit._queues.lifetime import OwnedEvent
+from streamkit._queues.lifetime import OwnedEvent, give_back, spare_events, take_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +20,14 @@ class Runs:
     """The runs of one executable graph. One thread at a time uses it.
 
     CUDA runs them one after another, whatever their streams: when the last one has ended, all have.
-    A queue that lives as long as its record is asked only at the end, where an event is recorded on
-    it. On any other queue each run has its event, because the handle may be gone by then.
+    On a queue that lives as long as its record, an event is recorded only when the end of the runs
+    is looked for. On any other queue each run has its event, because its handle may be gone then.
     """
 
     def __init__(self) -> None:
         # where the last run is; several only after an error, which can leave a run behind
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
         self._number: int | tuple[int, int, int] | None = None  # the id of the last queue
-        self._spare: OwnedEvent | None = None
 
     @property
     def steady(self) -> QueueRecord | None:
@@ -50,15 +49,16 @@ class Runs:
             run()
             self._points = (queue,)
         else:
-            event, self._spare = self._spare or OwnedEvent(queue.context), None
+            event = take_event(queue)
             try:
                 run()
             finally:  # an interrupt can come when the run is queued already
                 ordering.mark(event, queue)
                 self._points = (*before, event)
             self._points = (event,)
-            if before and isinstance(before[-1], OwnedEvent):
-                self._spare = before[-1]
+            last = before[-1] if before else None
+            if isinstance(last, OwnedEvent) and last.context == queue.context:
+                give_back(last, spare_events(queue))
         self._number = number
 
     def hold(self, queue: QueueRecord) -> None:
@@ -89,7 +89,7 @@ class Runs:
 
 
 def _lives_with_its_record(queue: QueueRecord) -> bool:
-    """Whether the handle is valid as long as somebody holds the record."""
+    """Whether the handle is valid as long as its record is held."""
     return queue.handle > PER_THREAD and any(
         record.is_owned or record.permanent or record.dies_with_owner
         for record in queue.all_records()
@@ -100,7 +100,7 @@ def _marked(queue: QueueRecord) -> OwnedEvent | None:
     """Return an event after the queue's work so far, None while it captures."""
     if ordering.capture_of(queue) is not None:
         return None
-    event = OwnedEvent(queue.context)
+    event = take_event(queue)
     ordering.mark(event, queue)
     # another thread may have begun one meanwhile, and the event stands for a place in it
     return event if ordering.capture_of(queue) is None else None

@@ -41,7 +41,7 @@ def one_goes_on_here() -> bool:
 def keep_in_graphs(event: object) -> None:
     """Keep an event that a node names by its handle as long as the graph; CUDA may not keep it.
 
-    Each graph that is being captured keeps it, so nobody need ask which of them has the node.
+    Each graph that is being captured keeps it, because which of them has the node is unknown.
     """
     for _, _, kept in tuple(_ongoing.values()):
         kept.append(event)

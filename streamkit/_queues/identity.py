@@ -1,11 +1,47 @@
-"""Which queue is this: the driver's id, and one record for each queue while somebody holds it.
+"""Which queue is this: the driver's id, and one record for each queue as long as it is in use.
 
 An id is never reused, a handle is; so the records are kept by id. A capturing stream must not be
 asked for its id (that invalidates the capture), so one first seen while it captures is known by
 device and handle until the capture ends.
 
 What was learned of a library's queue, and made for it, stays a while longer: in a record without an
-owner, which serves as soon as the driver says that the handle has this id still.
+owner, which serves again once the driver has confirmed that the handle still has this id.
+
+These places remember a queue or an object on it:
+
+==============================  ==============================  ==================================
+Place                           What it maps                    How long
+==============================  ==============================  ==================================
+``Queue.record``                an adapter's own ``Queue``, or  as long as the adapter keeps that
+                                a record itself, to the record  ``Queue``; permanent queues only
+``_known``                      driver's id to a living record  while anything holds the record
+``_learned``                    driver's id to a record         the last 256; then while held
+                                without an owner
+``_legacy``                     primary context to the record   the process
+                                of its legacy stream
+``native._streamkit_learned``   a library's stream to the       as long as the library's stream
+                                record without an owner
+``native._streamkit_queue``     an object made by ``borrow``    as long as that object, which
+                                to the record it was made from  holds the record
+``QueueRecord.views``           library to its object           weakly, except objects that are
+                                                                values or made for permanent queues
+``QueueRecord.older_record``    a record of another owner to    as long as the younger record
+                                the one that came before it
+``QueueRecord.latest``          a permanent queue to the last   until another ``wrap`` replaces it
+                                stream of StreamKit's on it
+``registry.stream_types``       the type of a library's         the process
+                                stream to its adapter
+what the driver made for it     ``driver_stream``, ``core``     as long as the record; ``core`` and
+                                and ``wait_events`` of a record the events are shared with them all
+==============================  ==============================  ==================================
+
+Which one wins: for a call during which the object lives (``queue_of``) the object's own attribute,
+``_streamkit_learned`` before ``_streamkit_queue``; then ``Queue.record``; then ``_legacy`` for a
+default stream; then ``_learned``; then ``identify``. For a lasting use (``identify``) ownership
+matters, so ``_streamkit_learned``, which has no owner, does not serve: the record comes from
+``_streamkit_queue``, which adapters return from ``extract``, then from ``Queue.record``,
+``_legacy``, ``_known`` and ``_learned``, and else is made. ``_known`` and ``_learned`` are looked
+into only with the id that the driver gives the handle now.
 """
 
 from __future__ import annotations
@@ -80,9 +116,10 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
 
 
 def can_wait(found: Queue, adapter: Adapter) -> bool:
-    """Whether the queue may as well be identified at its first use: nothing is kept, nobody told.
+    """Whether ``wrap`` may leave it to the first use of the queue to identify it.
 
-    Its object names the device, and holds nothing.
+    That makes no difference if the object names its device and owns nothing that StreamKit would
+    have to keep alive, and if no watcher waits to hear of the queue.
     """
     if found.owner is not None or found.device is None or found.handle <= PER_THREAD:
         return False
@@ -229,7 +266,7 @@ def _with_owner(
 def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     """Return a second record of this queue, which holds another owner and the first record.
 
-    Nobody knows which of two owners destroys the handle, so what is made through the second holds
+    Either owner may be the one that destroys the handle, so what is made through the second holds
     both. The first record does not hold the second owner: it may live for ever, and hold them all.
     """
     second = QueueRecord(queue.handle, queue.device, owner)
@@ -271,21 +308,21 @@ def register(queue: QueueRecord) -> None:
 
 
 def watch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Have every queue that is met from now on told to ``watcher``, while it surely is alive."""
+    """Call ``watcher`` with every queue that is met from now on, while it surely is alive."""
     global _watchers  # noqa: PLW0603 - one list for the process
     with lock:
         _watchers = (*_watchers, watcher)
 
 
 def unwatch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Tell that watcher no more."""
+    """Call that watcher no more."""
     global _watchers  # noqa: PLW0603 - one list for the process
     with lock:
         _watchers = tuple(one for one in _watchers if one != watcher)
 
 
 def living() -> list[QueueRecord]:
-    """Return the records of all queues that somebody holds."""
+    """Return the records of all queues that are in use anywhere."""
     return list(_known.living())
 
 
@@ -313,7 +350,7 @@ def owners_of(queue: QueueRecord) -> list[object] | None:
 
 
 def owns(owner: object, queue: QueueRecord) -> bool:
-    """Whether the owner is a library's stream, and has the queue's handle still."""
+    """Whether the owner is a library's stream that still has the queue's handle."""
     try:
         return registry.extract(owner)[0].handle == queue.handle
     except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails

@@ -17,7 +17,7 @@ import itertools
 import math
 import sys
 from abc import abstractmethod
-from collections import defaultdict, deque
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,12 +25,13 @@ from streamkit import errors
 from streamkit._base import garbage, messages
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import identity, ordering
-from streamkit._queues.lifetime import OwnedEvent
+from streamkit._queues.lifetime import give_back, spare_events, take_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._queues.lifetime import OwnedEvent
 
 
 class KeepAlive:
@@ -192,9 +193,6 @@ def let_go(
 
 # -- on a CUDA queue --------------------------------------------------------------------------
 
-_SPARE_EVENTS = 64
-_spare: defaultdict[int, list[OwnedEvent]] = defaultdict(list)  # by context
-
 
 class _UntilEvent(KeepAlive):
     """The objects of some calls, and an event that was recorded after each of them.
@@ -203,10 +201,12 @@ class _UntilEvent(KeepAlive):
     an entry that is taken out takes nothing from the others, whatever other threads do.
     """
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_spare")
 
-    def __init__(self, objects: list[tuple[object, ...]], event: OwnedEvent) -> None:
-        self.objects, self._event = objects, event
+    def __init__(
+        self, objects: list[tuple[object, ...]], event: OwnedEvent, spare: list[OwnedEvent]
+    ) -> None:
+        self.objects, self._event, self._spare = objects, event, spare
 
     def calls(self) -> int:
         return len(self.objects)
@@ -221,9 +221,7 @@ class _UntilEvent(KeepAlive):
             return False
 
     def end(self) -> None:
-        context = self._event.serves  # 0 for one of a context that may come to an end
-        if context and len(_spare[context]) < _SPARE_EVENTS:
-            _spare[context].append(self._event)
+        give_back(self._event, self._spare)
 
 
 # In seconds. To ask costs as much as the rest of a ``keep``, so of calls in quick succession not
@@ -249,16 +247,13 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     if not objects:
         return
     joined = _open(kept.entries)  # before the record, which so comes after their calls too
-    try:
-        event = _spare[queue.context].pop()
-    except IndexError:
-        event = OwnedEvent(queue.context)
+    event = take_event(queue)
     ordering.mark(event, queue)
     if ordering.capture_of(queue) is not None:  # another thread has begun it meanwhile
         raise messages.kept_in_capture(what)
     calls = joined[0].objects if joined else []
     calls.append(objects)
-    kept.add(_UntilEvent(calls, event))
+    kept.add(_UntilEvent(calls, event, spare_events(queue)))
     for entry in joined:
         kept.end(entry)
 
@@ -323,7 +318,7 @@ def _keep_lent(loans: list[_EndedLoan]) -> None:
     for loan in loans:
         # if its queue captures, is another thread's, or cannot be asked, the next call tries again
         with contextlib.suppress(errors.StreamKitError):
-            # else its handle is gone, and nobody can be asked when that queue's work is done
+            # else its handle is gone, and with it the way to find out when that work is done
             if all(identity.owns(owner, loan.queue) for owner in loan.owners):
                 keep(loan.queue, loan.queue, (loan.array,))
                 _waiting.pop(loan, None)

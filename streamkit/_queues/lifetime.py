@@ -1,5 +1,7 @@
 """Who destroys what: streams and events that StreamKit created, and nothing else.
 
+This is also where events wait to be used again, see ``take_event``.
+
 An owned stream lives as long as its record, which every view of it holds. When that goes, the
 CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
 handles has seen it: a destroyed handle can come back as another stream, and such an allocator
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
 
 _never_destroyed: list[Any] = []
 _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
-_MOST_SPARE = 256
-# by context; the handles alone, for the collector ends an event although the end of another object
-# in the same garbage keeps it
-_spare_events: defaultdict[int, deque[int]] = defaultdict(deque)
 
 
 class OwnedQueue(QueueRecord):
@@ -94,10 +92,12 @@ class OwnedEvent:
 
     handle: int = 0  # until it has one: an interrupt can leave it half made
     core: Any
+    context: int = 0  # until it is known
     serves: int
     """The context whose streams record it through ``core``; 0 for none."""
 
     def __init__(self, context: int, *, timing: bool = False) -> None:
+        self.context = context
         handle, self.core = events.create_core(context, timing=timing)
         self.serves = 0 if self.core is None else context
         self.handle = handle
@@ -129,26 +129,77 @@ def create_interprocess(context: int) -> InterprocessEvent:
     return InterprocessEvent(events.create(context, timing=False, interprocess=True))
 
 
+# -- spare events -------------------------------------------------------------------------------
+
+_MOST_SPARE = 256  # of one kind, in one context
+_spare_events: defaultdict[int, list[OwnedEvent]] = defaultdict(list)
+_spare_handles: defaultdict[int, list[int]] = defaultdict(list)
+
+
+def spare_events(queue: QueueRecord) -> list[OwnedEvent]:
+    """Return the list of spare events that can be recorded on the queue; all its records share it.
+
+    All queues of a primary context share one. Another context may come to an end, and its events
+    with it, so there each queue has its own, which ends with the queue.
+    """
+    if queue.wait_events is None:
+        first = queue.first_record()
+        if first.wait_events is None:
+            is_primary = queue.context in driver.device_of
+            first.wait_events = _spare_events[queue.context] if is_primary else []
+        queue.wait_events = first.wait_events
+    return queue.wait_events  # type: ignore[no-any-return]
+
+
+def take_event(queue: QueueRecord) -> OwnedEvent:
+    """Return an event that the caller records on the queue before anything else.
+
+    Only the caller has it until ``give_back``: a record by another thread meanwhile could be part
+    of a capture, and whoever waits for the event would be taken into that. Its last record may lie
+    ahead, or in a capture that goes on, because a new record replaces it and leaves the waits alone
+    that are queued already. ``pop`` and ``append`` of a list are atomic, so that no lock is needed.
+    """
+    try:
+        return spare_events(queue).pop()
+    except IndexError:  # there is none, or other threads have them
+        return OwnedEvent(queue.context)
+
+
+def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
+    """Put an event that nothing asks any more into the ``spare_events`` of a queue of its context.
+
+    An event of a captured graph must never come here: each launch waits for its last record. One
+    without cuda.core's object stays out of a primary context's, where it would slow every wait.
+    """
+    fits = event.serves or event.context not in driver.device_of
+    if fits and len(spare) < _MOST_SPARE:
+        spare.append(event)
+
+
 class PointEvent(OwnedEvent):
-    """An event for waits, without cuda.core, whose import would be part of the first one."""
+    """An event for waits, without cuda.core, whose import would be part of the first one.
+
+    Its spare ones are kept as handles, because its own end puts them there: in cyclic garbage the
+    collector ends an event even if the end of another object has just put it into a list.
+    """
 
     core = None
     serves = 0
-    _spare: deque[int] | None = None
+    _spare: list[int] | None = None
 
     def __init__(self, context: int) -> None:
         try:
-            self.handle = _spare_events[context].pop()
+            self.handle = _spare_handles[context].pop()
         except IndexError:
             self.handle = events.create(context, timing=False)
 
     def use_again(self, context: int) -> None:
-        """Let another one have the handle at the end: it is no capture's, and nobody asks it then.
+        """Let another point have the handle at the end: no capture has it, and no one asks it then.
 
-        Its point may not be reached yet. An event dies with a context that may come to an end.
+        Its point may not be reached yet.
         """
-        if context in driver.device_of:
-            self._spare = _spare_events[context]
+        if context in driver.device_of:  # else the handle may end with the context
+            self._spare = _spare_handles[context]
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():

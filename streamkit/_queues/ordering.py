@@ -13,7 +13,7 @@ from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, this_thread
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import active_captures, identity
-from streamkit._queues.lifetime import OwnedEvent
+from streamkit._queues.lifetime import OwnedEvent, give_back, spare_events, take_event
 
 if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
@@ -105,9 +105,7 @@ def wait_event(
 def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
     """Hold the queue's later work until all that ``other`` was given so far has run.
 
-    One record and one wait; nothing if the two are one queue. The event is used again, by one
-    thread at a time: a record by another thread between these two calls could be part of a capture,
-    and the wait would take this queue into it.
+    One record and one wait, of an event that is used again; nothing if the two are one queue.
     """
     one, two = queue.handle, other.handle
     if one == two and identity.same(queue, other):
@@ -115,7 +113,7 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
     spare, source, target = other.wait_events, other.core, queue.core
     if spare and source is not None and target is not None and one != two and not external:
         try:
-            event = spare.pop()  # ``_take`` without a call
+            event = spare.pop()  # ``take_event`` without a call
         except IndexError:
             event = OwnedEvent(other.context)
         mark = event.core
@@ -128,11 +126,7 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
             spare.append(event)
             return
         spare.append(event)
-    first = other.first_record()  # which keeps a queue's events
-    if first.wait_events is None:
-        first.wait_events = []
-    spare = other.wait_events = first.wait_events
-    event = _take(spare, other)
+    event = take_event(other)
     # two of one handle are the legacy streams of two contexts
     if event.core is None or external or one == two or PER_THREAD in (one, two):
         record(event.handle, other)
@@ -141,11 +135,4 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
         with on(queue if one == LEGACY else other):
             events.record_and_wait(event.core, _core_of(other), _core_of(queue))
     if not external:  # else the graph's launches wait for its last record, which no other may make
-        spare.append(event)
-
-
-def _take(spare: list[OwnedEvent], queue: QueueRecord) -> OwnedEvent:
-    try:
-        return spare.pop()
-    except IndexError:  # none, or other threads have them
-        return OwnedEvent(queue.context)
+        give_back(event, spare_events(other))

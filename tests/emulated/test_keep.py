@@ -16,6 +16,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a capture's own mode
 from streamkit._queues import keepalive, ordering  # what is kept must not grow
 from support.emulated.processes import run
+from support.emulated.state_snapshot import drop_spare_events
 from support.garbage import no_collections
 from support.gpu.raw import (
     Gate,
@@ -687,7 +688,7 @@ def test_cycles_leave_nothing():
 
     def alive():
         gc.collect()
-        keepalive._spare.clear()
+        drop_spare_events()
         return {kind: emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(1_000)

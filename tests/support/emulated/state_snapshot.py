@@ -28,8 +28,9 @@ def alive():
 
 def drop_spare_events():
     """Destroy the events that wait to be used again."""
-    keepalive._spare.clear()
-    for spare in lifetime._spare_events.values():
+    for events_of_context in lifetime._spare_events.values():
+        events_of_context.clear()  # the queues of the context share the list
+    for spare in lifetime._spare_handles.values():
         while spare:
             events.destroy(spare.pop())
 
