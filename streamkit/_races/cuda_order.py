@@ -84,7 +84,7 @@ class _CudaReader:
         return queue
 
     def _end_of(self, queue: CudaQueue) -> Clock:
-        return self._clocks.point(queue, self)  # of nobody who has learned anything
+        return self._clocks.point(queue, self)  # by a host that has learned nothing
 
     def _waits_for_legacy(self, queue: CudaQueue) -> bool:
         if queue.handle <= PER_THREAD:
