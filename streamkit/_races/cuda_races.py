@@ -108,9 +108,9 @@ def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, PlacedLaunch], name
 
 
 def _operation(work: PlacedLaunch, mode: search.Mode, names: Names) -> RacedOperation:
-    line = (None, 0) if work.place is None else work.place
+    file, line = work.place or (None, 0)
     queue = names.queue(work.queue)
-    return RacedOperation(_short(work.launch), work.launch.library, queue, mode, *line, 0, 0)
+    return RacedOperation(_short(work.launch), work.launch.library, queue, mode, file, line, 0, 0)
 
 
 def _short(launch: Launch) -> str:

@@ -167,9 +167,9 @@ class _Describer:
 
     def _operation(self, given: Given, mode: search.Mode) -> RacedOperation:
         step = given.step
-        line = (None, 0) if given.place is None else given.place
+        file, line = given.place or (None, 0)
         whose = library_of(step), self.queue(step)
-        return RacedOperation(step.name, *whose, mode, *line, *self._recorder.times(step))
+        return RacedOperation(step.name, *whose, mode, file, line, *self._recorder.times(step))
 
 
 def _missing_call(first: Given, second: Given) -> str:
