@@ -1,4 +1,4 @@
-"""The recorder of the GPU without times: it sees what is given to the driver, by callbacks."""
+"""The recorder of the GPU without times: callbacks show it each call of the driver."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CallbackRecorder:
         self._calls = calls
 
     def sync(self) -> None:
-        """Wait for nothing: what was given is known."""
+        """Wait for nothing, because the callbacks have already noted what was given."""
         if loader.is_forked:
             raise messages.forked()
 
@@ -128,7 +128,7 @@ class _Reader:
         return None
 
     def _queue_of(self, event: int) -> AuditedQueue | None:
-        """Return where an event was recorded."""
+        """Return the queue on which an event was recorded, if that was seen."""
         return self._named(self._recorded[event].queue) if event in self._recorded else None
 
     def _named(self, queue: CudaQueue | None) -> AuditedQueue | None:

@@ -131,7 +131,9 @@ class CudaRecorder:
     def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
         contexts = used_contexts()
-        current: list[Any] = []  # held until their queues have names, also if nobody wrapped them
+        current: list[
+            Any
+        ] = []  # held until their queues have names, also those that no code has wrapped
         for device in set(contexts.values()):
             # a library that cannot tell its current stream must not cost the report
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What all threads ask of the driver in a block, and what its queues are called."""
+"""The driver calls of all threads in a block, and the names of their queues."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DriverRecording:
         return len(self._all) - self._begin
 
     def _meet(self, queue: QueueRecord) -> None:
-        if not queue.is_default and queue.id is not None:  # else it is asked at the end
+        if not queue.is_default and queue.id is not None:  # the others are looked up at the end
             name = AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id)
             self._met.setdefault(queue.handle, []).append((len(self._all), name, queue.nonblocking))
 

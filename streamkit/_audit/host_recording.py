@@ -118,6 +118,6 @@ def host_queue(stream: HostStream) -> AuditedQueue:
 
 
 def library_of(step: Step) -> str | None:
-    """Return whose function it is, where its module tells; None if it is of nobody known."""
+    """Return whose function it is, where its module tells; None for any other module."""
     root = step.module.partition(".")[0]
     return root if root in _ROOTS else None

@@ -35,12 +35,12 @@ def rows_of(report: Operations) -> list[Row]:
 
 
 def library_of(operation: Operation) -> str:
-    """Return whose colour it has."""
+    """Return the library whose colour the operation has."""
     return operation.library if operation.library in STYLES else UNKNOWN  # a plugin, say
 
 
 def plain(one: Operation) -> str:
-    """Return what it does: "fill", where the name of a library's kernel tells it."""
+    """Return what an operation does, as "fill", if its library's kernel names say so."""
     return kernel_names.operation(one.name, one.library)
 
 
@@ -97,7 +97,7 @@ def verdict(report: Operations) -> str:
 def _at_once(report: Operations) -> tuple[Operation, Operation] | None:
     """Return the first work of a queue, and the last of an earlier queue if that ended later.
 
-    Of two libraries, if there are such.
+    A pair from two libraries is preferred.
     """
     first: dict[AuditedQueue | None, Operation] = {}
     last: dict[tuple[AuditedQueue | None, str | None], Operation] = {}

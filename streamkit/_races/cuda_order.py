@@ -48,7 +48,7 @@ class _CudaReader:
         self._clocks = VectorClocks()
         self._events: dict[int, Clock] = {}
         self._points: dict[int, Clock] = {}
-        self._queues: dict[CudaQueue, int] = {}  # all that there was something on, and whose
+        self._queues: dict[CudaQueue, int] = {}  # all that had work, with their contexts
         self._blocking: dict[CudaQueue, bool] = {}  # of the new ones
         self._sizes: dict[int, int] = {}  # of allocations
         self._freed: dict[int, tuple[int, Clock]] = {}
@@ -84,7 +84,7 @@ class _CudaReader:
         return queue
 
     def _end_of(self, queue: CudaQueue) -> Clock:
-        return self._clocks.point(queue, self)  # of nobody who has learned anything
+        return self._clocks.point(queue, self)  # by a host that has learned nothing
 
     def _waits_for_legacy(self, queue: CudaQueue) -> bool:
         if queue.handle <= PER_THREAD:

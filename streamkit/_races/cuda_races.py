@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamkit._audit.driver_steps import WORK
 from streamkit._pictures.kernel_names import operation
 from streamkit._race_engine import search
-from streamkit._race_engine.order import are_ordered
+from streamkit._races import describing
 from streamkit._races.cuda_order import stamps
-from streamkit._races.report import Race, RacedOperation
+from streamkit._races.report import RacedOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from streamkit._race_engine.search import Pair
     from streamkit._races.memory_use import Launch
     from streamkit._races.places import Place
+    from streamkit._races.report import Race
 
 
 class PlacedLaunch(NamedTuple):
-    """One piece of it."""
+    """A piece of work, the line that gave it, and the queue on which it ran."""
 
     launch: Launch
     place: Place | None
@@ -66,14 +67,11 @@ def find(program: Sequence[CudaStep], works: Mapping[float, PlacedLaunch], names
         for step in program
         if step.kind in WORK and step.number in works
     }
-    pairs = search.find(
-        [
-            search.Work(number, (work.place or number, work.queue), work.launch.accesses)
-            for number, work in given.items()
-        ],
-        lambda one, other: are_ordered(strictly[one], strictly[other]),
-        lambda one, other: are_ordered(loosely[one], loosely[other]),
-    )
+    given_works = [
+        search.Work(number, (work.place or number, work.queue), work.launch.accesses)
+        for number, work in given.items()
+    ]
+    pairs = describing.unordered(given_works, strictly, loosely)
     found: dict[Hashable, list[Pair]] = {}
     for pair in pairs:
         array = min((pair.one.array, pair.other.array), key=lambda one: one.name is None)
@@ -98,37 +96,21 @@ def find(program: Sequence[CudaStep], works: Mapping[float, PlacedLaunch], names
 
 
 def _race(pair: Pair, pairs: list[Pair], given: Mapping[int, PlacedLaunch], names: Names) -> Race:
-    """Return the race of all pairs of two lines, told by one of them."""
     first, second = given[pair.first], given[pair.second]
-    # an operation that reads and writes an array has two accesses
-    same = [one for one in pairs if (one.first, one.second) == (pair.first, pair.second)]
-    described = _operation(first, {one.one.mode for one in same}, names)
-    before = "it" if second.place is None else f"line {second.place.line}"
-    if second.place and first.place and second.place.file != first.place.file:
-        before += f" of {second.place.file}"
     waiting = names.waiting(second.place, second.queue)
-    return Race(
-        min((pair.one.array, pair.other.array), key=lambda array: array.name is None),
-        described,
-        _operation(second, {one.other.mode for one in same}, names),
-        pair.is_certain,
-        f"if {described.title} should come first: "
-        f"{waiting}.wait({names.variable(second.place, first.queue)}) before {before}",
-        len({(one.first, one.second) for one in pairs}),
+    return describing.race(
+        pair,
+        pairs,
+        lambda number, mode: _operation(given[number], mode, names),
+        f"{waiting}.wait({names.variable(second.place, first.queue)})",
+        (first.place, second.place),
     )
 
 
-def _operation(work: PlacedLaunch, modes: set[search.Mode], names: Names) -> RacedOperation:
-    return RacedOperation(
-        _short(work.launch),
-        work.launch.library,
-        names.queue(work.queue),
-        "write" if "write" in modes else min(modes),
-        None if work.place is None else work.place.file,
-        0 if work.place is None else work.place.line,
-        0,
-        0,
-    )
+def _operation(work: PlacedLaunch, mode: search.Mode, names: Names) -> RacedOperation:
+    file, line = work.place or (None, 0)
+    queue = names.queue(work.queue)
+    return RacedOperation(_short(work.launch), work.launch.library, queue, mode, file, line, 0, 0)
 
 
 def _short(launch: Launch) -> str:

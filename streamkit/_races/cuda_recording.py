@@ -1,4 +1,4 @@
-"""The recorder of CUDA streams: what the driver is asked, by which line, and what it calls it."""
+"""The recorder of CUDA streams: the calls of the driver, the lines that make them, their names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Variable(NamedTuple):
 
 
 class CudaRaceRecorder:
-    """Notes what all threads ask of the driver, from ``start`` to ``stop``."""
+    """Notes the driver calls of all threads, from ``start`` to ``stop``."""
 
     def __init__(self, arrays: Mapping[str, object]) -> None:
         self._arrays = arrays
@@ -52,7 +52,7 @@ class CudaRaceRecorder:
         self._variables: dict[Place, dict[int, _Variable]] = {}
 
     def start(self) -> None:
-        """Begin, if the process may use CUDA. It loads no driver for nobody."""
+        """Begin, if the process may use CUDA. It never loads the driver itself."""
         if not _may_use_cuda():
             return
         calls = DriverRecording(self._place)
@@ -180,21 +180,24 @@ def _placed(fact: Fact) -> Place | None:
 
 
 def _may_use_cuda() -> bool:
-    if loader.is_forked or not (loader.is_loaded() or registry.loaded()):
-        return False
+    """Whether a driver works that some library has loaded; loads none itself."""
     try:
-        return driver.is_present()
-    except StreamKitError:  # the driver cannot be asked
+        return _has_cuda_library() and driver.is_present()
+    except StreamKitError:  # the driver gives an error
         return False
 
 
 def _uses_cuda() -> bool:
-    """Whether a library of the process may have work on a CUDA device; loads no driver for none."""
-    if loader.is_forked or not (loader.is_loaded() or registry.loaded()):
-        return False
+    """Whether a library of the process may have work on a CUDA device; loads no driver itself."""
     try:
-        return driver.is_present() and any(
-            map(driver.primary_is_active, range(driver.device_count()))
+        return (
+            _has_cuda_library()
+            and driver.is_present()
+            and any(map(driver.primary_is_active, range(driver.device_count())))
         )
-    except StreamKitError:  # the driver cannot be asked, and a library may use it all the same
+    except StreamKitError:  # the driver gives an error, and a library may use it all the same
         return True
+
+
+def _has_cuda_library() -> bool:
+    return not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))

@@ -10,6 +10,7 @@ from streamkit._race_engine.reachability import Reachability, numbers
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
+from streamkit._races.describing import strongest
 from streamkit._races.memory_use import Launch, LaunchReader
 from streamkit._races.report import Coverage, Race, RacedOperation
 
@@ -166,9 +167,10 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
     """Return what a report tells of a node that uses the memory in these ways."""
     launch = work.launch
-    mode = "write" if "write" in modes else min(modes)
     where = work.place, work.section
-    return RacedOperation(launch.name, launch.library, None, mode, None, 0, 0, 0, *where)
+    return RacedOperation(
+        launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
+    )
 
 
 def _place(race: Race) -> tuple[int, int]:

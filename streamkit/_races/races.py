@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._race_engine import search
-from streamkit._race_engine.order import are_ordered
-from streamkit._races import live_page
+from streamkit._races import describing, live_page
 from streamkit._races.arrays import checked_names
 from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
-from streamkit._races.report import Coverage, Race, RacedOperation, RaceReport
+from streamkit._races.report import Coverage, RacedOperation, RaceReport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
     from streamkit._races.host import Given
+    from streamkit._races.report import Race
 
 
 @contextmanager
@@ -85,11 +85,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         for order, one in sorted(given.items())
         if order in strictly
     ]
-    pairs = search.find(
-        works,
-        lambda one, other: are_ordered(strictly[one], strictly[other]),
-        lambda one, other: are_ordered(loosely[one], loosely[other]),
-    )
+    pairs = describing.unordered(works, strictly, loosely)
     found: dict[Hashable, list[Pair]] = {}
     for pair in pairs:
         lines = given[pair.first].place, given[pair.second].place
@@ -151,17 +147,14 @@ class _Describer:
 
     def race(self, pair: Pair, pairs: list[Pair]) -> Race:
         """Return the race of all pairs of two lines, told by one of them."""
-        first, second = (self._recorder.given[number] for number in (pair.first, pair.second))
-        # an operation that reads and writes an array has two accesses
-        same = [one for one in pairs if (one.first, one.second) == (pair.first, pair.second)]
-        described = self._operation(first, {one.one.mode for one in same})
-        return Race(
-            min((pair.one.array, pair.other.array), key=lambda array: array.name is None),
-            described,
-            self._operation(second, {one.other.mode for one in same}),
-            pair.is_certain,
-            _mend(first, second, described.title),
-            len({(one.first, one.second) for one in pairs}),
+        given = self._recorder.given
+        first, second = given[pair.first], given[pair.second]
+        return describing.race(
+            pair,
+            pairs,
+            lambda number, mode: self._operation(given[number], mode),
+            _missing_call(first, second),
+            (first.place, second.place),
         )
 
     def queue(self, step: Step) -> AuditedQueue | None:
@@ -173,35 +166,20 @@ class _Describer:
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue
 
-    def _operation(self, given: Given, modes: set[search.Mode]) -> RacedOperation:
-        step, place = given.step, given.place
-        return RacedOperation(
-            step.name,
-            library_of(step),
-            self.queue(step),
-            "write" if "write" in modes else min(modes),
-            None if place is None else place.file,
-            0 if place is None else place.line,
-            *self._recorder.times(step),
-        )
+    def _operation(self, given: Given, mode: search.Mode) -> RacedOperation:
+        step = given.step
+        file, line = given.place or (None, 0)
+        whose = library_of(step), self.queue(step)
+        return RacedOperation(step.name, *whose, mode, file, line, *self._recorder.times(step))
 
 
-def _mend(first: Given, second: Given, title: str) -> str:
+def _missing_call(first: Given, second: Given) -> str:
     """Word the call that orders the second after the first."""
-    before = "it" if second.place is None else f"line {second.place.line}"
-    if second.place and first.place and second.place.file != first.place.file:
-        before += f" of {second.place.file}"
     waiting = _variable(second, second.step.stream)
     if first.step.kind == "then":
         where = "" if first.place is None else f" of line {first.place.line}"
-        return (
-            f"if {title} should come first: keep the future of 'then'{where}, and "
-            f"{waiting}.wait(future) before {before}"
-        )
-    return (
-        f"if {title} should come first: {waiting}.wait({_variable(second, first.step.stream)}) "
-        f"before {before}"
-    )
+        return f"keep the future of 'then'{where}, and {waiting}.wait(future)"
+    return f"{waiting}.wait({_variable(second, first.step.stream)})"
 
 
 def _variable(given: Given, stream: Any) -> str:

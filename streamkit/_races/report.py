@@ -133,7 +133,7 @@ class RaceReport:
 
     @property
     def certain(self) -> tuple[Race, ...]:
-        """Those that are surely races."""
+        """The races that are surely races."""
         return tuple(race for race in self.races if race.certain)
 
     @property
