@@ -19,6 +19,8 @@ from support.gpu import raw
 from support.gpu.raw import driver
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.mark.parametrize("library", sorted({*ON_AN_EMULATED_DRIVER} - {"toylib"}))
 def test_the_adapter_conforms(library):

@@ -14,9 +14,12 @@ from support.emulated.toys import program
 from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
 from support.libraries import any_text_is_yes, need, version_of
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["program"]  # the fixture
 
-INSTALLED = {"torch-cpu", "cuda-majors", "no-cuda-python", "old-library"}  # of this environment
+# of this environment; "no-cuda" says of an imported torch what "torch-cpu" says of an installed one
+INSTALLED = {"torch-cpu", "no-cuda", "cuda-majors", "no-cuda-python", "old-library"}
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,8 @@ from support.emulated.operations import (
 from support.emulated.waits import warm_up
 from support.libraries import installed, need
 
+pytestmark = pytest.mark.versions
+
 tried = set()
 
 
@@ -57,6 +59,8 @@ def quick_collections(primary_context):
     waits.LOOK = look
     gc.enable()
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # again, or each collection from here on would go through all libraries
 
 
 def printed(capfd):

@@ -12,6 +12,8 @@ from support.emulated.toys import program
 from support.libraries import need
 from support.programs import python
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["program"]  # the fixture
 
 START = """

@@ -23,7 +23,7 @@ from support.keepalive import stays_until
 from support.libraries import need, version_of
 from support.queues import within
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 THREAD_LOCAL = driver.CUstreamCaptureMode(1)
 

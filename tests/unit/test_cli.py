@@ -26,6 +26,8 @@ from streamkit._tools.bench.memory import Memory  # its report is made up here
 from streamkit._tools.bench.timing import Row  # its report is made up here
 from support.programs import BLOCKER, COMMAND, run_python, streamkit_
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
 

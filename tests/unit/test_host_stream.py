@@ -11,6 +11,8 @@ import pytest
 import streamkit as sk
 from support.queues import within
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 
 class Cuda:
     """A stream of the protocol."""

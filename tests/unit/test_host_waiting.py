@@ -27,6 +27,8 @@ from support.queues import (
     within,
 )
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture
 def stream():

@@ -9,6 +9,8 @@ import pytest
 import streamkit as sk
 from support.programs import python
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 PUBLIC = {
     "ArrayToken",
     "BackendNotInstalledError",

@@ -10,6 +10,8 @@ import pytest
 import streamkit as sk
 from streamkit import protocols
 
+pytestmark = pytest.mark.quick
+
 STREAM_NAMES = {
     "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
     "close", "__enter__", "__exit__", "__await__",

@@ -8,6 +8,8 @@ import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from support.programs import python
 
+pytestmark = pytest.mark.quick
+
 BLOCKED = {
     "torch": ["torch"],
     "cupy": ["cupy"],

@@ -24,6 +24,8 @@ from streamkit._sharing.token import ArrayToken  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
 from support.programs import needs_fork, run_python
 
+pytestmark = pytest.mark.portable
+
 has_locks = pytest.mark.skipif(
     importlib.util.find_spec("fcntl") is None, reason="this system has no fcntl"
 )
