@@ -45,6 +45,7 @@ def test_every_library_is_tried_that_runs_here():
 # -- the kit can fail -------------------------------------------------------------------------
 
 
+# ten seconds: the whole kit on the unchanged adapter, and on each mutant the checks that find it
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     need("cuda")

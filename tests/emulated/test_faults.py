@@ -83,6 +83,7 @@ def test_every_exception_is_needed():
     assert [accepted for accepted in ACCEPTED if accepted not in needed] == []
 
 
+# two seconds: each of more than a hundred faults has a process of its own, forked
 def test_what_is_asked_once_for_the_process():
     script = Path(__file__).parents[1] / "support/emulated/first_calls.py"
     done = subprocess.run(
