@@ -16,6 +16,8 @@ import streamkit
 from support.engines import ENGINES, examples
 from support.programs import BLOCKER, run_python
 
+pytestmark = pytest.mark.portable
+
 pytest.importorskip("numpy")
 
 ROOT = Path(__file__).parents[2]
