@@ -49,11 +49,13 @@ def pytest_sessionstart() -> None:
         pytest.exit(f"the lane {name} needs {absent}: not installed", returncode=1)
     if "gpu" in lane() and not cuda_devices():
         pytest.exit(f"the lane {name} needs a CUDA device: the driver reports none", returncode=1)
-    if "nogpu" in lane() and cuda_devices():
-        pytest.exit(f"the lane {name} tests life without a CUDA device: hide it", returncode=1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers = {_tier(item.path.relative_to(HERE).as_posix()) for item in items}
+    if "nogpu" in tiers.intersection(lane()) and cuda_devices():
+        name = "-".join(lane())
+        pytest.exit(f"the lane {name} tests life without a CUDA device: hide it", returncode=1)
     for item in items:
         tier = _tier(item.path.relative_to(HERE).as_posix())
         if tier is None:

@@ -3,7 +3,7 @@
 python tests/expected.py STEP LOG    exit 1, and a line for each fault
 
 A run in which tests skip themselves would pass otherwise. ``tests/conftest.py`` prints what this
-reads: the tally of the tier, and each skip with its reason.
+reads: the tally of each tier, and each skip with its reason.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ EXPECTED = Path(__file__).with_suffix(".toml")
 
 def faults(step: str, log: str, expected: dict[str, Any]) -> list[str]:
     """What is wrong with the run of a step of ``.ci/run`` that has printed ``log``."""
-    tally = re.findall(r"^tier \w+: (\d+) passed, \d+ failed, \d+ skipped$", log, re.MULTILINE)
-    if len(tally) != 1:
+    tallies = re.findall(r"^tier (\w+): (\d+) passed, \d+ failed, \d+ skipped$", log, re.MULTILINE)
+    if not tallies:
         return [f"{step}: no test ran"]
     if step not in expected["passed"]:
         return [f"{step}: {EXPECTED.name} does not say how many tests have to pass"]
     found = []
-    passed, floor = int(tally[0]), expected["passed"][step]
-    if passed < floor:
-        found.append(f"{step}: {passed} tests passed, and at least {floor} have to")
+    floors = expected["passed"][step]
+    if sorted(tier for tier, _ in tallies) != sorted(floors):
+        ran = ", ".join(tier for tier, _ in tallies)
+        found.append(f"{step}: {ran} ran, and one run each of {', '.join(floors)} has to")
+    for tier, passed in tallies:
+        if int(passed) < (floor := floors.get(tier, 0)):
+            found.append(f"{step}: {passed} tests of {tier} passed, and at least {floor} have to")
     for test, reason in re.findall(r"^skipped \d+ (\S+): (.*)$", log, re.MULTILINE):
         if not any(
             fnmatchcase(step, allowed.get("step", "*"))

@@ -46,6 +46,7 @@ def prepare(config):
             return f"{sanitizer} needs its runtime: run tests/emulator/sanitized.py {sanitizer}"
     except build.CannotBuildError as error:
         return str(error)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # a lane with nogpu too hides the real ones
     before = os.environ.get("LD_LIBRARY_PATH")  # where child processes look
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (folder.name, before)))
     emulator.load(library)

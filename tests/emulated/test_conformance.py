@@ -19,6 +19,8 @@ from support.gpu import raw
 from support.gpu.raw import driver
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.mark.parametrize("library", sorted({*ON_AN_EMULATED_DRIVER} - {"toylib"}))
 def test_the_adapter_conforms(library):
@@ -43,6 +45,7 @@ def test_every_library_is_tried_that_runs_here():
 # -- the kit can fail -------------------------------------------------------------------------
 
 
+# ten seconds: the whole kit on the unchanged adapter, and on each mutant the checks that find it
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     need("cuda")

@@ -14,7 +14,7 @@ from support.gpu.raw import busy, idle
 from support.keepalive import stays_until
 from support.libraries import need
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from support.emulated.toys import program
 from support.libraries import need
 from support.programs import python
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["program"]  # the fixture
 
 START = """
@@ -27,7 +29,7 @@ def attempt(work):
         errors.append(repr(error))
 
 def meanwhile(work, seconds):
-    "Let another thread do it, or try to while this one is in its way."
+    "Let another thread do it, or try to while this one is in its way: then it takes the seconds."
     thread = threading.Thread(target=attempt, args=(work,), daemon=True)
     thread.start()
     thread.join(seconds)

@@ -34,6 +34,7 @@ def by_with(lock):
         pass
 
 
+# two seconds for the unsafe one: so long a lock is asked for that no thread will free
 @pytest.mark.parametrize(("take", "is_safe"), [(by_with, True), (by_calls, False)])
 def test_control_the_interrupt_comes_between_acquire_and_try(take, is_safe):
     lock = threading.RLock()

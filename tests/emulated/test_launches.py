@@ -24,7 +24,7 @@ from support.emulated.captures import (  # noqa: F401 - a fixture
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
 from support.queues import eventually
 
-pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+pytestmark = [pytest.mark.usefixtures("handles", "nothing_left"), pytest.mark.versions]
 
 
 @pytest.fixture

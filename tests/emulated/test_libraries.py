@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import streamkit as sk
 from support.emulated.toys import WITHOUT_CUDA, program
 from support.libraries import need
+
+pytestmark = pytest.mark.versions
 
 __all__ = ["program"]  # the fixture
 

@@ -7,6 +7,8 @@ import pytest
 from support.emulated.processes import run
 from support.libraries import any_text_is_yes, need
 
+pytestmark = pytest.mark.versions
+
 SWITCH = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 
 RAISED = """

@@ -11,7 +11,7 @@ import emulator
 import streamkit as sk
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream, stream_id
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 WAIT = {"cuEventRecord": 1, "cuStreamWaitEvent": 1}
 KINDS = ("streams", "events", "contexts", "graphs", "executables")

@@ -14,6 +14,8 @@ from support.libraries import need, version_of
 from support.programs import python
 from support.queues import within
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["program"]  # the fixture
 
 

@@ -12,6 +12,8 @@ from support.emulated.toys import FAILS, FORGETS, INTERRUPTED, REFUSES, TRACKS, 
 from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
 from support.libraries import version_of
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["program"]  # the fixture
 
 

@@ -43,6 +43,7 @@ def test_the_states_are_32_and_each_two_properties_meet():
             assert len(pairs) == len(values[0]) * len(values[1])
 
 
+# some seconds: 32 interpreters end, each with Warp and numba loaded, forked from one that has them
 @pytest.mark.timeout(300)
 def test_nothing_is_said_at_the_end_of_the_interpreter():
     need("warp", "numba")

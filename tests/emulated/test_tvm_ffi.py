@@ -13,7 +13,7 @@ from streamkit._doctor import doctor  # what it finds by library
 from support.gpu.raw import Peek, busy, check, driver, held, sync
 from support.libraries import need
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 
 @pytest.fixture

@@ -359,6 +359,7 @@ def test_at_most_four_threads_run_functions():
     assert all(name.startswith("streamkit-then") for name in running)
 
 
+# a second: threads that only compute hold the GIL as long as Python lets them, as is wanted
 def test_two_thousand_functions_that_allocate_log_and_take_locks():
     """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
     streams = [sk.new_stream() for _ in range(8)]

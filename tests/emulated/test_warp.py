@@ -14,7 +14,7 @@ import streamkit as sk
 from support.gpu.raw import busy
 from support.libraries import need
 
-pytestmark = pytest.mark.usefixtures("handles")
+pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 
 @pytest.mark.parametrize("device", [0, 1])

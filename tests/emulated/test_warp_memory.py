@@ -26,7 +26,7 @@ from support.interrupts import interrupted
 from support.libraries import need, version_of
 from support.queues import eventually
 
-pytestmark = pytest.mark.usefixtures("handles", "memory")
+pytestmark = [pytest.mark.usefixtures("handles", "memory"), pytest.mark.versions]
 LEGACY = 1
 RELAXED = driver.CUstreamCaptureMode(2)
 MOST = 8

@@ -1,6 +1,6 @@
 """What the driver at hand does, as a record: run on the emulated driver and on hardware.
 
-python tests/emulator/differential.py --out FILE [SECTION ...]
+python tests/emulator/differential.py --out FILE [SECTION ... | --without SECTION ...]
 
 With sections, the others stay in the file as they were recorded. Each observation is a code, a
 count or a comparison, so that two drivers can be compared. Nothing waits for long: gates open by
@@ -98,8 +98,8 @@ def observe(function):
         return {"broke off": f"{type(error).__name__}: {error}"}
 
 
-def record(names):
-    """The observations of the sections named, of all if none is."""
+def record(names, without=()):
+    """The observations of the sections named; if none is, of all, ``without`` some."""
     seen = {}
     if not names:
         seen["before_cuinit"] = observe(queues.before_cuinit)
@@ -109,7 +109,7 @@ def record(names):
         seen["without_a_context"] = observe(queues.without_a_context)
         seen["devices"] = observe(queues.devices)
     context = primary()
-    for name in names or SECTIONS:
+    for name in names or [name for name in SECTIONS if name not in without]:
         ok(driver.cuCtxSetCurrent(context))
         seen[name] = observe(SECTIONS[name])
     ok(driver.cuCtxSetCurrent(context))
@@ -122,10 +122,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, help="where to write the record; else printed")
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="else all of them")
+    parser.add_argument("--without", nargs="*", choices=SECTIONS, default=[], metavar="SECTION")
     arguments = parser.parse_args()
     faulthandler.enable()
     faulthandler.dump_traceback_later(180, exit=True)
-    observed = record(arguments.sections)
+    observed = record(arguments.sections, arguments.without)
     version = int(ok(driver.cuDriverGetVersion()))
     names = [ok(driver.cuDeviceGetName(128, device)) for device in range(device_count())]
     made = {

@@ -10,6 +10,8 @@ from support.conformance_cases import CASES
 from support.libraries import LIBRARIES, need
 from support.programs import python
 
+pytestmark = pytest.mark.versions
+
 ADAPTERS = [name for name in CASES if name != "toylib"]
 
 

@@ -9,6 +9,8 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Events, Queue
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 core = need("cuda")
 
 from cuda.bindings import driver, runtime  # noqa: E402 - only once they are known to be there

@@ -14,6 +14,8 @@ from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 from support.programs import python
 
+pytestmark = pytest.mark.versions
+
 cupy = need("cupy")
 
 

@@ -11,6 +11,8 @@ import streamkit as sk
 from streamkit._base.queue import QueueRecord  # the public calls need a device
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture
 def view():

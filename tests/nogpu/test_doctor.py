@@ -9,6 +9,8 @@ import pytest
 from support.libraries import LIBRARIES, installed, need
 from support.programs import python
 
+pytestmark = pytest.mark.versions
+
 MODULES = {
     "torch": {"torch"},
     "cupy": {"cupy"},

@@ -14,6 +14,8 @@ from support.exchange_toy import Library
 from support.libraries import need
 from support.programs import run_python
 
+pytestmark = pytest.mark.versions
+
 
 def exchange_of(kind):
     from streamkit.backends import _exchange  # the public calls need a device

@@ -11,6 +11,8 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import ExplainsKernels, TellsMemory
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 X, Y, Z = 0x7F0000000000, 0x7F0000100000, 0x7F0000200000
 
 FILL = (

@@ -12,6 +12,8 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 need("numba")
 
 from cuda.bindings.driver import CUevent, CUstream  # noqa: E402 - numba-cuda's own handles

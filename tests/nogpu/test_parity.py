@@ -7,8 +7,12 @@ import inspect
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from support.libraries import lane, need
 from support.site import extension
+
+pytestmark = pytest.mark.versions
 
 parity = extension("parity")
 

@@ -21,6 +21,8 @@ from streamkit.backends._managed_tensor import (  # a tensor there needs a devic
 from streamkit.protocols import Queue
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 tvm_ffi = need("tvm_ffi")
 CUDA = tvm_ffi.device("cuda", 0), tvm_ffi.device("cuda", 1)
 

@@ -10,6 +10,8 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
 
+pytestmark = pytest.mark.versions
+
 warp = need("warp")
 warp.config.log_level = warp.LOG_WARNING
 warp.init()

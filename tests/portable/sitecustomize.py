@@ -1,8 +1,8 @@
 """Takes from each Python that starts what only POSIX or Linux has.
 
-With this folder on PYTHONPATH the unit tier runs as on a laptop without either: the lane
-``unit-portable``. What pytest, subprocess, shutil, asyncio and the mutations need stays, and the
-C++ runtime, with which audits of CUDA streams, which are for Linux, read the names of kernels.
+With this folder on PYTHONPATH the tests marked ``portable`` run as on a laptop without either: the
+lane ``unit-portable``. What pytest, subprocess, shutil, asyncio and the mutations need stays, and
+the C++ runtime, with which audits of CUDA streams, which are for Linux, read the names of kernels.
 """
 
 from __future__ import annotations

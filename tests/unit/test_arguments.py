@@ -14,6 +14,8 @@ import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
+pytestmark = pytest.mark.quick
+
 BAD_TYPES = ["a", b"1", True, [], object()]
 BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan")]
 GOOD = [None, 0, 5, 0.5, float("inf"), np.float32(1), np.int64(1), 10**400]

@@ -19,6 +19,8 @@ import streamkit
 from support.command import COMMAND
 from support.programs import BLOCKER, run_python, streamkit_
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
 

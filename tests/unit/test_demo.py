@@ -9,6 +9,8 @@ import pytest
 
 import streamkit as sk
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 np = pytest.importorskip("numpy")
 
 from streamkit._tools import demo  # its numbers  # noqa: E402 - of no use without NumPy

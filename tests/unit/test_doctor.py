@@ -22,6 +22,8 @@ from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
 from support.programs import python
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 A_GPU = ["a GPU [x]"]
 DRIVER = Driver("13.0", "580.159.04", A_GPU)
 

@@ -23,6 +23,8 @@ from streamkit._cuda.driver_callbacks import (  # no public name subscribes
 from streamkit._cuda.driver_calls import CALLS  # CUPTI's numbers
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture
 def cupti(monkeypatch):

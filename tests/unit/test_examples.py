@@ -17,6 +17,8 @@ from streamkit.types import CudaStream
 from support.engines import ENGINES, examples
 from support.programs import BLOCKER, run_python
 
+pytestmark = pytest.mark.portable
+
 pytest.importorskip("numpy")
 
 ROOT = Path(__file__).parents[2]

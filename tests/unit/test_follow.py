@@ -10,6 +10,8 @@ import pytest
 
 import streamkit as sk
 
+pytestmark = pytest.mark.quick
+
 
 async def asynchronous():
     pass

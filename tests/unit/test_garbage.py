@@ -11,6 +11,8 @@ from streamkit._base import garbage  # a public name would need a driver
 from support.interrupts import interrupt_everywhere
 from support.programs import python
 
+pytestmark = pytest.mark.portable
+
 ENDS = """
 import os
 from streamkit._base import garbage  # a public name would need a driver

@@ -11,6 +11,8 @@ import streamkit as sk
 from support.keepalive import stays_until
 from support.queues import within
 
+pytestmark = pytest.mark.quick
+
 
 class OnDevice:
     """An array of a library that StreamKit does not know, on cuda:0."""

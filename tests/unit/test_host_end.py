@@ -11,6 +11,8 @@ import pytest
 
 from support.programs import needs_fork, run_program
 
+pytestmark = pytest.mark.portable
+
 START = """
 import atexit, os, signal, sys, threading, time
 import streamkit as sk
@@ -115,6 +117,7 @@ def test_a_scope_that_the_main_thread_left_open_ends_with_the_program():
     """) == (0, "x\n", "")
 
 
+# five seconds: the end waits ``ending.PATIENCE`` for each stream that it then gives up
 def test_what_a_thread_holds_that_ends_with_the_program_is_reported_and_dropped():
     returned, out, err = run("""
         entered = threading.Event()
@@ -137,7 +140,10 @@ def test_what_a_thread_holds_that_ends_with_the_program_is_reported_and_dropped(
 
 
 def interrupted(program, *, times=1):
-    """Run a program, send it Ctrl-C once it says "now", and return how it ended."""
+    """Run a program, send it Ctrl-C once it says "now", and return how it ended.
+
+    Its functions say so with ``os.write``: Python aborts if it ends while a thread is in ``print``.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", START + textwrap.dedent(program)],
         stdout=subprocess.PIPE,
@@ -156,7 +162,7 @@ def interrupted(program, *, times=1):
 
 def test_ctrl_c_ends_the_wait_at_the_end():
     returned, out, err = interrupted("""
-        s.submit(lambda: (time.sleep(0.2), print("now", flush=True), threading.Event().wait()))
+        s.submit(lambda: (time.sleep(0.2), os.write(1, b"now\\n"), threading.Event().wait()))
         s.submit(print, "never")
         s.then(print, "never")
     """)
@@ -198,7 +204,7 @@ def test_a_forked_child_reports_and_runs_its_own_only():
 
 def test_many_that_are_dropped_are_one_report():
     returned, out, err = interrupted("""
-        s.submit(lambda: (time.sleep(0.2), print("now", flush=True), threading.Event().wait()))
+        s.submit(lambda: (time.sleep(0.2), os.write(1, b"now\\n"), threading.Event().wait()))
         for number in range(100):
             s.submit(print, number)
     """)

@@ -14,6 +14,8 @@ from streamkit._base import futures  # how often it looks at a loop
 from streamkit.testing import adversarial
 from support.queues import LONG, eventually, within
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 
 @pytest.fixture
 def stream():

@@ -20,6 +20,8 @@ from support.keepalive import Thing, array, capsule, thing
 from support.programs import needs_fork
 from support.queues import LONG, eventually, together, within
 
+pytestmark = pytest.mark.portable
+
 # -- how long ---------------------------------------------------------------------------------
 
 
@@ -215,7 +217,7 @@ def test_keep_returns_at_once(stream, hold):
 # -- the process ------------------------------------------------------------------------------
 
 PROGRAM = """
-import atexit, os, sys, threading
+import atexit, os, sys, threading, warnings
 import streamkit as sk
 
 class Ends:
@@ -251,6 +253,7 @@ def run(program):
     )
 
 
+# a second or two, here and below: the end waits ``ending.PATIENCE`` for each stream that is held
 def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
     done = run("""
         held(stream)
@@ -278,6 +281,7 @@ def test_a_forked_child_lets_go_of_nothing_that_is_needed():
     done = run("""
         stream.submit(gate.wait)
         stream.keep(Ends("parent"))
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
         if child == 0:
             sk.new_stream("cpu")

@@ -16,6 +16,8 @@ import pytest
 import streamkit as sk
 from support.queues import LONG, eventually, pending, together, within
 
+pytestmark = pytest.mark.portable
+
 
 def test_work_runs_in_the_order_of_submission(stream, hold):
     gate, seen = hold(stream), []

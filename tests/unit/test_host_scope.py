@@ -12,6 +12,8 @@ import pytest
 import streamkit as sk
 from support.queues import LONG, eventually, pending, within
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 
 def test_the_body_runs_after_what_was_queued_before(stream, hold):
     gate, seen = hold(stream), []

@@ -12,6 +12,8 @@ import streamkit as sk
 from streamkit.types import HostEvent, HostStream
 from support.queues import within
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 
 class Cuda:
     """A stream of the protocol."""

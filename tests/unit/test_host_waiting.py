@@ -27,6 +27,8 @@ from support.queues import (
     within,
 )
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture
 def stream():
@@ -292,6 +294,7 @@ def test_a_stream_with_many_functions_lets_those_of_others_run_between():
     assert called.index("another") < 50  # before any of them had its last function called
 
 
+# some seconds: threads that only compute hold the GIL as long as Python lets them, as is wanted
 def test_ten_thousand_functions_that_allocate_log_and_take_locks():
     """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
     streams = [sk.new_stream("cpu") for _ in range(8)]

@@ -12,6 +12,8 @@ from streamkit import processes
 from streamkit.types import CudaStream, HostStream
 from support.programs import python
 
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
 PUBLIC = {
     "BackendNotInstalledError",
     "CaptureError",

@@ -11,6 +11,8 @@ import streamkit as sk
 from streamkit import protocols
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
+pytestmark = pytest.mark.quick
+
 STREAM_NAMES = {
     "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
     "close", "__enter__", "__exit__", "__await__",

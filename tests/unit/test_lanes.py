@@ -15,21 +15,30 @@ import expected
 from support.documents import ROOT
 
 ASKED = {
-    "passed": {"tests-unit": 2, "tests-small": 0},
+    "passed": {
+        "tests-unit": {"unit": 2},
+        "tests-small": {"unit": 0},
+        "tests-two": {"nogpu": 3, "emulated": 2},
+    },
     "skip": [
         {"test": "tests/unit/test_a.py::test_*", "reason": "not here*", "step": "tests-unit"},
         {"test": "tests/unit/test_b.py", "reason": "*"},
     ],
 }
 TALLY = "tier unit: {} passed, 0 failed, 9 skipped\n"
+NOGPU, EMULATED = TALLY.replace("unit", "nogpu"), TALLY.replace("unit", "emulated")
 
 
 @pytest.mark.parametrize(
     ("step", "log", "told"),
     [
         ("tests-unit", TALLY.format(2), []),
-        ("tests-unit", TALLY.format(1), ["1 tests passed, and at least 2 have to"]),
+        ("tests-unit", TALLY.format(1), ["1 tests of unit passed, and at least 2 have to"]),
         ("tests-unit", "no tests ran\n", ["no test ran"]),
+        ("tests-unit", TALLY.format(2) + TALLY.format(2), ["unit, unit ran, and one run each of"]),
+        ("tests-two", NOGPU.format(3) + EMULATED.format(2), []),
+        ("tests-two", NOGPU.format(3), ["nogpu ran, and one run each of nogpu, emulated has to"]),
+        ("tests-two", NOGPU.format(3) + EMULATED.format(1), ["1 tests of emulated passed"]),
         ("tests-new", TALLY.format(2), ["expected.toml does not say how many"]),
         ("tests-unit", TALLY.format(2) + "skipped 3 tests/unit/test_a.py::test_x: not here\n", []),
         ("tests-small", TALLY.format(2) + "skipped 3 tests/unit/test_b.py: any\n", []),
@@ -65,7 +74,7 @@ def test_tests_that_skip_themselves_fail_the_step(tmp_path):
     )
     (tmp_path / "tests/unit/test_b.py").write_text("import pytest\npytest.importorskip('none_')\n")
     (tmp_path / "tests/expected.toml").write_text(
-        "[passed]\ntests-unit = 2\n"
+        "[passed]\ntests-unit = { unit = 2 }\n"
         "[[skip]]\ntest = '*::test_y'\nreason = 'expected to fail: soon'\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "tests")}
@@ -81,7 +90,7 @@ def test_tests_that_skip_themselves_fail_the_step(tmp_path):
     )
     absent = "could not import 'none_': No module named 'none_'"
     assert checked.stdout.splitlines() == [
-        "tests-unit: 1 tests passed, and at least 2 have to",
+        "tests-unit: 1 tests of unit passed, and at least 2 have to",
         "tests-unit: tests/unit/test_a.py::test_x may not be skipped: not today",
         f"tests-unit: tests/unit/test_b.py may not be skipped: {absent}",
     ]
@@ -90,10 +99,10 @@ def test_tests_that_skip_themselves_fail_the_step(tmp_path):
 
 def test_every_step_that_runs_tests_is_expected_to_pass_some():
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    steps = set(re.findall(r"^(?:step|beside|lane) (tests-[\w-]+)", script, re.MULTILINE))
+    steps = set(re.findall(r"^(?:step|lane) (tests-[\w-]+)", script, re.MULTILINE))
     asked = tomllib.loads(expected.EXPECTED.read_text(encoding="utf-8"))
     assert asked["passed"].keys() == steps
-    assert min(asked["passed"].values()) > 100
+    assert min(floor for tiers in asked["passed"].values() for floor in tiers.values()) > 100
     for skip in asked["skip"]:
         path = ROOT / skip["test"].partition("::")[0]
         assert "*" in str(path) or path.exists(), skip["test"]

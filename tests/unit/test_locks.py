@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.programs import needs_fork, python
 
 HELD = """
@@ -23,7 +25,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-pytestmark = needs_fork
+pytestmark = [needs_fork, pytest.mark.portable]
 
 
 def found_free(lock, seconds):

@@ -9,6 +9,8 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.types import HostEvent, HostStream
 from support.programs import python
 
+pytestmark = pytest.mark.quick
+
 BLOCKED = {
     "torch": ["torch"],
     "cupy": ["cupy"],

@@ -12,6 +12,8 @@ from streamkit.types import HostStream
 from support.model import flat_programs, is_caught, play, programs, search, search_finds
 from support.model_host import Adversarial, Threads
 
+pytestmark = pytest.mark.portable
+
 
 @settings(search, max_examples=200)
 @given(programs)

@@ -9,6 +9,8 @@ import pytest
 
 from streamkit._waiting import waits  # which asks and naps
 
+pytestmark = pytest.mark.portable
+
 ASKING = 2e-6  # seconds
 
 

@@ -1,7 +1,7 @@
 """The host backend on any platform: nothing that only POSIX or Linux has is taken for granted.
 
-The lane ``unit-portable`` runs the whole tier so; here each program starts in a Python from which
-``tests/portable`` takes what other platforms lack.
+The lane ``unit-portable`` runs all tests marked ``portable`` so; here each program starts in a
+Python from which ``tests/portable`` takes what other platforms lack.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import pytest
 
 from support.documents import ROOT
 from support.programs import BLOCKER, COMMAND, python, run_python
+
+pytestmark = pytest.mark.portable
 
 PORTABLE = Path(__file__).parents[1] / "portable"
 
@@ -91,8 +93,9 @@ def test_the_command_works_there_on_a_console_with_few_characters(command):
 
 # -- a part of CUDA that is missing names the platform's own remedy -------------------------------
 
+# shutil, from 3.12 on, imports what only Windows has if it believes to be there
 NO_DRIVER = """
-import sys
+import shutil, sys
 sys.platform = {platform!r}
 import streamkit as sk
 from streamkit._cuda import loader  # this machine may have a driver
@@ -157,7 +160,7 @@ for finding in sk.doctor().findings:
 def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_made():
     out = python(
         """
-import sys
+import shutil, sys  # shutil first, for the same reason
 sys.platform = "win32"
 from streamkit import BackendNotInstalledError
 from streamkit._audit import cupti  # an audit needs a device before

@@ -25,6 +25,8 @@ from streamkit.backends._managed_tensor import Layout  # what that holds
 from streamkit.processes import open_event, token_from_bytes
 from support.programs import needs_fork, run_python
 
+pytestmark = pytest.mark.portable
+
 has_locks = pytest.mark.skipif(
     importlib.util.find_spec("fcntl") is None, reason="this system has no fcntl"
 )

@@ -12,6 +12,8 @@ import pytest
 from streamkit._base.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
 from support.programs import needs_fork
 
+pytestmark = pytest.mark.portable
+
 
 def take(lock, me, act):
     """What ``new_turn_lock`` says to write."""
