@@ -12,7 +12,7 @@ import pytest
 
 import streamkit
 from streamkit import protocols
-from streamkit._queues import registry
+from streamkit._queues import registry  # its rows name the libraries
 from support.documents import ROOT as CHECKOUT
 from support.site import extension
 
