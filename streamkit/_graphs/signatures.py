@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from streamkit._base import messages
 from streamkit._cuda import driver
 from streamkit._queues import registry
-from streamkit._streams.array_libraries import ON_HOST
-from streamkit.protocols import ArrayLayout, Arrays, CopiesArrays
+from streamkit._streams.array_libraries import ARRAYS, ON_HOST
+from streamkit.protocols import ArrayLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _VALUES = (int, float, complex, str, bytes, bool, type(None))
-
-
-_known: dict[type, Any] = {}  # the adapter whose arrays are of this type
 
 
 class FoundArray(NamedTuple):
@@ -137,22 +134,14 @@ def find(value: Any) -> FoundArray | None:
 
     TypeError if it is an array whose memory nobody tells; ValueError if it needs a gradient.
     """
-    kind = type(value)
-    known = _known.get(kind)
-    for library in _libraries(kind) if known is None else (known,):
+    library = ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
+    if library is not None and library.copies is not None:
         try:
-            device = library.array_device(value)
-        except TypeError:  # not its array
-            continue
-        _known[kind] = library
-        return FoundArray(value, device, library.array_layout(value), library)
+            device = library.device_of(value)
+        except TypeError:  # an object of the type that is no array of CUDA or of the host
+            return _find_by_protocol(value)
+        return FoundArray(value, device, library.copies.array_layout(value), library.copies)
     return _find_by_protocol(value)
-
-
-def _libraries(kind: type) -> Iterator[Any]:
-    for library in registry.candidates(kind):
-        if isinstance(library, Arrays) and isinstance(library, CopiesArrays):
-            yield library
 
 
 def _find_by_protocol(value: Any) -> FoundArray | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from streamkit import errors
 from streamkit._base import library as library_rows
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from streamkit._base.queue import Queue
+
+FoundT = TypeVar("FoundT")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
@@ -80,11 +82,22 @@ class WorkLibrary(NamedTuple):
     finish: Callable[[Any], None]
 
 
+class Capability(Generic[FoundT]):
+    """One kind of objects that libraries have, such as events, and who serves which type."""
+
+    def __init__(self, read: Callable[[Adapter, Any], FoundT | None]) -> None:
+        """Take what asks one adapter about one object.
+
+        ``read(adapter, obj)`` returns the prepared functions of the adapter. If the object is not
+        of the adapter's library, it returns None or raises TypeError.
+        """
+        self.read = read
+        self.types: dict[type, FoundT] = {}
+        """What ``find`` returned for an object of this type before."""
+
+
 stream_types: dict[type, Adapter] = {}
 """Which adapter read a stream of this type before."""
-
-_event_types: dict[type, EventLibrary] = {}
-_work_types: dict[type, WorkLibrary] = {}
 
 
 # -- by name ----------------------------------------------------------------------------------
@@ -198,39 +211,58 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
     raise refusal or messages.not_a_stream(obj)
 
 
+def find(obj: object, capability: Capability[FoundT]) -> FoundT | None:
+    """Return what serves an object, or None if no adapter with this capability knows it.
+
+    The first adapter that accepts the object serves all objects of its type from then on.
+    """
+    kind = type(obj)
+    found = capability.types.get(kind)
+    if found is not None:
+        return found
+    for candidate in candidates(kind):
+        try:
+            found = capability.read(candidate, obj)
+        except TypeError:  # the object is not of this library, but perhaps of the next one
+            continue
+        if found is not None:
+            capability.types[kind] = found
+            return found
+    return None
+
+
+def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
+    if not isinstance(adapter, Events):
+        return None
+    adapter.event_handle(obj)  # raises TypeError if the object is not an event of the library
+    return EventLibrary(
+        adapter,
+        adapter.event_handle,
+        adapter.event_device if isinstance(adapter, LocatesEvents) else None,
+        adapter.record_event if isinstance(adapter, RecordsEvents) else None,
+    )
+
+
+def _read_work(adapter: Adapter, obj: Any) -> WorkLibrary | None:
+    if not isinstance(adapter, OrdersWork) or not adapter.is_work(obj):
+        return None
+    return WorkLibrary(adapter.name, adapter.wait_for_work, adapter.finish_work)
+
+
+_EVENTS = Capability(_read_event)
+_WORK = Capability(_read_work)
+_event_types = _EVENTS.types  # so that a wait for an event looks into the table at once
+
+
 def event_library(obj: object) -> EventLibrary | None:
     """Return what reads this object's library's events, if it is one of them."""
-    kind = type(obj)
-    library = _event_types.get(kind)
-    if library is None:
-        for candidate in candidates(kind):
-            if isinstance(candidate, Events):
-                try:
-                    candidate.event_handle(obj)
-                except TypeError:  # not its event
-                    continue
-                library = _event_types[kind] = EventLibrary(
-                    candidate,
-                    candidate.event_handle,
-                    candidate.event_device if isinstance(candidate, LocatesEvents) else None,
-                    candidate.record_event if isinstance(candidate, RecordsEvents) else None,
-                )
-                break
-    return library
+    library = _event_types.get(type(obj))
+    return find(obj, _EVENTS) if library is None else library
 
 
 def work_library(obj: object) -> WorkLibrary | None:
     """Return what waits for this object's library's work, if it stands for some."""
-    kind = type(obj)
-    library = _work_types.get(kind)
-    if library is None:
-        for candidate in candidates(kind):
-            if isinstance(candidate, OrdersWork) and candidate.is_work(obj):
-                library = _work_types[kind] = WorkLibrary(
-                    candidate.name, candidate.wait_for_work, candidate.finish_work
-                )
-                break
-    return library
+    return find(obj, _WORK)
 
 
 def speaks_protocol(obj: object) -> bool:

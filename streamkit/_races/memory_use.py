@@ -13,17 +13,13 @@ from streamkit._queues import registry
 from streamkit._race_engine.extents import Extent, strided
 from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
-from streamkit.protocols import (
-    ArrayLayout,
-    Arrays,
-    CopiesArrays,
-    ExplainsKernels,
-    MemoryUse,
-    TellsMemory,
-)
+from streamkit._streams.array_libraries import ARRAYS
+from streamkit.protocols import ExplainsKernels, MemoryUse, TellsMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from streamkit.protocols import ArrayLayout
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
 
@@ -191,12 +187,9 @@ def named_memory(name: str, value: object) -> NamedMemory | None:
 
 def _layout(value: Any) -> ArrayLayout | None:
     """Return the layout of an array of a library, None if the object is none."""
-    for adapter in registry.candidates(type(value)):
-        with contextlib.suppress(Exception):  # of somebody's object, which may be anything
-            if isinstance(adapter, Arrays):
-                adapter.array_device(value)  # it is an array
-                if isinstance(adapter, TellsMemory):
-                    return adapter.memory_layout(value)
-                if isinstance(adapter, CopiesArrays):
-                    return adapter.array_layout(value)
+    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+        library = registry.find(value, ARRAYS)
+        if library is not None and library.memory_layout is not None:
+            library.device_of(value)  # raises TypeError if this object of the type is no array
+            return library.memory_layout(value)
     return None

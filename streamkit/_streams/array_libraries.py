@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import messages
 from streamkit._queues import registry
-from streamkit.protocols import Arrays, CountsHolders, CurrentStream, KnowsLoans, RecordsStreams
+from streamkit.protocols import (
+    Arrays,
+    CopiesArrays,
+    CountsHolders,
+    CurrentStream,
+    KnowsLoans,
+    RecordsStreams,
+    TellsMemory,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from streamkit.protocols import Adapter, ArrayLayout
 
 ON_HOST = 1, 3
 """DLPack's device types of host memory, the second of pinned memory."""
@@ -27,9 +37,36 @@ class ArrayLibrary(NamedTuple):
     lent_by: Callable[[Any], Any] | None
     current: Callable[[int], Any] | None
     """Its current stream of a device, or the handle of that; None if it has none."""
+    copies: CopiesArrays | None
+    """The adapter, if a graph can copy the library's arrays."""
+    memory_layout: Callable[[Any], ArrayLayout] | None
+    """What tells where an array's memory is; unlike ``copies``, it accepts one that needs a
+    gradient if the library can say so."""
 
 
-_types: dict[type, ArrayLibrary] = {}
+def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
+    if not isinstance(adapter, Arrays):
+        return None
+    adapter.array_device(array)  # raises TypeError if the object is not an array of the library
+    copies = adapter if isinstance(adapter, CopiesArrays) else None
+    layout = None if copies is None else copies.array_layout
+    return ArrayLibrary(
+        adapter.name,
+        adapter.array_device,
+        adapter.lend,
+        adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
+        adapter if isinstance(adapter, CountsHolders) else None,
+        adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
+        adapter.current if isinstance(adapter, CurrentStream) else None,
+        copies,
+        adapter.memory_layout if isinstance(adapter, TellsMemory) else layout,
+    )
+
+
+ARRAYS = registry.Capability(_read_array)
+"""How every part of StreamKit recognises an array: ``registry.find(obj, ARRAYS)``."""
+
+_exchanges: dict[type, ArrayLibrary] = {}  # of types without an adapter that have DLPack's API
 
 
 def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
@@ -38,14 +75,12 @@ def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
     TypeError if it is no array that can be handed over.
     """
     kind = type(array)
-    known = _types.get(kind)
-    for library in _libraries(kind) if known is None else (known,):
+    library = ARRAYS.types.get(kind) or _exchanges.get(kind) or _library_of(array)
+    if library is not None:
         try:
-            device = library.device_of(array)
-        except TypeError:  # not its array
-            continue
-        _types[kind] = library
-        return library, device
+            return library, library.device_of(array)
+        except TypeError:  # an object of the type that is no array of CUDA or of the host
+            pass
     try:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
     except Exception as error:  # it has none, it is a class, or it knows no such device
@@ -55,31 +90,26 @@ def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
     return None, None
 
 
-def _libraries(kind: type) -> Iterator[ArrayLibrary]:
-    """Yield the libraries with arrays that may have made this type."""
-    served = False
-    for adapter in registry.candidates(kind):
-        served = True
-        if isinstance(adapter, Arrays):
-            yield ArrayLibrary(
-                adapter.name,
-                adapter.array_device,
-                adapter.lend,
-                adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
-                adapter if isinstance(adapter, CountsHolders) else None,
-                adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
-                adapter.current if isinstance(adapter, CurrentStream) else None,
-            )
-    if not served and hasattr(kind, "__dlpack_c_exchange_api__"):
-        offered = importlib.import_module("streamkit.backends._exchange").exchange_of(kind)
-        if offered is not None:
-            of = kind.__module__.partition(".")[0]
-            yield ArrayLibrary(
-                of,
-                offered.array_device,
-                offered.lend,
-                None,
-                None,
-                offered.lent_by,
-                offered.current,
-            )
+def _library_of(array: object) -> ArrayLibrary | None:
+    """Return the library of an array, also of one that has no adapter."""
+    kind = type(array)
+    library = registry.find(array, ARRAYS)
+    if library is not None or not hasattr(kind, "__dlpack_c_exchange_api__"):
+        return library
+    if any(True for _ in registry.candidates(kind)):
+        return None
+    offered = importlib.import_module("streamkit.backends._exchange").exchange_of(kind)
+    if offered is None:
+        return None
+    _exchanges[kind] = ArrayLibrary(
+        kind.__module__.partition(".")[0],
+        offered.array_device,
+        offered.lend,
+        None,
+        None,
+        offered.lent_by,
+        offered.current,
+        None,
+        None,
+    )
+    return _exchanges[kind]

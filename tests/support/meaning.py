@@ -247,9 +247,13 @@ def files_of(folder: Path) -> Iterator[str]:
 
 @functools.cache
 def modules() -> dict[str, str]:
-    """The file of each module of the package and of the tests' support."""
+    """The file of each module of the package, of the tests' support and of the bench."""
     found = {}
-    for top, folder in (("streamkit", ROOT), ("support", ROOT / "tests")):
+    for top, folder in (
+        ("streamkit", ROOT),
+        ("support", ROOT / "tests"),
+        ("bench", ROOT / "tests"),
+    ):
         for path in sorted((folder / top).rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

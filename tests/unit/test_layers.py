@@ -12,6 +12,7 @@ import pytest
 
 import streamkit
 from streamkit import protocols
+from streamkit._queues import registry  # its rows name the libraries
 from streamkit.types import CudaStream
 from support.documents import ROOT as CHECKOUT
 from support.site import extension
@@ -50,7 +51,9 @@ LAYERS = (
 TOOLS = ("_tools",)
 
 FILES = sorted(ROOT.rglob("*.py"))
-LIBRARY = re.compile(r"(?<![A-Za-z])(torch|cupy|warp|tvm_ffi|numba)(?![A-Za-z])", re.IGNORECASE)
+# "cuda" is also the name of the platform, so only the other roots tell a library.
+ROOTS = "|".join(sorted({row.root for row in registry.LIBRARIES} - {"cuda"}))
+LIBRARY = re.compile(rf"(?<![A-Za-z])({ROOTS})(?![A-Za-z])", re.IGNORECASE)
 
 
 architecture = extension("architecture")
@@ -128,7 +131,7 @@ def test_the_search_for_patches_finds_them():
 )
 def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
     name = path.relative_to(ROOT).as_posix()
-    own = re.fullmatch(r"backends/_(torch|cupy|warp|tvm_ffi|numba)/\w+\.py", name)
+    own = re.fullmatch(rf"backends/_({ROOTS})/\w+\.py", name)
     source = path.read_text()
     if own:
         source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)

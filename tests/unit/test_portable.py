@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.command import COMMAND
 from support.documents import ROOT
-from support.programs import BLOCKER, COMMAND, python, run_python
+from support.programs import BLOCKER, python, run_python
 
 pytestmark = pytest.mark.portable
 
