@@ -20,6 +20,7 @@ STEPS, SIZE = 5, 100_000
 RECEIVER = """
 import pickle, sys
 import streamkit as sk
+from streamkit.processes import token_from_bytes
 
 s = sk.new_stream()
 for line in sys.stdin:

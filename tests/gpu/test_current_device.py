@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
+from streamkit import processes
 from streamkit._base.other_names import hide  # which names are not ours
 from streamkit.processes import open_event, token_from_bytes
 from streamkit.types import CudaEvent, CudaGraph, CudaStream
@@ -26,7 +27,6 @@ NOT_CALLED = {
     "CudaStream.__enter__",
     "CudaStream.__exit__",
     "CudaGraph.section",  # for inside the block of a capture
-    "accesses",  # it marks a function
     # for the tests below: the emulated driver shares nothing with other processes
     "share",
     "share_pool",
@@ -280,12 +280,13 @@ def at_most_on_device_0(primary_context):
 def test_every_public_call_is_tried():
     """A new function or method has to be added to the list above."""
     public = set()
-    for name in sk.__all__:
-        found = getattr(sk, name)
-        if found in (CudaStream, CudaEvent, CudaGraph):
-            public |= {f"{name}.{member}" for member in members(found)}
-        elif callable(found) and not isinstance(found, type):
-            public.add(name)
+    for module in (sk, processes):
+        for name in module.__all__:
+            found = getattr(module, name)
+            if callable(found) and not isinstance(found, type):
+                public.add(name)
+    for one in (CudaStream, CudaEvent, CudaGraph):
+        public |= {f"{one.__name__}.{member}" for member in members(one)}
     assert public | {"use"} == CALLS.keys() | NOT_CALLED
     assert not CALLS.keys() & NOT_CALLED
 
