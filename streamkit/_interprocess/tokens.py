@@ -21,7 +21,7 @@ VERSION = 1
 _MAGIC = b"SKtoken"
 _HEADER = struct.Struct("!7sHII")  # the magic, the version, and length and checksum of the rest
 
-_PROCESS = re.compile(r"[0-9a-f]{16}")
+_PROCESS = re.compile(r"[0-9a-f]{16}")  # a process's name, as files have it
 
 _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
@@ -89,8 +89,10 @@ class EventToken(Token):
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> Self:
-        handle = bytes.fromhex(content["handle"])
-        return cls(process(content["process"]), text(content["uuid"]), handle)
+        process = text(content["process"])
+        if not _PROCESS.fullmatch(process):
+            raise ValueError(process)
+        return cls(process, text(content["uuid"]), bytes.fromhex(content["handle"]))
 
     def __repr__(self) -> str:
         return f"<streamkit.EventToken {self.uuid}>"
@@ -113,17 +115,9 @@ def read(data: object) -> Token:
 
 
 def text(value: object) -> str:
-    """Return the value; TypeError if it is no text."""
     if not isinstance(value, str):
         raise TypeError
     return value
-
-
-def process(value: object) -> str:
-    """Return the value; ValueError if it is no name of a process, as files have it."""
-    if not _PROCESS.fullmatch(text(value)):
-        raise ValueError(value)
-    return text(value)
 
 
 def _parts(data: Any) -> tuple[str, dict[str, Any]]:

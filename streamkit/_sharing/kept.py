@@ -36,27 +36,22 @@ class KeptArray:
         self.library: ArrayLibrary = library
         self.event: InterprocessEvent = event
         self.was_opened_here = False
-        self._lease = OwnedLease()
-        self.name: str = self._lease.name
+        self.lease = OwnedLease()
+        self.name: str = self.lease.name
         _kept[self.name] = self
 
     def has_ended(self) -> bool:
         """Whether the lease has ended; this call ends it if no receiver uses the array any more."""
         if self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES:
-            return self._lease.has_ended
-        if self._lease.end_if_unused(was_opened=self.was_opened_here):
+            return self.lease.has_ended
+        if self.lease.end_if_unused(was_opened=self.was_opened_here):
             self._let_go()
             return True
         return False
 
     def end(self) -> None:
-        """End the lease."""
-        self._lease.end()
+        self.lease.end()
         self._let_go()
-
-    def leave_to_parent(self) -> None:
-        """Leave the lease alone from now on, because this forked child does not own it."""
-        self._lease.has_ended = True
 
     def _let_go(self) -> None:
         _kept.pop(self.name, None)
@@ -64,12 +59,11 @@ class KeptArray:
 
 
 def find(name: str) -> KeptArray | None:
-    """Return what is kept under the lease of this name."""
     return _kept.get(name)
 
 
 def end_unused() -> None:
-    """Let go of what every receiver has dropped: of some arrays a call, if many are kept."""
+    """Let go of what every receiver has dropped; if many are kept, look at some of them a call."""
     global _ask_at  # noqa: PLW0603 - there is one table
     if monotonic() < _ask_at:
         return
@@ -98,7 +92,7 @@ def _prepare() -> None:
 def _leave_to_parent() -> None:
     """In a forked child, which owns no lease: treat those of the parent as ended."""
     for one in tuple(_kept.values()):
-        one.leave_to_parent()
+        one.lease.has_ended = True
     _kept.clear()
 
 
