@@ -206,7 +206,7 @@ class HostStream(Stream, metaclass=Concrete):
         try:
             if not open_scopes.holds(self):
                 scope.begin(self._work)
-            open_scopes.push(scope)
+            open_scopes.stack.scopes.append(scope)
         except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
             raise
@@ -391,7 +391,7 @@ class _Call(Function):
             return
         queue = stream._work  # noqa: SLF001 - of this module
         key = object()
-        open_scopes.push(_HostScope(stream, key))
+        open_scopes.stack.scopes.append(_HostScope(stream, key))
         try:
             try:
                 with self._step:

@@ -35,10 +35,6 @@ def _yes() -> bool:
     return True
 
 
-def _no() -> bool:
-    return False
-
-
 # fills up the libraries of a scope of fewer than three: its calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
 
@@ -87,10 +83,9 @@ class Plan:
         self.keeps_device = all(binding.keeps_device for binding in bindings)
         bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
         self.bindings, self.count = bindings, len(bindings)
-        one, two, three, *others = bindings
-        self.saves = one.save, two.save, three.save, *[other.save for other in others]
-        self.enters = one.enter, two.enter, three.enter, *[other.enter for other in others]
-        self.leaves = one.leave, two.leave, three.leave, *[other.leave for other in others]
+        self.saves = tuple(binding.save for binding in bindings)
+        self.enters = tuple(binding.enter for binding in bindings)
+        self.leaves = tuple(binding.leave for binding in bindings)
         cu = loader.cu
         # what the question is answered while the context is this one
         self.answer: object = (
@@ -99,8 +94,8 @@ class Plan:
         questions = [binding.is_current for binding in bindings]
         self.is_current = _all(questions, self.ask_context, self.answer)
         """Whether every library, and the context, is where a scope puts it. Asked inside one."""
-        alone = choice.moves_trackers and all(one.told_outside for one in bindings)
-        self.is_current_anyway = self.is_current if alone else _no
+        alone = choice.moves_trackers and all(binding.told_outside for binding in bindings)
+        self.is_current_anyway = self.is_current if alone else lambda: False
         """The same, and asked anywhere; False if a scope has to be entered to stay there."""
 
     def set_current(self) -> list[str]:
@@ -394,10 +389,7 @@ class NestedScope:
     __slots__ = ("again", "key", "plan", "stream")
 
     def __init__(self, stream: Scoped, key: object, plan: Plan) -> None:
-        self.stream = stream
-        self.key = key
-        self.plan = plan
-        self.again = 0
+        self.stream, self.key, self.plan, self.again = stream, key, plan, 0
 
     def leave(self) -> list[str]:
         """Put back what the body moved: to this very stream, where the outer scope has it."""

@@ -66,11 +66,8 @@ def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = 
         NoDeviceError: There is no CUDA here.
         UnsupportedStreamError: The library has no current stream.
     """
-    trial = _Trial(fn, args, library)
-    try:
+    with contextlib.closing(_Trial(fn, args, library)) as trial:
         trial.check()
-    finally:
-        trial.close()
 
 
 class _Trial:

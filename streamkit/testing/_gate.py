@@ -1,7 +1,7 @@
 """The driver's own answers on raw handles, and a gate that holds queues.
 
-The checks compare with this: nothing here calls an adapter. The work is value writes into
-pinned memory. They need no kernel, so that an emulated driver can do them too.
+The checks compare with this, so nothing here calls an adapter. The work is value writes into pinned
+memory, which need no kernel, so that an emulated driver can do them too.
 """
 
 from __future__ import annotations
@@ -37,17 +37,12 @@ _DEVICE_MAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 def on_device(device: int) -> Generator[None]:
     """Have the device's primary context current for the block, then the former one back."""
     context = driver.primary_context(device)
-    former = current_context()
+    former = driver.current_context()
     ask("cuCtxSetCurrent", context)
     try:
         yield
     finally:
         ask("cuCtxSetCurrent", former)  # no pop: an adapter may have changed the stack
-
-
-def current_context() -> int:
-    """Return this thread's current context, 0 if it has none."""
-    return int(ask("cuCtxGetCurrent"))
 
 
 # -- streams ----------------------------------------------------------------------------------
@@ -87,7 +82,6 @@ def is_alive(stream: int, number: int) -> bool:
 
 
 def sync(stream: int) -> None:
-    """Block until the stream is idle."""
     ask("cuStreamSynchronize", stream)
 
 
@@ -101,7 +95,7 @@ def raw_event() -> Generator[int]:
     try:
         yield int(event)
     finally:
-        loader.cu.cuEventDestroy(event)  # the same, and the driver refuses it
+        loader.cu.cuEventDestroy(event)  # it fails if an adapter has destroyed it: a check says so
 
 
 def is_pending(event: int) -> bool:
@@ -119,7 +113,7 @@ class Gate:
     """Holds queues of the current context until it is opened or the ``with`` block ends."""
 
     def __init__(self) -> None:
-        self._context = current_context()
+        self._context = driver.current_context()
         # Before any queue is held: to allocate pinned memory may wait for the device.
         self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
         self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
