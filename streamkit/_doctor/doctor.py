@@ -53,7 +53,9 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
         streamkit=str(sys.modules["streamkit"].__version__),
         driver=driver,
         context=process.context,
-        libraries=installed.libraries(process.standing, all_loaded=load),
+        libraries=installed.libraries(
+            {name: current.standing for name, current in process.current.items()}, all_loaded=load
+        ),
         missing=installed.missing,
         environment=installed.environment,
         findings=list(dict.fromkeys(findings)),

@@ -30,12 +30,7 @@ class Process:
 
     def __init__(self) -> None:
         self.context = 0
-        self._current: dict[str, _Current] = {}  # on the current device
-
-    @property
-    def standing(self) -> dict[str, Standing]:
-        """The libraries' current streams on the current device."""
-        return {name: current.standing for name, current in self._current.items()}
+        self.current: dict[str, _Current] = {}  # on the current device
 
     def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
         """Look at the current device, then at the others in use."""
@@ -49,7 +44,7 @@ class Process:
                 f"cuda:{device}, where the libraries' memory and streams are",
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
-        here = _OnDevice(device, installed, served, self._current)
+        here = _OnDevice(device, installed, served, self.current)
         yield from here.check()
         for other in range(driver.device_count()):
             if other != device and driver.primary_is_active(other):

@@ -138,7 +138,6 @@ class LibraryStreams:
     holds: bool = True  # whether a stream object can keep alive what its queue depends on
 
     def view(self, stream: Any) -> Any:
-        """Return this library's object on the queue of a StreamKit stream."""
         return stream if self.name == NATIVE else stream.to(self.name)
 
 
@@ -228,13 +227,11 @@ def examine(first: LibraryStreams, second: LibraryStreams) -> Pair:
     def holds(part: str, test: Callable[[LibraryStreams, LibraryStreams], None]) -> bool:
         try:
             test(first, second)
-        except AssertionError as error:
-            problems.append(f"{part}: {error}")
         except Exception as error:  # noqa: BLE001 - one pair's failure must not stop the others
-            problems.append(f"{part}: {type(error).__name__}: {error}")
-        else:
-            return True
-        return False
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            problems.append(f"{part}: {kind}{error}")
+            return False
+        return True
 
     return Pair(
         first.name,

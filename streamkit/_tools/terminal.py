@@ -15,8 +15,6 @@ from rich.text import Text
 from streamkit._tools import demo, matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from streamkit._tools.demo import DemoResult
     from streamkit._tools.matrix import MatrixReport, Pair
 
@@ -28,19 +26,14 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(*headings: str, unbroken: Container[str] = ()) -> Table:
-    """Return an empty table; in a narrow terminal no cell of the ``unbroken`` columns is broken."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading in unbroken)
-    return table
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 # -- demo -------------------------------------------------------------------------------------
 
 
 def show_demo(result: DemoResult) -> None:
-    """Print the stages with their libraries and times, the notes, and the verdict."""
     console = _console()
     height, width = result.image.shape
     console.print(f"A {width} x {height} photograph through {result.stream}")
@@ -76,9 +69,9 @@ def show_matrix(report: MatrixReport) -> None:
         f"{matrix.LABELS.get(name, name)} {version}" for name, version in report.versions.items()
     )
     labels = {name: matrix.LABELS[name] for name in report.libraries}
+    bad = [pair for pair in report.pairs if not pair.ok]
     console.print(f"{report.device}, CUDA {report.cuda}; {versions}")
     console.print(_grid(report, labels), soft_wrap=False)
-    bad = [pair for pair in report.pairs if not pair.ok]
     console.print(_PROMISE)
     if any(pair.owner_kept is None for pair in report.pairs):
         console.print(_BARE)
@@ -87,16 +80,16 @@ def show_matrix(report: MatrixReport) -> None:
     for pair in bad:
         for problem in pair.problems:
             console.print(f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
+    count = f"{len(report.pairs)} pairs of {len(labels)} libraries"
     verdict = ("FAILED", _BAD) if bad else ("OK", _GOOD)
-    failed = f"{len(bad)} of " if bad else ""
-    count = f": {failed}{len(report.pairs)} pairs of {len(report.libraries)} libraries"
-    console.print(Text.assemble(verdict, count))
+    console.print(Text.assemble(verdict, f": {len(bad)} of {count}" if bad else f": {count}"))
 
 
 def _grid(report: MatrixReport, labels: dict[str, str]) -> Table:
     """Return the grid; its headings are numbers, because names are too wide for a terminal."""
-    headings = ["from \\ to", *map(str, range(1, len(labels) + 1))]
-    table = _table(*headings, unbroken=headings)
+    table = _table()
+    for heading in ("from \\ to", *range(1, len(labels) + 1)):
+        table.add_column(str(heading), no_wrap=True)
     pairs = {(pair.first, pair.second): pair for pair in report.pairs}
     for number, (first, label) in enumerate(labels.items(), 1):
         cells = [_cell(pairs.get((first, second))) for second in labels]

@@ -154,12 +154,9 @@ def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
     """Say which libraries did the stages of those missing here, and what installs these."""
     notes = []
     for name, why in missing.items():
-        done = [
-            f"{LABELS[plan[stage].name]} did {stage}"
-            for stage, able in STAGES.items()
-            if able[0] == name
-        ]
-        note = f"No {LABELS[name]} ({why}): {', '.join(done)}."
+        stages = [stage for stage, able in STAGES.items() if able[0] == name]
+        done = ", ".join(f"{LABELS[plan[stage].name]} did {stage}" for stage in stages)
+        note = f"No {LABELS[name]} ({why}): {done}."
         if why == "not installed":
             note += f" Install it with: {machine.install_line(name)}"
         notes.append(note)
@@ -172,7 +169,6 @@ def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
 def _run_once(
     s: Any, plan: dict[str, Any], photograph: NDArray[Any], libraries: Collection[str]
 ) -> tuple[list[Stage], NDArray[Any], float]:
-    """Queue all stages, wait once, read the result."""
     on_gpu = s.device != "cpu"
     # All arrays stay referenced until the queue is idle: Warp frees memory without waiting for
     # non-blocking streams, and torch's streams are non-blocking.
