@@ -33,7 +33,6 @@ class Process:
         self.current: dict[str, _Current] = {}  # on the current device
 
     def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
-        """Look at the current device, then at the others in use."""
         self.context = driver.current_context()
         device = driver.current_device()
         primary = driver.primary_context(device)
@@ -52,8 +51,6 @@ class Process:
 
 
 class _Current(NamedTuple):
-    """A library's current stream."""
-
     stream: CudaStream[Any]
     standing: Standing
     nonblocking: bool | None

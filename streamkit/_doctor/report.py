@@ -95,7 +95,6 @@ class DoctorReport:
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:
-    """Return the report in JSON's types, with its verdict."""
     findings = [finding._asdict() for finding in report.findings]
     return asdict(report) | {"findings": findings, "ok": report.ok}
 

@@ -62,7 +62,6 @@ def find(name: str) -> LockedFile:
 
 
 def remove(name: str) -> None:
-    """Remove the name of a file, if it still has one."""
     with contextlib.suppress(FileNotFoundError):
         (folder() / name).unlink()
 

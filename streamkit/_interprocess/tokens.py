@@ -51,17 +51,14 @@ class Token:
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the bytes."""
         return _unpickle, (type(self), bytes(self))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both open the same thing."""
         if not isinstance(other, Token):
             return NotImplemented
         return bytes(self) == bytes(other)
 
     def __hash__(self) -> int:
-        """Return a hash that equal tokens share."""
         return hash(bytes(self))
 
 
@@ -102,25 +99,11 @@ def _unpickle(_: type, data: bytes) -> Token:
     return read(data)  # the class is there so that its module is imported
 
 
-def read(data: object) -> Token:
+def read(data: Any) -> Token:
     """Return the token in these bytes.
 
     TypeError if they are no bytes, ValueError if they are no token of this version.
     """
-    kind, content = _parts(data)
-    try:
-        return _kinds[kind](content)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _garbage("what it says cannot be read") from error
-
-
-def text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _parts(data: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"a token is read from bytes, not from {messages.describe(data)}.")
     whole = bytes(data)
@@ -137,9 +120,15 @@ def _parts(data: Any) -> tuple[str, dict[str, Any]]:
         raise _garbage("a part is missing or was changed")
     try:
         kind, content = json.loads(body)
-        return text(kind), dict(content)
-    except (TypeError, ValueError, RecursionError) as error:
+        return _kinds[kind](dict(content))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _garbage("what it says cannot be read") from error
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _garbage(why: str) -> ValueError:

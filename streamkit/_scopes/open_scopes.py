@@ -35,7 +35,6 @@ def innermost() -> Any:
 
 
 def holds(stream: object) -> bool:
-    """Whether this thread has a scope of the stream open."""
     return any(scope.stream is stream for scope in stack.scopes)
 
 

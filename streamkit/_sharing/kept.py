@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 from collections import deque
@@ -118,15 +119,11 @@ class Copy:
 def _take(context: int, size: int) -> int:
     """Return a spare block of that size; else new memory, once the spare ones have been freed."""
     others: list[tuple[int, int, int]] = []
-    while _spare:
-        try:
-            block = _spare.popleft()
-        except IndexError:  # another thread has taken the last one
-            break
-        if block[:2] == (context, size):
-            _spare.extend(others)
-            return block[2]
-        others.append(block)
+    with contextlib.suppress(IndexError):  # none is left
+        while (block := _spare.popleft())[:2] != (context, size):
+            others.append(block)
+        _spare.extend(others)
+        return block[2]
     for owner, _, address in others:
         sharing.free(owner, address)
     return sharing.allocate(context, size)

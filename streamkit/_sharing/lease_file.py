@@ -53,7 +53,6 @@ class OwnedLease:
         return signs.count(_HAS) > signs.count(_FAILED)
 
     def end(self) -> None:
-        """End the lease, so that no process can open the array any more."""
         with _lock:
             if not self.has_ended:
                 self.has_ended = True

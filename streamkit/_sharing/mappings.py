@@ -73,9 +73,12 @@ class Mapping:
             self._entered.close()
 
 
-def is_open_at(address: int) -> bool:
+def why_not(address: int) -> str | None:
+    """Say why another process cannot open the memory there; None if it can."""
     bases = [its.base for its in tuple(_opened.values())]
-    return bool(bases) and sharing.base_of(address) in bases
+    if bases and sharing.base_of(address) in bases:
+        return "it belongs to another process, which can share it itself"
+    return sharing.why_not(address)
 
 
 def _use(allocation: Allocation) -> int | None:

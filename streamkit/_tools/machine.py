@@ -73,5 +73,4 @@ def cuda_version() -> str:
 
 
 def today() -> str:
-    """Return the date in UTC, as the records have it."""
     return dt.datetime.now(dt.UTC).date().isoformat()

@@ -52,7 +52,6 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it holds."""
         return not self.problems
 
 
@@ -70,12 +69,10 @@ class MatrixReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every pair is ok."""
         return all(pair.ok for pair in self.pairs)
 
 
 def as_data(report: MatrixReport) -> dict[str, Any]:
-    """Return the report in JSON's types, with its verdicts."""
     pairs = [asdict(pair) | {"ok": pair.ok} for pair in report.pairs]
     return asdict(report) | {"pairs": pairs, "ok": report.ok}
 

@@ -66,7 +66,6 @@ def stream_id(stream: int) -> int:
 
 
 def stream_device(stream: int) -> int:
-    """Return the device of a created stream's context."""
     found = ask("cuStreamGetCtx", stream)  # some bindings return the green context too
     ask("cuCtxPushCurrent", found[0] if isinstance(found, tuple) else found)
     try:
@@ -155,7 +154,6 @@ class Gate:
         return self._words[0] == 0
 
     def open(self) -> None:
-        """Let the held queues run."""
         self._words[0] = 1
 
     def lets_through(self, stream: int) -> bool:

@@ -85,7 +85,8 @@ def adversarial(seed: int) -> Generator[None]:
                 scheduler.finish()
             raise
         scheduler.finish()
-        scheduler.raise_error()
+        for queue in scheduler.failed:  # raise the first error that no wait has raised
+            queue.raise_error()
     except BaseException as error:
         error.add_note(f"in streamkit.testing.adversarial({seed}): the same seed repeats it")
         raise
@@ -131,7 +132,7 @@ class _Scheduler(Engine):
         self._redraw = self._random.choice(_REDRAW)
         self._priorities: dict[WorkQueue, float] = {}
         self._busy: dict[WorkQueue, _QueueState] = {}  # those with items that have not ended
-        self._failed: dict[WorkQueue, None] = {}  # in the order of their first errors
+        self.failed: dict[WorkQueue, None] = {}  # in the order of their first errors
         self._changed = threading.Condition()
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
@@ -149,7 +150,7 @@ class _Scheduler(Engine):
                 if state.running is None and not state.items:
                     del self._busy[queue]
             if queue.first.failure is not None:
-                self._failed[queue] = None
+                self.failed[queue] = None
             self._notify()
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -161,11 +162,6 @@ class _Scheduler(Engine):
 
     def finish(self) -> None:
         self._run_until(lambda: not self._busy)
-
-    def raise_error(self) -> None:
-        """Raise the first error of a function that no wait has raised yet."""
-        for queue in self._failed:
-            queue.raise_error()
 
     def _notify(self) -> None:
         self._resting.clear()

@@ -288,7 +288,6 @@ class _Warp:
         return self.wp.array(image, dtype=self.wp.uint8, device=self.device)
 
     def take(self, array: Any) -> Any:
-        """Return the former stage's array as this library's own, without a copy."""
         return self.wp.from_dlpack(array)
 
     def luminance(self, rgb: Any) -> Any:
