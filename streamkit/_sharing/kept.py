@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
 from collections import deque
 from sys import getrefcount
@@ -32,7 +31,6 @@ class KeptArray:
     """An array, and what orders and counts its receivers."""
 
     def __init__(self, array: Any, library: ArrayLibrary, event: InterprocessEvent) -> None:
-        _prepare()
         self.array: Any = array
         self.library: ArrayLibrary = library
         self.event: InterprocessEvent = event
@@ -83,18 +81,16 @@ def _end_all() -> None:
         one.end()
 
 
-@functools.cache
-def _prepare() -> None:
-    keepalive.add_sweep(_kept, end_unused)
-    atexit.register(_end_all)
-    forks.in_child(_leave_to_parent)
-
-
 def _leave_to_parent() -> None:
     """In a forked child, which owns no lease: treat those of the parent as ended."""
     for one in tuple(_kept.values()):
         one.lease.has_ended = True
     _kept.clear()
+
+
+keepalive.add_sweep(_kept, end_unused)
+atexit.register(_end_all)
+forks.in_child(_leave_to_parent)
 
 
 # -- memory for copies of arrays that CUDA cannot share --------------------------------------------

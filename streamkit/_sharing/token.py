@@ -115,13 +115,6 @@ class ArrayToken(Token):
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""
-        self._wait_for_sender(context)
-        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
-        if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
-            raise messages.gone(self)
-        return memory
-
-    def _wait_for_sender(self, context: int) -> None:
         opened = sharing.open_event(context, self._event.handle)
         if opened is None:
             raise messages.gone(self)
@@ -135,6 +128,10 @@ class ArrayToken(Token):
             return False
 
         waits.ask(is_written, None, waits.LOOK)
+        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
+        if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
+            raise messages.gone(self)
+        return memory
 
     def _open_here(self, target: CudaStream[Any], queue: QueueRecord, library: str | None) -> Any:
         found = kept.find(self._lease)

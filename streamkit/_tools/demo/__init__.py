@@ -95,7 +95,8 @@ def run(
     of how much. Raises ImportError without NumPy, DriverError if the GPU fails.
     """
     progress("import the libraries", 0, 3)
-    s, found, missing, notes = _equip(device, libraries)
+    no_gpu = "No GPU is used:" if device == "cpu" else "There is no GPU here:"
+    s, found, missing, notes = _equip(device, libraries, no_gpu)
     plan = {
         stage: found[next(name for name in able if name in found)] for stage, able in STAGES.items()
     }
@@ -119,31 +120,27 @@ def run(
 
 
 def _equip(
-    device: str | None, libraries: Collection[str]
+    device: str | None, libraries: Collection[str], no_gpu: str
 ) -> tuple[Any, dict[str, Any], dict[str, str], list[str]]:
     """Return the stream, the libraries that compute on its device, why others do not, and notes."""
-    notes = []
-    no_gpu = "No GPU is used:" if device == "cpu" else "There is no GPU here:"
     try:
         s: Any = sk.new_stream(device)
     except sk.BackendNotInstalledError as error:
-        no_gpu = f"There is a CUDA driver here, but {error}. For now"
-        s = sk.new_stream("cpu")
+        return _equip("cpu", libraries, f"There is a CUDA driver here, but {error}. For now")
     found, missing = machine.load_each(libraries, partial(load, device=s.device))
-    if s.device != "cpu" and not found:
+    if s.device == "cpu":
+        found["numpy"] = load("numpy", "cpu")
+        instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
+        return s, found, missing, [f"{no_gpu} the stages ran on a host queue{instead}."]
+    if not found:
         no_gpu = (
             f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install "
             f"one or all: {machine.install_lines(LIBRARIES)}. For now"
         )
-        s = sk.new_stream("cpu")
-        found, missing = machine.load_each(libraries, partial(load, device=s.device))
-    if s.device == "cpu":
-        found["numpy"] = load("numpy", "cpu")
-        instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
-        notes.append(f"{no_gpu} the stages ran on a host queue{instead}.")
-    elif "torch" in found:
+        return _equip("cpu", libraries, no_gpu)
+    if "torch" in found:
         s = sk.wrap(found["torch"].xp.cuda.Stream(s.device_id))  # any library's stream will do
-    return s, found, missing, notes
+    return s, found, missing, []
 
 
 def _list(missing: dict[str, str]) -> str:
