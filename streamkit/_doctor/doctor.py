@@ -1,7 +1,7 @@
 """``streamkit.doctor()``: what is wrong with this installation and in this process.
 
-What is installed is read from its metadata, and nothing is imported for it; what is loaded is
-asked. A check that fails is a finding like any other.
+What is installed is read from its metadata, without importing it; what is loaded answers for
+itself. A check that fails is a finding like any other.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Current(NamedTuple):
     stream: CudaStream[Any]
     standing: Standing
     nonblocking: bool | None
-    """As far as it is known without a question to the driver."""
+    """None if only the driver could tell."""
     starts_on_default: bool
 
 

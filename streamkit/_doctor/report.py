@@ -102,7 +102,7 @@ def as_data(report: DoctorReport) -> dict[str, Any]:
 def run_check(
     what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
 ) -> list[Finding]:
-    """Return what a check finds; that it failed, if it does."""
+    """Return what a check finds, and if it fails, the finding that it did."""
     found: list[Finding] = []
     try:
         found.extend(look())

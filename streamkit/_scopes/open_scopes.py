@@ -52,7 +52,7 @@ def leave(key: Any, _kind: object = None, _error: object = None, _trace: object 
         scope.again -= 1
         lost = None if scope.plan.is_current() else scope.plan.set_current()
     else:
-        try:  # as ``_end_innermost``, whose call would cost as much as the rest
+        try:  # what ``_end_innermost`` does, whose call would cost as much as the rest
             lost = scope.leave()
         except BaseException:
             scope.leave()

@@ -28,7 +28,7 @@ _ask_at = 0.0
 
 
 class KeptArray:
-    """An array, and what orders and counts its receivers."""
+    """An array, the event for which its receivers wait, and the lease that counts them."""
 
     def __init__(self, array: Any, library: ArrayLibrary, event: InterprocessEvent) -> None:
         self.array: Any = array
@@ -62,7 +62,7 @@ def find(name: str) -> KeptArray | None:
 
 
 def end_unused() -> None:
-    """Let go of what every receiver has dropped; if many are kept, look at some of them a call."""
+    """Let go of the arrays that no receiver uses any more; of many, a call looks at some."""
     global _ask_at  # noqa: PLW0603 - there is one table
     if monotonic() < _ask_at:
         return

@@ -43,7 +43,7 @@ class _Opened:
         self.base, self.users, self.unused_since = base, 0, 0.0
 
 
-_lock = threading.Lock()  # a garbage collection inside it, which sweeps too, must not have it
+_lock = threading.Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
 _opened: dict[Allocation, _Opened] = {}
 _given_back: deque[Allocation] = deque()  # by destructors, which take no lock
 _ask_at = 0.0

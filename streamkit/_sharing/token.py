@@ -108,7 +108,7 @@ class ArrayToken(Token):
             raise
 
     def _sender_ends(self) -> bool:
-        """Whether the sender is ending; it ends in steps, and calls fail before the last one."""
+        """Whether the sender is ending: it ends in steps, and calls fail before the last one."""
         return waits.ask(
             lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
         )

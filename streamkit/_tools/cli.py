@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -144,10 +145,8 @@ def _doctor(options: argparse.Namespace) -> int:
     """
     from streamkit._doctor import doctor, report
 
-    def run(*, progress: Callable[[str, int, int], object]) -> report.DoctorReport:
-        return doctor.examine(load=options.load, progress=progress)
-
-    return _report(options, run, report.as_data, lambda found: found.show())
+    run = functools.partial(doctor.examine, load=options.load)
+    return _report(options, run, report.as_data, report.DoctorReport.show)
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {

@@ -25,7 +25,7 @@ class UnusableError(Exception):
 
 
 def load(name: str, *, on_gpu: bool = True) -> Any:
-    """Import a library; UnusableError if torch, CuPy or Warp finds no GPU, and has to."""
+    """Import a library; with ``on_gpu``, UnusableError if torch, CuPy or Warp finds no GPU."""
     library: Any = importlib.import_module(name)
     if name == "warp":
         library.init()
