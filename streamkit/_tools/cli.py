@@ -119,7 +119,7 @@ def _demo(options: argparse.Namespace) -> int:
         options,
         demo.run,
         demo.as_data,
-        lambda result: _terminal().show_demo(result),
+        demo.show,
         write=lambda result, path: demo.write_image(result.image, path),
     )
 
@@ -133,9 +133,7 @@ def _matrix(options: argparse.Namespace) -> int:
     from streamkit._tools import matrix
 
     _need("streamkit matrix", options)
-    return _report(
-        options, matrix.run, matrix.as_data, lambda found: _terminal().show_matrix(found)
-    )
+    return _report(options, matrix.run, matrix.as_data, matrix.show)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -176,13 +174,6 @@ def _need(command: str, options: argparse.Namespace, *names: str) -> None:
             f"{command} needs {' and '.join(missing)}, not installed here. Install with: "
             f"pip install {' '.join(missing)}"
         )
-
-
-def _terminal() -> Any:
-    """Return the module that prints tables; it needs rich."""
-    from streamkit._tools import terminal
-
-    return terminal
 
 
 def _report(

@@ -13,7 +13,12 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rich.console import Console
+
 LoadedT = TypeVar("LoadedT")
+
+GOOD, BAD = "green", "bold red"
+"""How rich shows verdicts."""
 
 
 class CannotRunError(Exception):
@@ -74,3 +79,10 @@ def cuda_version() -> str:
 
 def today() -> str:
     return dt.datetime.now(dt.UTC).date().isoformat()
+
+
+def console() -> Console:
+    """Return rich's console; only the terminal may break its lines, so that they can be copied."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, soft_wrap=True)

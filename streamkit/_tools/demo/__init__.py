@@ -2,7 +2,7 @@
 
 torch makes a grey image, CuPy stretches it, Warp sharpens it, CuPy takes the mean: each launches
 its own kernels, on arrays that are handed over without a copy. Without a GPU the same stages run
-on a host queue, with what is installed. Nothing here prints.
+on a host queue, with what is installed. Only ``show`` prints.
 """
 
 from __future__ import annotations
@@ -114,6 +114,31 @@ def run(
         notes.append(f"Not on {_describe(s)}: {', '.join(strays)}.")
     ok = all(error <= TOLERANCE for error in errors) and not strays  # false for NaN, unlike max
     return DemoResult(s.device, repr(s), stages, mean, max(errors), TOLERANCE, ok, notes, image)
+
+
+def show(result: DemoResult) -> None:
+    """Print the stages with their libraries and times, the notes, and the verdict; needs rich."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = machine.console()
+    height, width = result.image.shape
+    console.print(f"A {width} x {height} photograph through {result.stream}")
+    table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
+    table.add_column("ms", justify="right")
+    for stage in result.stages:
+        library = f"{LABELS[stage.library]} {stage.version}"
+        table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
+    console.print(table)
+    for note in result.notes:
+        console.print(note)
+    verdict = ("OK", machine.GOOD) if result.ok else ("WRONG", machine.BAD)
+    error = (
+        f": off by {result.max_error:.1e} at most from NumPy in float64 "
+        f"({result.tolerance:.0e} allowed)"
+    )
+    console.print(Text.assemble(verdict, error))
 
 
 # -- what this machine has --------------------------------------------------------------------
