@@ -1,7 +1,7 @@
 """StreamKit: one ordered queue for PyTorch, CuPy, Warp and CUDA Python.
 
-Take any library's CUDA stream, convert it to every other library's own stream class, order work
-between them, and make them all work on one queue:
+It takes any library's CUDA stream, converts it to every other library's own stream class, orders
+work between streams, and makes all libraries work on one queue:
 
     import streamkit as sk
 

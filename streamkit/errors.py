@@ -11,11 +11,11 @@ from typing import Any
 _LOOK_BEFORE = (
     "An error of earlier GPU work can surface here: look at what ran on this device before."
 )
-_IN_CAPTURES = {  # CUDA's numbers of errors of captures
+_IN_CAPTURES = {  # by CUDA's numbers of the errors of captures
     900: "It is illegal while a stream captures: do it before the capture, or after it.",
-    901: "An earlier call, which may not have said so, has broken the capture.",
+    901: "An earlier call has broken the capture, perhaps without an error of its own.",
     902: "Two captures cannot be joined.",
-    903: "A capture ends on the stream on which it began.",
+    903: "A capture has to end on the stream on which it began.",
     904: "Each stream that joined a capture has to be waited for by the one that began it.",
     905: (
         "A stream that captures cannot wait for work outside its capture: wait before the capture, "
@@ -25,8 +25,8 @@ _IN_CAPTURES = {  # CUDA's numbers of errors of captures
         "The legacy default stream can take no part in a capture, and must not be used while a "
         "blocking stream captures: use another stream."
     ),
-    907: "The event was last recorded in a capture: ask, or wait for it, when that has ended.",
-    908: "A capture ends in the thread that began it.",
+    907: "The event was last recorded in a capture: use it when that capture has ended.",
+    908: "A capture has to end in the thread that began it.",
 }
 
 
@@ -35,7 +35,7 @@ class StreamKitError(Exception):
 
 
 class UnsupportedStreamError(StreamKitError, TypeError):
-    """The object is no stream StreamKit can use here, or the library cannot take the stream."""
+    """The object is no stream that StreamKit can use here, or a library cannot take the stream."""
 
 
 class BackendNotInstalledError(StreamKitError, ImportError):
@@ -50,10 +50,10 @@ class DriverError(StreamKitError, RuntimeError):
     """A CUDA driver call failed.
 
     Args:
-        call: The function of the driver; an attribute, as the next two.
+        call: The function of the driver. It is an attribute too, as the next two are.
         name: CUDA's name of the error.
-        code: CUDA's number of it.
-        advice: What the message says to do; None for what fits the code.
+        code: CUDA's number of the error.
+        advice: What the message says to do; None for the advice that fits the code.
     """
 
     def __init__(self, call: str, name: str, code: int, advice: str | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_LOOK = 1.0  # seconds between two looks whether the loop still runs
+_LOOK = 1.0  # seconds after which it looks again whether the loop still runs
 
 
 def is_future(obj: object) -> bool:
@@ -29,7 +29,7 @@ def _is_of_a_loop(obj: object) -> bool:
 
 
 def blocks_its_loop(future: Any) -> bool:
-    """Whether to wait for it in this thread would stop the loop that has to finish it."""
+    """Whether a wait for it in this thread would stop the loop that has to finish it."""
     if not _is_of_a_loop(future) or future.done():
         return False
     asyncio: Any = sys.modules["asyncio"]
@@ -40,7 +40,7 @@ def blocks_its_loop(future: Any) -> bool:
 
 
 class Outcome:
-    """What becomes of a future, for another thread to wait for."""
+    """The outcome of a future, for which any thread can wait."""
 
     def __init__(self, future: Any) -> None:
         """RuntimeError if it is pending and its loop is closed."""
@@ -57,7 +57,7 @@ class Outcome:
                 self._loop.call_soon_threadsafe(future.add_done_callback, self._take_over)
 
     def _take_over(self, future: Any) -> None:
-        """Take over the outcome of a future of a loop, in the loop's thread."""
+        """Copy the outcome of a future of a loop, in the loop's thread."""
         if future.cancelled():
             self._future.cancel()
         elif (error := future.exception()) is not None:
@@ -66,9 +66,9 @@ class Outcome:
             self._future.set_result(None)
 
     def wait(self) -> None:
-        """Block until it is done, and raise its error.
+        """Block until the future is done, and raise its error.
 
-        That of a cancelled one is ``concurrent.futures.CancelledError``. RuntimeError if its loop
+        If it was cancelled, that is ``concurrent.futures.CancelledError``. RuntimeError if its loop
         is closed before it is done.
         """
         from concurrent.futures import TimeoutError as NotYet  # noqa: PLC0415 - slow to import
@@ -79,8 +79,8 @@ class Outcome:
             except NotYet:
                 if self._loop is not None and self._loop.is_closed():
                     raise RuntimeError(
-                        f"{self._loop!r} was closed before a future of it was done, for which a "
-                        "host stream waits."
+                        f"{self._loop!r} was closed before a future of it was done, and a host "
+                        "stream waits for that future."
                     ) from None
                 continue
             if error is not None:

@@ -23,7 +23,8 @@ DISTRIBUTION = "streamkit-cuda"
 def describe(obj: object) -> str:
     """Name an object for a message.
 
-    Foreign objects are named by their type: the ``repr`` of a CUDA array waits for the device.
+    Foreign objects are named by their type, because the ``repr`` of a CUDA array waits for the
+    device.
     """
     kind = type(obj)
     if isinstance(obj, type):
@@ -44,7 +45,7 @@ _LINE = 120
 
 
 def not_a_stream(obj: object) -> UnsupportedStreamError:
-    """Word the refusal of an object that no adapter knows."""
+    """Return the error for an object that no adapter knows."""
     if isinstance(obj, int) and not isinstance(obj, bool):
         return UnsupportedStreamError(
             f"cannot wrap {obj!r}: a bare integer names no device and no owner. "
@@ -72,15 +73,18 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
 
 
 def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStreamError:
-    """Word a queue that a library cannot represent."""
+    """Return the error for a queue that a library cannot represent."""
     return UnsupportedStreamError(f"{library} cannot take {what}: {instead}")
 
 
 def not_installed(library: str, install: str, cause: object) -> BackendNotInstalledError:
-    """Word a library that cannot be imported; ``install`` is empty if nothing installs it here."""
+    """Return the error for a library that cannot be imported.
+
+    ``install`` is empty if nothing installs it on this system.
+    """
     if not install:
         return BackendNotInstalledError(
-            f"{library} cannot be imported ({cause}), and is not made for this system: {NO_CUDA}",
+            f"{library} cannot be imported ({cause}), and there is none for this system: {NO_CUDA}",
             name=library,
         )
     return BackendNotInstalledError(
@@ -92,7 +96,7 @@ NO_CUDA = "CUDA does not exist on macOS."
 
 
 def no_device(what: str) -> NoDeviceError:
-    """Word a machine without CUDA."""
+    """Return the error for a machine without CUDA."""
     why = NO_CUDA if sys.platform == "darwin" else f"{what}."
     return NoDeviceError(
         f"no CUDA device: {why} Without a GPU, streamkit.new_stream(device='cpu') gives the "
@@ -101,7 +105,7 @@ def no_device(what: str) -> NoDeviceError:
 
 
 def forked() -> ForkedProcessError:
-    """Word CUDA used in a forked child."""
+    """Return the error for the use of CUDA in a forked child."""
     return ForkedProcessError(
         "this process was forked after CUDA was initialised, and CUDA does not survive a fork. "
         "Start workers with multiprocessing's 'spawn' or 'forkserver' method."
@@ -109,20 +113,20 @@ def forked() -> ForkedProcessError:
 
 
 def closed(obj: object) -> StreamClosedError:
-    """Word the use of a closed object."""
+    """Return the error for the use of a closed object."""
     return StreamClosedError(f"{describe(obj)} is closed. Make a new one.")
 
 
 def gone(token: object) -> StreamClosedError:
-    """Word a token of what has ended in the process that made it."""
+    """Return the error for a token of something that no longer exists where the token was made."""
     return StreamClosedError(
         f"what {describe(token)} opens is gone: it was closed, or the process that made it has "
-        "ended. Send a new token. Both processes need the same /dev/shm, in containers too."
+        "ended. Send a new token. Both processes need the same /dev/shm, also in containers."
     )
 
 
 def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureError:
-    """Word an operation that would invalidate the capture on this stream."""
+    """Return the error for an operation that would invalidate the capture on this stream."""
     return CaptureError(
         f"{operation} of {describe(obj)} while it captures would invalidate the capture, so it "
         f"was not tried: {instead}"
@@ -130,7 +134,7 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
 
 
 def not_per_thread(library: str) -> UnsupportedStreamError:
-    """Word an allocation from a shared pool on a stream whose handle is each thread's."""
+    """Return the error for an allocation from a shared pool on a per-thread default stream."""
     return UnsupportedStreamError(
         f"a shared pool cannot serve {library}'s per-thread default stream: memory of one thread "
         "would go to another. Make a stream current: 'with streamkit.use(stream):'."
@@ -138,7 +142,7 @@ def not_per_thread(library: str) -> UnsupportedStreamError:
 
 
 def kept_in_capture(stream: object) -> CaptureError:
-    """Word something to be kept for work that a capture only notes down."""
+    """Return the error for keeping something for work that a capture only records."""
     return CaptureError(
         f"{describe(stream)} captures. Its work runs again at each launch, so what the work uses "
         "must live as long as the graph. Keep the objects beside the graph."
@@ -146,12 +150,12 @@ def kept_in_capture(stream: object) -> CaptureError:
 
 
 def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
-    """Word two devices that met."""
+    """Return the error for two objects of different devices in one operation."""
     return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
 
 
 def not_copied(obj: object) -> TypeError:
-    """Word a copy or a pickle of something that only this process has, once."""
+    """Return the error for the copy or pickle of something that exists once, in this process."""
     return TypeError(
         f"{describe(obj)} cannot be copied or pickled, because it belongs to this process. Make a "
         "stream in each process. Within one process, share this object."
@@ -159,7 +163,7 @@ def not_copied(obj: object) -> TypeError:
 
 
 def wrong_thread(what: object, home: object, here: object) -> ScopeError:
-    """Word a per-thread default stream used from another thread."""
+    """Return the error for a per-thread default stream used in another thread."""
     return ScopeError(
         f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
         "another one. Call streamkit.per_thread_stream() in the thread that uses it, or share a "
@@ -168,7 +172,7 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
 
 
 def not_an_array(obj: object) -> TypeError:
-    """Word something to be handed over that is no array of a library that can lend it."""
+    """Return the error for the handoff of something that no library can lend as an array."""
     return TypeError(
         f"{describe(obj)} is no array that can be handed over. To order two streams, use "
         "s.wait(stream). To keep an object alive until submitted work has run, use s.keep(obj)."
@@ -176,7 +180,7 @@ def not_an_array(obj: object) -> TypeError:
 
 
 def not_on_a_gpu(array: object) -> TypeError:
-    """Word an array of the host whose library is asked for its current stream."""
+    """Return the error for an array of the host, whose library has no current stream there."""
     return TypeError(
         f"{describe(array)} is on the host, where its library has no current stream. The stream of "
         "the scope around the call is streamkit.current_stream()."
@@ -184,7 +188,7 @@ def not_on_a_gpu(array: object) -> TypeError:
 
 
 def cannot_lend(array: object, why: str) -> TypeError:
-    """Word an array whose memory cannot be given to a second one."""
+    """Return the error for an array whose memory no second array can use."""
     return TypeError(
         f"{describe(array)} cannot be handed over: {why}. Order the streams with s.wait(stream), "
         "and keep it with s.keep(array) after its last use."
@@ -192,7 +196,7 @@ def cannot_lend(array: object, why: str) -> TypeError:
 
 
 def needs_gradient(array: object) -> ValueError:
-    """Word an array whose gradient a graph would not record."""
+    """Return the error for an array whose gradient a graph would not record."""
     return ValueError(
         f"{describe(array)} requires a gradient, which a launch of a graph does not record. Pass "
         "array.detach(), or call the function itself."
@@ -200,7 +204,7 @@ def needs_gradient(array: object) -> ValueError:
 
 
 def cannot_watch() -> RuntimeError:
-    """Word an ``await`` or ``then`` without the thread that would wait for the queue."""
+    """Return the error for an ``await`` or ``then`` without a thread that waits for the queue."""
     return RuntimeError(
         "cannot start the thread that waits for the queue: the interpreter is ending, or there "
         "are too many threads. Call sync() instead."
@@ -208,6 +212,6 @@ def cannot_watch() -> RuntimeError:
 
 
 def raise_timeout(what: object, timeout: float) -> NoReturn:
-    """Raise the built-in TimeoutError, naming what is still pending and after how many seconds."""
+    """Raise the built-in TimeoutError for what is still pending after so many seconds."""
     message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."
     raise TimeoutError(message)

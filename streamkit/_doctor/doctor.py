@@ -1,22 +1,35 @@
 """``streamkit.doctor()``: what is wrong with this installation and in this process.
 
-What is installed is read from its metadata, and nothing is imported for it; what is loaded is
-asked. A check that fails is a finding like any other.
+What is installed is read from its metadata, without importing it; what is loaded answers for
+itself. A check that fails is a finding like any other.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base.adapter import traits_of
+from streamkit._base.installed import CPU
+from streamkit._base.queue import LEGACY, PER_THREAD
+from streamkit._cuda import driver
 from streamkit._doctor import driver_check
 from streamkit._doctor.installed import Installed
-from streamkit._doctor.process import Process
-from streamkit._doctor.report import DoctorReport, run_check
+from streamkit._doctor.report import DoctorReport, Standing, run_check
+from streamkit._queues import identity, ordering, registry
+from streamkit._scopes import open_scopes
+from streamkit._streams.stream import CudaStream, wrap
+from streamkit.errors import CaptureError, NoDeviceError
+from streamkit.protocols import CurrentStream, Diagnoses, Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from streamkit._doctor.installed import Progress
-    from streamkit.protocols import Finding
+    from streamkit._doctor.report import Driver
+    from streamkit.protocols import Adapter, Traits
 
 
 def doctor(*, load: bool = False) -> DoctorReport:
@@ -39,22 +52,215 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
     """
     installed = Installed.read()
     findings: list[Finding] = []
-    driver = driver_check.look(findings)
-    usable = None if findings else driver
-    broken = list(installed.load(driver, progress)) if load else []
+    served = driver_check.look(findings)
+    usable = None if findings else served
+    broken = list(installed.load(served, progress)) if load else []
     installed.ask_loaded()
-    findings += run_check("what is installed", lambda: installed.check(driver))
+    findings += run_check("what is installed", lambda: installed.check(served))
     findings += broken
-    process = Process()
+    process = _Process()
     if usable is not None:
         findings += run_check("this process", lambda: process.check(installed, usable))
     return DoctorReport(
         python=sys.version.partition(" ")[0],
         streamkit=str(sys.modules["streamkit"].__version__),
-        driver=driver,
+        driver=served,
         context=process.context,
-        libraries=installed.libraries(process.standing, all_loaded=load),
+        libraries=installed.libraries(
+            {name: current.standing for name, current in process.current.items()}, all_loaded=load
+        ),
         missing=installed.missing,
         environment=installed.environment,
         findings=list(dict.fromkeys(findings)),
     )
+
+
+# -- this process: the libraries' current streams, and what is left behind -------------------------
+
+
+class _Process:
+    """What this process uses: its context, and the libraries' current streams."""
+
+    def __init__(self) -> None:
+        self.context = 0
+        self.current: dict[str, _Current] = {}  # on the current device
+
+    def check(self, installed: Installed, served: Driver) -> Iterator[Finding]:
+        self.context = driver.current_context()
+        device = driver.current_device()
+        primary = driver.primary_context(device)
+        if self.context not in (0, primary):
+            yield Finding(
+                "other-context",
+                f"the current context of this thread, {self.context:#x}, is not the primary one of "
+                f"cuda:{device}, where the libraries' memory and streams are",
+                "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
+            )
+        here = _OnDevice(device, installed, served, self.current)
+        yield from here.check()
+        for other in range(driver.device_count()):
+            if other != device and driver.primary_is_active(other):
+                yield from _OnDevice(other, installed, served, {}).check()
+
+
+class _Current(NamedTuple):
+    stream: CudaStream[Any]
+    standing: Standing
+    nonblocking: bool | None
+    """None if only the driver could tell."""
+    starts_on_default: bool
+
+
+@dataclass(frozen=True)
+class _OnDevice:
+    """What the loaded libraries answer for one device, and what is wrong with it."""
+
+    device: int
+    installed: Installed
+    served: Driver
+    current: dict[str, _Current]
+
+    def check(self) -> Iterator[Finding]:
+        """Ask each loaded library, with the device's primary context current."""
+        with driver.in_context(driver.primary_context(self.device)):
+            for name, load in registry.loaded().items():
+                yield from run_check(name, functools.partial(self._ask, name, load), name)
+            for look in (self._captures, self._apart, self._frees_on_legacy, self._mixture):
+                yield from run_check("the current streams", look)
+
+    def _ask(self, name: str, load: Callable[[], Adapter]) -> Iterator[Finding]:
+        adapter = load()
+        if isinstance(adapter, CurrentStream):
+            try:
+                stream = wrap(adapter.current(self.device))
+                self.current[name] = _describe(stream, traits_of(adapter))
+            except CaptureError:
+                pass  # its current stream is the legacy one, and the capture is a finding
+            except NoDeviceError as error:
+                package = self.installed.packages.get(name)
+                if package is None or package.cuda != CPU:  # else that is a finding already
+                    yield self._no_cuda(name, error)
+        if isinstance(adapter, Diagnoses):
+            yield from adapter.diagnose()
+
+    def _no_cuda(self, name: str, error: NoDeviceError) -> Finding:
+        reason = f": {error.__cause__}" if error.__cause__ else ""
+        count = len(self.served.devices)
+        return Finding(
+            "no-cuda",
+            f"{name} cannot use CUDA, and the driver has {count} device(s){reason}",
+            "CUDA_VISIBLE_DEVICES can be the reason, if it was set after Python had started. Else "
+            f"have a build for this driver: {self.installed.replacement(name, self.served)}",
+            name,
+        )
+
+    def _captures(self) -> Iterator[Finding]:
+        """Yield the captures that are open on queues which are surely alive."""
+        open_on = {
+            current.standing.handle: repr(current.stream)
+            for current in self.current.values()
+            if current.standing.capturing
+        }
+        for queue in identity.living():
+            is_here = queue.device == self.device and queue.handle != LEGACY
+            if is_here and identity.is_alive(queue) and ordering.capture_of(queue) is not None:
+                open_on.setdefault(queue.handle, repr(CudaStream(queue, None)))
+        if not open_on and driver.capture_id(LEGACY) is not None:
+            open_on[LEGACY] = "a blocking stream of this process"
+        for stream in open_on.values():
+            yield Finding(
+                "open-capture",
+                f"a graph is being captured on {stream}: work goes into it and does not run",
+                "End the capture where it was begun, also if its block raises.",
+            )
+
+    def _apart(self) -> Iterator[Finding]:
+        """Yield the libraries on a stream that no scope set, or that has another context."""
+        for name, (stream, standing, _, starts_on_default) in self.current.items():
+            wanted = _scope_of(name, stream.device)
+            if wanted is not None and stream != wanted:
+                yield Finding(
+                    "outside-the-scope",
+                    f"the current stream of {name} is {stream!r}, inside the scope of {wanted!r}",
+                    "Import it before the scope is entered, and leave what moved it away.",
+                    name,
+                )
+            moved = starts_on_default and not stream.is_default
+            if wanted is None and moved and not standing.capturing:
+                yield Finding(
+                    "left-redirected",
+                    f"the current stream of {name} is {stream!r}, and no scope of this thread "
+                    "made it so",
+                    "Leave the block, or undo the call, that moved it; or enter 'with "
+                    "streamkit.use(stream):', so that the other libraries follow.",
+                    name,
+                )
+            if not standing.primary:
+                yield Finding(
+                    "other-context",
+                    f"the current stream of {name} is {stream!r} of the context "
+                    f"{stream.context:#x}, which is not the primary one of {stream.device}",
+                    "Give it a stream of the primary context, and order the two: t.wait(s).",
+                    name,
+                )
+
+    def _frees_on_legacy(self) -> Iterator[Finding]:
+        for row in registry.LIBRARIES:
+            current = self.current.get(row.name) if row.frees_on_legacy else None
+            if current is None or current.standing.kind != "nonblocking":
+                continue
+            device = current.standing.device
+            if _scope_of(row.name, device) is None:
+                yield Finding(
+                    "blocking-mixture",
+                    f"the current stream of {row.label} is a nonblocking one of {device}, and "
+                    f"{row.label} frees its memory on the legacy default one, which does not wait "
+                    "for it: an array that is dropped early is overwritten",
+                    "Work in 'with streamkit.use(stream):', or use a blocking stream, or keep the "
+                    "arrays until their work has run.",
+                    row.name,
+                )
+
+    def _mixture(self) -> Iterator[Finding]:
+        kinds: dict[bool, list[str]] = {True: [], False: []}
+        for name, current in self.current.items():
+            if current.nonblocking is not None:
+                kinds[current.nonblocking].append(name)
+        if kinds[True] and kinds[False]:
+            yield Finding(
+                "blocking-mixture",
+                f"{', '.join(kinds[True])} use(s) a nonblocking stream and "
+                f"{', '.join(kinds[False])} a blocking one, which alone has the implicit order "
+                "with the legacy default stream",
+                "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
+                "t.wait(s).",
+            )
+
+
+def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
+    queue = stream._live()  # ``handle`` would note that others may have it now
+    defaults = {LEGACY: "legacy default", PER_THREAD: "per-thread default"}
+    flags = {True: "nonblocking", False: "blocking", None: "unknown"}
+    standing = Standing(
+        device=stream.device,
+        handle=queue.handle,
+        id=queue.id,
+        kind=defaults.get(queue.handle, flags[queue.nonblocking]),
+        capturing=stream.is_capturing,
+        context=queue.context,
+        primary=queue.primary,
+    )
+    return _Current(stream, standing, queue.nonblocking, traits.starts_on_default)
+
+
+def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
+    """Return the stream that this thread's scopes made current in the library, None if none."""
+    for scope in reversed(open_scopes.stack.scopes):
+        plan = getattr(scope, "plan", None)
+        if plan is None or scope.stream.device != device:  # a host stream moves no library
+            continue
+        moved = {one.name for one in plan.moved}
+        if library in moved or library not in {one.name for one in plan.loaded}:
+            stream: CudaStream[Any] = scope.stream
+            return stream
+    return None

@@ -80,7 +80,6 @@ class DoctorReport:
         return not self.findings
 
     def show(self) -> None:
-        """Print the report."""
         # what the terminal cannot show is written out
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(str(self).encode(encoding, "backslashreplace").decode(encoding) + "\n")
@@ -96,17 +95,14 @@ class DoctorReport:
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:
-    """Return the report in JSON's types, with its verdict."""
-    data = asdict(report)
-    data["findings"] = [finding._asdict() for finding in report.findings]
-    data["ok"] = report.ok
-    return data
+    findings = [finding._asdict() for finding in report.findings]
+    return asdict(report) | {"findings": findings, "ok": report.ok}
 
 
 def run_check(
     what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
 ) -> list[Finding]:
-    """Return what a check finds; that it failed, if it does."""
+    """Return what a check finds, and if it fails, the finding that it did."""
     found: list[Finding] = []
     try:
         found.extend(look())
@@ -128,20 +124,10 @@ def _lines(report: DoctorReport) -> Iterator[str]:
     yield _driver(report.driver)
     for name, value in report.environment.items():
         yield f"{name}={value}"
-    rows = [
-        (
-            one.name or "?",
-            one.version or "?",
-            one.cuda or "",
-            "yes" if one.loaded else "no",
-            one.handle_0,
-        )
-        for one in report.libraries
-    ]
-    yield from _table(("library", "version", "CUDA", "loaded", "handle 0"), rows)
-    streams = [
-        (one.name, *_cells(one.current)) for one in report.libraries if one.current is not None
-    ]
+    yield from _table(
+        ("library", "version", "CUDA", "loaded", "handle 0"), list(map(_row, report.libraries))
+    )
+    streams = [(one.name, *_cells(one.current)) for one in report.libraries if one.current]
     yield from _table(("current stream", "device", "id", "handle", "context", "kind"), streams)
     if report.missing:
         yield f"Not installed: {', '.join(report.missing)}"
@@ -154,7 +140,6 @@ def _lines(report: DoctorReport) -> Iterator[str]:
 
 
 def _counted(report: DoctorReport) -> str:
-    """Return how many findings a report has, in words."""
     count = len(report.findings)
     return f"{count} finding{'' if count == 1 else 's'}"
 
@@ -177,6 +162,11 @@ def _driver(driver: Driver | None) -> str:
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
+
+
+def _row(one: Library) -> tuple[str, ...]:
+    loaded = "yes" if one.loaded else "no"
+    return one.name or "?", one.version or "?", one.cuda or "", loaded, one.handle_0
 
 
 def _cells(stream: Standing) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
-    """Word that a host object has nothing of CUDA."""
+    """Return the error for something of CUDA that a host object does not have."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} lives on the host and has not {what}: 0 would be CUDA's legacy "
-        "default stream. Make a stream with streamkit.new_stream('cuda') where there is a GPU."
+        f"{messages.describe(obj)} lives on the host and has no {what}: a handle of 0 would be "
+        "CUDA's legacy default stream. Make a stream with streamkit.new_stream('cuda') where "
+        "there is a GPU."
     )
 
 
@@ -37,7 +38,7 @@ class HostEvent(Event, metaclass=Concrete):
 
     def __init__(self, *, timing: bool = False) -> None:
         self._mark: Mark | None = None
-        self._source: Callable[[], object] = lambda: None  # gives the stream of the last record
+        self._source: Callable[[], object] = lambda: None
         self._timing = timing
         self._closed = False
 
@@ -47,13 +48,13 @@ class HostEvent(Event, metaclass=Concrete):
         return self._mark
 
     def _record(self, mark: Mark, source: Callable[[], object]) -> None:
-        """Be this point, which its queue is to reach, from now on."""
+        """Become the point of this mark; ``source`` gives the stream that recorded it."""
         self._source = source
         self._mark = mark
 
     @property
     def handle(self) -> NoReturn:
-        raise no_cuda(self, "a handle")
+        raise no_cuda(self, "handle")
 
     @property
     def device(self) -> str:
@@ -108,7 +109,7 @@ class HostEvent(Event, metaclass=Concrete):
 
     def to(self, library: str) -> NoReturn:
         registry.check_name(library)
-        raise no_cuda(self, "an event of another library")
+        raise no_cuda(self, "event of another library")
 
     def close(self) -> None:
         self._closed = True
@@ -120,6 +121,6 @@ class HostEvent(Event, metaclass=Concrete):
     def __repr__(self) -> str:
         if self._closed:
             return "<streamkit.HostEvent closed>"
-        mark = self._mark  # not self.done, which lets the scheduler run something
+        mark = self._mark  # not self.done, which would let an engine run something
         state = "unrecorded" if mark is None else "done" if mark.is_reached else "pending"
         return f"<streamkit.HostEvent {state}{' timing' if self._timing else ''}>"

@@ -1,4 +1,4 @@
-"""What ``then`` of a host stream calls: in StreamKit's threads, or by an engine."""
+"""The functions given to ``then`` of a host stream: StreamKit's threads or an engine call them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class After:
         what: object,
         step: AbstractContextManager[None],
     ) -> Future[Any]:
-        """Have it called when the mark is reached, which ``put`` queues; return its future.
+        """Have ``put`` queue the mark, and the function called once the queue has reached it.
 
-        ``step`` is held while it runs.
+        Return the future of its outcome. ``step`` is entered while the function runs.
         """
 
         def run() -> Any:
@@ -71,15 +71,10 @@ class _EngineFuture(callbacks.Outcome):
     def done(self) -> bool:
         return self._end.done or super().done()
 
-    def result(self, timeout: float | None = None) -> Any:
-        timeout = arguments.in_seconds(timeout, self)
-        self._end.wait(timeout)
-        return super().result(timeout and 0)
-
     def exception(self, timeout: float | None = None) -> BaseException | None:
         timeout = arguments.in_seconds(timeout, self)
         self._end.wait(timeout)
-        return super().exception(timeout and 0)
+        return super().exception(timeout and 0)  # which ``result`` asks first
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         self._end.wait()

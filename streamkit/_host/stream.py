@@ -1,6 +1,6 @@
 """``HostStream``: the same interface as a real queue on the CPU, for machines without a GPU.
 
-A busy stream has one worker thread. It starts when work comes and ends when the queue is empty.
+A busy stream has one worker thread, which starts when work comes and ends when the queue is empty.
 The body of ``with s:`` is an item of the queue too. The worker stops for as long as the thread
 that entered runs the body, so what that thread gives to the stream meanwhile runs inline.
 """
@@ -48,8 +48,8 @@ class HostStream(Stream, metaclass=Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread. ``done``, ``sync``
-    and ``await`` raise the first error of a submitted function, as every wait does that began
-    before this one ended; later waits do not.
+    and ``await`` raise the first error of a submitted function. Every wait that began before one
+    of them had raised it raises it too; later waits do not.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._id = next(_ids)
         self._nonblocking = nonblocking
         self._owned = owned
-        self._thread = thread  # whose per-thread default queue it is
+        self._thread = thread  # the thread whose per-thread default queue it is
         self._closed = False
         self._work = WorkQueue(
             f"streamkit-{self._id}", f"host stream {self._id}" + (f" {name!r}" if name else "")
@@ -79,20 +79,20 @@ class HostStream(Stream, metaclass=Concrete):
 
     @property
     def handle(self) -> NoReturn:
-        raise no_cuda(self, "a handle")
+        raise no_cuda(self, "handle")
 
     def __int__(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
-        raise no_cuda(self, "a handle")
+        raise no_cuda(self, "handle")
 
     def to(self, library: str) -> NoReturn:
         registry.check_name(library)
-        raise no_cuda(self, "a stream of another library")
+        raise no_cuda(self, "stream of another library")
 
     @property
     def context(self) -> NoReturn:
         """Raise UnsupportedStreamError: there is no CUDA context."""
-        raise no_cuda(self, "a context")
+        raise no_cuda(self, "context")
 
     def _refuse_external(self, *, external: bool) -> None:
         if external:
@@ -160,7 +160,7 @@ class HostStream(Stream, metaclass=Concrete):
         if (
             self._thread is not None
             and per_thread.stream is not self
-            and not open_scopes.holds(self)  # a function of this queue, which its worker runs
+            and not open_scopes.holds(self)  # as a function does that its worker runs
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
 
@@ -172,12 +172,12 @@ class HostStream(Stream, metaclass=Concrete):
             self._work.put(item)
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Queue the call of a function; its error is raised by all that waits for it.
+        """Queue the call of a function, whose error every wait for the call raises.
 
-        If nothing does, by the next ``sync``. An error that nothing can raise any more is reported
-        through ``sys.unraisablehook``, at the latest when the program ends. That end waits for the
-        work, until a Ctrl-C. The arguments are those of ``CudaStream.submit``; it returns no value
-        here too.
+        If nothing waits for the call, the next ``sync`` raises it. An error that no wait can raise
+        any more is reported through ``sys.unraisablehook``, at the latest when the program ends.
+        The program waits at its end until all submitted work has run, unless a Ctrl-C stops that.
+        The arguments are those of ``CudaStream.submit``, and as there no value is returned.
         """
         self._check_open()
         if not callable(fn):
@@ -200,13 +200,13 @@ class HostStream(Stream, metaclass=Concrete):
         keepalive.let_go((self._kept,))
 
     def _enter(self, key: object) -> None:
-        """Open a scope of this thread under ``key``, which must leave it."""
+        """Open a scope of this thread; whoever leaves it has to give the same ``key``."""
         self._check_open()
         scope = _HostScope(self, key)
         try:
             if not open_scopes.holds(self):
                 scope.begin(self._work)
-            open_scopes.push(scope)
+            open_scopes.stack.scopes.append(scope)
         except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
             raise
@@ -251,8 +251,9 @@ class HostStream(Stream, metaclass=Concrete):
     ) -> None:
         """Let later work run after another host stream or event, after work, or after a future.
 
-        As ``Stream.wait``; ``other`` can also be a future of ``concurrent.futures`` or asyncio. The
-        error of work, or of a future, is an error of this queue, as that of a submitted function.
+        This is ``Stream.wait``, except that ``other`` can also be a future of
+        ``concurrent.futures`` or asyncio. If the work or the future ends with an error, this queue
+        has that error, as if a submitted function had raised it.
 
         Raises:
             ScopeError: Inside ``with s:``, for a future that needs the event loop of this thread.
@@ -279,16 +280,16 @@ class HostStream(Stream, metaclass=Concrete):
     def _wait_for_future(self, future: object) -> None:
         if open_scopes.holds(self) and futures.blocks_its_loop(future):
             raise errors.ScopeError(
-                f"{self!r} would wait for {messages.describe(future)} in the thread of its event "
-                "loop, for ever. Await it before the scope."
+                f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
+                "loop has to finish it, and so for ever. Await it before the scope."
             )
         self._put_wait(future, futures.Outcome(future).wait, 3)
 
     def _put_wait(self, other: object, call: Callable[[], object], depth: int = 2) -> None:
-        """Queue a call that blocks until ``other`` is done, given by the caller so far up."""
+        """Queue a call that blocks until ``other`` is done; the user's frame is ``depth`` up."""
         what = Submitted(other, sys._getframe(depth))  # noqa: SLF001 - a traceback keeps more
-        told = getattr(other, "step", None)  # of a future of ``then``
-        step = trace.note(self, "function", other, told, is_inline=open_scopes.holds(self))
+        of_then = getattr(other, "step", None)  # which the futures of ``then`` have
+        step = trace.note(self, "function", other, of_then, is_inline=open_scopes.holds(self))
         self._put(_Call(what, self, step, call))
 
     @property
@@ -325,7 +326,7 @@ class HostStream(Stream, metaclass=Concrete):
         self._work.raise_error(mark)
 
     def _mark(self) -> Mark | None:
-        """Mark the present end of the queue; None if it is reached."""
+        """Mark the present end of the queue; None if it is reached already."""
         if self._work.idle or open_scopes.holds(self):
             return None
         mark = Mark(self._work)
@@ -335,8 +336,8 @@ class HostStream(Stream, metaclass=Concrete):
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a function called when all work submitted so far has run; return its future.
 
-        The arguments are those of ``CudaStream.then``. The error of a function that was submitted
-        before is the future's too, and ``sync`` still raises it.
+        The arguments are those of ``CudaStream.then``. If a function that was submitted before has
+        raised an error, the future has it too, and ``sync`` still raises it.
         """
         self._check_open()
         if not callable(fn):
@@ -367,7 +368,7 @@ class HostStream(Stream, metaclass=Concrete):
 
 
 class _Call(Function):
-    """A submitted function. It keeps nothing once it is called, for an error's frames keep it."""
+    """A submitted function. Once called it holds nothing, because an error's frames hold it."""
 
     __slots__ = ("_call", "_step", "_stream")
 
@@ -391,24 +392,24 @@ class _Call(Function):
             return
         queue = stream._work  # noqa: SLF001 - of this module
         key = object()
-        open_scopes.push(_HostScope(stream, key))
+        open_scopes.stack.scopes.append(_HostScope(stream, key))
         try:
             try:
                 with self._step:
                     call()
             finally:
                 open_scopes.leave(key)
-        except BaseException as error:  # whoever waits raises it
+        except BaseException as error:  # raised again by whoever waits
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
-                raise  # a Ctrl-C, which only the main thread gets
+                raise  # this is a Ctrl-C, which only the main thread gets
             queue.first.set(Failure(error, self.what))
         finally:
             del stream, call, queue
 
 
 class _HostScope:
-    """One open scope, as a thread's stack holds it; it has no turn until ``begin``."""
+    """One open scope on a thread's stack; it has no turn until ``begin``."""
 
     plan = None
     again = 0
@@ -461,7 +462,7 @@ def _not_on_host(stream: HostStream, other: object) -> Exception:
             stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is no host stream or host event."
+        f"{messages.describe(other)} is neither a host stream nor a host event."
     )
 
 

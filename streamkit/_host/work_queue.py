@@ -1,12 +1,12 @@
-"""The queue behind a host stream: items in order, on one worker thread while it has some.
+"""The queue behind a host stream: one worker thread, which lives while it has items, runs them.
 
-An engine can run the items of all queues instead of worker threads: that of
-``streamkit.testing.adversarial``. In a forked child all queues begin empty: what they had runs in
-the parent, which has the threads.
+An engine can run the items of all queues instead, as that of ``streamkit.testing.adversarial``
+does. In a forked child all queues begin empty, because their worker threads, which go on with the
+items, are in the parent alone.
 
-Threads that wait for one another in a circle would hang, which streams of CUDA never do. So the
-queue that one of them holds goes on, until that thread waits no more and has its turn again. A
-queue cannot go on past a function that runs: if all of them run functions, one gets ScopeError.
+Threads that wait for one another in a circle would hang, which streams of CUDA never do. So a queue
+that one of them holds goes on without it, and the thread gets its turn back when its wait is over.
+A queue cannot go on past a running function: if each of them runs one, one gets ScopeError.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What runs the items of all queues instead of worker threads. Called from any thread."""
+    """What runs the items of all queues instead of worker threads; any thread calls it."""
 
     @abstractmethod
     def put(self, queue: WorkQueue, item: Item) -> None:
@@ -61,11 +61,11 @@ class Engine(Protocol):
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with a worker thread
 _queues: WeakSet[WorkQueue] = WeakSet()
-_forks = 0  # between the process that imported this and the present one
+_forks = 0  # how many lie between the process that imported this and the present one
 
 
 def exchange(engine: Engine | None) -> Engine | None:
-    """Let the engine run all items from now on, None for worker threads; return the one before."""
+    """Let an engine, or worker threads if it is None, run all items; return the one before."""
     global _engine
     previous, _engine = _engine, engine
     return previous
@@ -99,8 +99,8 @@ class _Blocked:
         outer: _Blocked | None,
     ) -> None:
         self.event, self.queue, self.timeout = event, queue, timeout
-        self.outer = outer  # its wait that a signal's handler interrupted, which waits too
-        self.suspended: list[Turn] = []  # that it must have again before it goes on
+        self.outer = outer  # the thread's wait during which a signal's handler began this one
+        self.suspended: list[Turn] = []  # its turns, which it needs back before it goes on
         self.error: ScopeError | None = None
 
 
@@ -111,7 +111,7 @@ _circles = new_lock()
 def _wait(
     event: threading.Event, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
 ) -> bool:
-    """Block until the queue sets the event, for this thread; False after ``timeout`` seconds."""
+    """Block this thread until the queue sets the event; False after ``timeout`` seconds."""
     thread = threading.get_ident()
     blocked = _Blocked(event, queue, timeout, _blocked.get(thread))
     try:
@@ -140,7 +140,7 @@ _free_gil: Callable[[], object] = getattr(os, "sched_yield", functools.partial(t
 
 
 def _is_set(event: threading.Event) -> bool:
-    """Whether it is set; if not, the queue's worker has the GIL for a moment."""
+    """Whether it is set; if not, let the queue's worker have the GIL for a moment."""
     if event.is_set():
         return True
     _free_gil()
@@ -148,7 +148,7 @@ def _is_set(event: threading.Event) -> bool:
 
 
 def _unblock(thread: int, blocked: _Blocked) -> None:
-    """Note that a thread waits no more; a second time is nothing."""
+    """Note that a thread's wait is over; a second call changes nothing."""
     with _circles:
         if blocked.outer is not None:
             _blocked[thread] = blocked.outer
@@ -184,7 +184,7 @@ def _open_circle(thread: int) -> None:
 
 
 class FirstError:
-    """The first error of a queue's items, until the stream raises it and begins another of these.
+    """The first error of a queue's items. When the stream has raised it, another of these follows.
 
     One thread at a time sets it: the one that runs the queue's item.
     """
@@ -195,7 +195,7 @@ class FirstError:
         self.failure: Failure | None = None
 
     def set(self, failure: Failure) -> None:
-        """Note an error; nothing if there is one already, and then nobody will be told of it."""
+        """Note an error, unless there is one already: then no wait raises the later one."""
         if self.failure is None:
             self.failure = failure
 
@@ -206,7 +206,7 @@ class Mark:
     __slots__ = ("_failed", "_forks", "_queue", "_tells", "first", "reached", "time_ns")
 
     def __init__(self, queue: WorkQueue) -> None:
-        self.first = queue.first  # the queue may have another one when this is reached
+        self.first = queue.first  # by the time this is reached, the queue may have another one
         self._queue: WorkQueue | None = queue  # until it is reached
         self._failed = False
         self.reached: threading.Event = threading.Event()
@@ -223,7 +223,7 @@ class Mark:
         self._tell()
 
     def tell(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Have ``call`` called by the thread that reaches the mark; return what cancels that.
+        """Let the thread that reaches the mark call ``call``; return a function that cancels that.
 
         It is called at once if the mark is reached already, and must not block.
         """
@@ -232,7 +232,7 @@ class Mark:
             self._tell()
 
         def forget() -> None:
-            with suppress(ValueError):  # it was called
+            with suppress(ValueError):  # it was called already
                 self._tells.remove(call)
 
         return forget
@@ -245,12 +245,12 @@ class Mark:
                 return
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - the others have to be told too
-                uncollected.report(error, "what was to be told that a host stream has run")
+            except BaseException as error:  # noqa: BLE001 - the others have to be called too
+                uncollected.report(error, "a callback for when a host stream has run")
 
     @property
     def failure(self) -> Failure | None:
-        """The first error before it, if no wait has raised it by then; None until reached."""
+        """The first error before it that no wait had raised by then; None until it is reached."""
         return self.first.failure if self._failed else None
 
     def raise_error(self) -> None:
@@ -266,7 +266,7 @@ class Mark:
 
     @property
     def done(self) -> bool:
-        """``is_reached``, for a caller that polls: an engine is told."""
+        """``is_reached`` for a caller that polls, which an engine has to know."""
         if _engine is not None:
             _engine.polled()
         return self.is_reached
@@ -310,7 +310,7 @@ class Wait:
 
 
 class Turn:
-    """An item whose work another thread does, from when the queue reaches it until ``end``."""
+    """An item whose work another thread does: it begins when the queue reaches the item."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self.thread = threading.get_ident()
@@ -319,7 +319,7 @@ class Turn:
         self._queue, self._forks = queue, _forks
 
     def begin(self) -> None:
-        """Join the queue, and wait until the queue reaches this item."""
+        """Join the queue, and wait until it reaches this item."""
         self._queue.put(self)
         if _engine is not None:
             _engine.wait(self.begun, None)
@@ -356,20 +356,16 @@ class Turn:
 
 
 class Function:
-    """A submitted function as an item."""
+    """A submitted function; a subclass makes an item of it, which calls the function."""
 
     __slots__ = ("what",)
 
     def __init__(self, what: Submitted) -> None:
         self.what = what
 
-    @abstractmethod
-    def __call__(self) -> None:
-        """Call the function."""
-
 
 class WorkQueue:
-    """Items run one after the other, by a thread that starts with the first and ends when idle."""
+    """Runs items one after the other, in a thread that starts with the first and ends when idle."""
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name  # of its threads
@@ -379,12 +375,12 @@ class WorkQueue:
         _queues.add(self)
 
     def begin(self) -> None:
-        """Begin with no items and no worker: as a new queue, or in a forked child."""
+        """Begin with no items and no worker, as a new queue or in a forked child."""
         self._items: deque[Item] = deque()
         self._lock = threading.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
         self.function: Function | None = None  # the one that runs
-        self.turn: Turn | None = None  # that another thread has
+        self.turn: Turn | None = None  # the one that another thread has
         self.thread = 0  # the one that runs an item
         self._pending: set[Item] = set()  # items that have not ended
 
@@ -394,7 +390,7 @@ class WorkQueue:
         return not self._pending
 
     def polled(self) -> bool:
-        """``idle``, for a caller that polls: an engine is told."""
+        """``idle`` for a caller that polls, which an engine has to know."""
         if _engine is not None:
             _engine.polled()
         return self.idle
@@ -418,7 +414,7 @@ class WorkQueue:
             raise
 
     def put_first(self, turn: Turn) -> None:
-        """Queue a turn that was suspended before all other items."""
+        """Queue a suspended turn, ahead of all other items."""
         with self._lock:
             _working.add(self)
             self._items.appendleft(turn)
@@ -471,7 +467,7 @@ class WorkQueue:
         del self
 
     def suspend_turn(self) -> bool:
-        """Let the queue go on if it is held by a thread that waits; False if not."""
+        """Let the queue go on if a waiting thread holds it; False if none does."""
         turn = self.turn
         if turn is None:
             return False
@@ -485,7 +481,7 @@ class WorkQueue:
             self.thread, self.turn = 0, None
 
     def end_item(self, item: Item, forks: int | None = None) -> None:
-        """Note that an item has ended; nothing in a child forked after it was queued."""
+        """Note that an item has ended, unless it began before a fork and this is the child."""
         if forks not in (None, _forks):
             return
         self._pending.discard(item)
@@ -493,7 +489,7 @@ class WorkQueue:
             _engine.ended(self)
 
     def raise_error(self, mark: Mark | None = None) -> None:
-        """Raise the first error that no wait has raised; with a mark, the error of the mark."""
+        """Raise the first error that no wait has raised, or that of a mark, if there is one."""
         with self._lock:
             first = self.first if mark is None else mark.first
             failure = first.failure if mark is None else mark.failure
@@ -503,12 +499,12 @@ class WorkQueue:
             raise failure.tell()
 
     def give_up(self) -> None:
-        """Have an error reported if nobody can wait for the queue any more, once all has run."""
-        if _engine is not None:  # it tells the errors itself
+        """Report the error, once all has run, of a queue for which no wait can begin any more."""
+        if _engine is not None:  # it raises the errors itself
             return
         mark = Mark(self)
         mark.tell(self._forget_error)
-        with suppress(RuntimeError):  # no thread can be started: it is reported at the end
+        with suppress(RuntimeError):  # no thread can be started: the program's end reports it
             self.put(mark)
 
     def _forget_error(self) -> None:
@@ -517,7 +513,7 @@ class WorkQueue:
     # -- the end of the program ---------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Wait until all has run; False if there is nothing, or another thread holds the queue."""
+        """Wait until all has run; False if a thread holds the queue, or none can be started."""
         turn = self.turn
         if turn is not None and turn.thread == threading.get_ident():
             turn.end()  # the body that this thread did not leave ends with the program
@@ -534,7 +530,7 @@ class WorkQueue:
         return True
 
     def _is_held(self) -> bool:
-        """Whether it waits for a thread that holds a queue, and StreamKit does not know why."""
+        """Whether it, or a queue for which it waits, is held by a thread that waits for none."""
         queue = self
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)

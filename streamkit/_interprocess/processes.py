@@ -12,14 +12,11 @@ import os
 import secrets
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamkit import errors
 from streamkit._base import forks
 from streamkit._base.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _lock = new_lock()
 _name: str | None = None
@@ -34,11 +31,10 @@ class LockedFile:
         _open[descriptor] = self
 
     def is_linked(self) -> bool:
-        """Whether the file still has its name."""
         return os.fstat(self.descriptor).st_nlink > 0
 
     def lock(self, *, shared: bool) -> bool:
-        """Take the lock; False if another one has it. Never waits."""
+        """Take the lock; False if another process has it. Never waits."""
         system = _fcntl()
         mode = system.LOCK_SH if shared else system.LOCK_EX
         try:
@@ -66,7 +62,6 @@ def find(name: str) -> LockedFile:
 
 
 def remove(name: str) -> None:
-    """Remove the name of a file, if it still has one."""
     with contextlib.suppress(FileNotFoundError):
         (folder() / name).unlink()
 
@@ -105,13 +100,14 @@ def own_name() -> str:
     global _name  # noqa: PLW0603 - a process has one name
     with _lock:
         if _name is None:
-            _remove_dead()
+            for path in folder().iterdir():
+                if "." not in path.name:
+                    is_alive(path.name)  # removes what a killed process left
             _name = _announce()
         return _name
 
 
 def is_own(name: str) -> bool:
-    """Whether it is this process's name."""
     return name == _name
 
 
@@ -143,34 +139,12 @@ def is_alive(name: str) -> bool:
     try:
         if not found.lock(shared=True):
             return True
-        _remove_files(name)
+        for path in folder().glob(f"{name}.*"):
+            remove(path.name)
+        remove(name)
         return False
     finally:
         found.close()
-
-
-def _remove_files(name: str) -> None:
-    for path in folder().glob(f"{name}.*"):
-        remove(path.name)
-    remove(name)
-
-
-def _remove_dead() -> None:
-    """Remove the files of processes that were killed."""
-    for name in _names():
-        try:
-            found = find(name)
-        except FileNotFoundError:
-            continue
-        try:
-            if found.lock(shared=False):
-                _remove_files(name)
-        finally:
-            found.close()
-
-
-def _names() -> Iterator[str]:
-    return (path.name for path in folder().iterdir() if "." not in path.name)
 
 
 def _be_another_process() -> None:

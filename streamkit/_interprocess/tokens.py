@@ -21,7 +21,7 @@ VERSION = 1
 _MAGIC = b"SKtoken"
 _HEADER = struct.Struct("!7sHII")  # the magic, the version, and length and checksum of the rest
 
-_PROCESS = re.compile(r"[0-9a-f]{16}")
+_PROCESS = re.compile(r"[0-9a-f]{16}")  # a process's name, as files have it
 
 _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
@@ -51,17 +51,14 @@ class Token:
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the bytes."""
         return _unpickle, (type(self), bytes(self))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both open the same thing."""
         if not isinstance(other, Token):
             return NotImplemented
         return bytes(self) == bytes(other)
 
     def __hash__(self) -> int:
-        """Return a hash that equal tokens share."""
         return hash(bytes(self))
 
 
@@ -89,8 +86,10 @@ class EventToken(Token):
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> Self:
-        handle = bytes.fromhex(content["handle"])
-        return cls(process(content["process"]), text(content["uuid"]), handle)
+        process = text(content["process"])
+        if not _PROCESS.fullmatch(process):
+            raise ValueError(process)
+        return cls(process, text(content["uuid"]), bytes.fromhex(content["handle"]))
 
     def __repr__(self) -> str:
         return f"<streamkit.EventToken {self.uuid}>"
@@ -100,33 +99,11 @@ def _unpickle(_: type, data: bytes) -> Token:
     return read(data)  # the class is there so that its module is imported
 
 
-def read(data: object) -> Token:
+def read(data: Any) -> Token:
     """Return the token in these bytes.
 
     TypeError if they are no bytes, ValueError if they are no token of this version.
     """
-    kind, content = _parts(data)
-    try:
-        return _kinds[kind](content)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _garbage("what it says cannot be read") from error
-
-
-def text(value: object) -> str:
-    """Return the value; TypeError if it is no text."""
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def process(value: object) -> str:
-    """Return the value; ValueError if it is no name of a process, as files have it."""
-    if not _PROCESS.fullmatch(text(value)):
-        raise ValueError(value)
-    return text(value)
-
-
-def _parts(data: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"a token is read from bytes, not from {messages.describe(data)}.")
     whole = bytes(data)
@@ -143,9 +120,15 @@ def _parts(data: Any) -> tuple[str, dict[str, Any]]:
         raise _garbage("a part is missing or was changed")
     try:
         kind, content = json.loads(body)
-        return text(kind), dict(content)
-    except (TypeError, ValueError, RecursionError) as error:
+        return _kinds[kind](dict(content))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _garbage("what it says cannot be read") from error
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _garbage(why: str) -> ValueError:

@@ -1,7 +1,7 @@
-"""Whose kernel is it, and what does it do: what its name tells, and nothing that it does not.
+"""Whose kernel it is and what it does, as far as its name tells.
 
-CUPTI does not know who launched a kernel. Names do where a library builds its own into them; the
-kernels of cuBLAS, CUB or a user's own source can be of any library.
+CUPTI does not know which library launched a kernel. The name shows it if the library builds its
+own name into those of its kernels; but kernels of cuBLAS, of CUB or of a user can be anyone's.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from streamkit._queues import registry
 
 _KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
 _OPERATIONS = {row.name: re.compile(row.operation) for row in registry.LIBRARIES if row.operation}
-# NCCL has no streams of its own to wrap: it works on those of the library that uses it.
+# NCCL is not in the registry, because it works on the streams of the library that uses it.
 _KERNELS["nccl"] = re.compile(r"^nccl\w*Kernel")
 _OPERATIONS["nccl"] = re.compile(r"^nccl(?:Sym)?(?:Dev)?Kernel_([A-Za-z]+)")
 
 
 def library_of_kernel(name: str) -> str | None:
-    """Return the library whose kernel has this (demangled) name, None where it does not tell."""
+    """Return the library whose kernel has this (demangled) name; None if the name does not tell."""
     return next((library for library, own in _KERNELS.items() if own.search(name)), None)
 
 
 def operation(name: str, library: str | None) -> str:
-    """Return what a library's kernel of this name does, as "fill", or the short name."""
+    """Return what a library's kernel of this name does, such as "fill", or else the short name."""
     pattern = _OPERATIONS.get(library or "")
     found = pattern.findall(name) if pattern else []
     if not found:
@@ -41,7 +41,7 @@ def short(name: str) -> str:
 
 
 def in_one_line(name: str) -> str:
-    """Return a name, whoever gave it, with what is no printable character written out."""
+    """Return a name, which may come from anywhere, with unprintable characters written out."""
     return name if name.isprintable() else repr(name)[1:-1]
 
 
@@ -77,7 +77,7 @@ def _demangled(symbol: str) -> str:
 
 @functools.cache
 def _runtime() -> tuple[Any, Any] | None:
-    """Return ``__cxa_demangle`` and ``free`` of the C++ runtime, or None where that is not."""
+    """Return ``__cxa_demangle`` and ``free`` of the C++ runtime, or None if there is none."""
     try:
         library = ctypes.CDLL("libstdc++.so.6")
     except OSError:

@@ -16,7 +16,7 @@ class Style(NamedTuple):
 
     @property
     def ink(self) -> str:
-        """The colour of text on it: black or white, whichever has the greater contrast."""
+        """The colour of text on the colour: black or white, whichever has the greater contrast."""
         linear = (
             part**2.2  # near enough to sRGB
             for part in (int(self.colour[place : place + 2], 16) / 255 for place in (1, 3, 5))

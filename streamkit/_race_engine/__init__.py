@@ -1,1 +1,1 @@
-"""Which accesses to the same memory nothing orders: pure Python, for queues and for graphs."""
+"""Which accesses to the same memory have no order, in pure Python, for queues and for graphs."""

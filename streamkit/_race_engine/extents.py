@@ -1,4 +1,4 @@
-"""Which bytes an array has, by its address, shape and strides, and whether two share any."""
+"""Which bytes an array has, by its address, shape and strides, and whether two arrays share any."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Extent(NamedTuple):
     block: int
     """Bytes without a gap."""
     dims: tuple[tuple[int, int], ...] = ()
-    """Distance and number of blocks, then of groups of these, and so on; empty: one block."""
+    """Distance and number of blocks, then of groups of blocks, and so on; empty for one block."""
 
 
 def strided(
@@ -47,7 +47,7 @@ def strided(
 
 
 def overlap(one: Extent, other: Extent) -> bool | None:
-    """Whether two extents share a byte; None where that would take too long to find out."""
+    """Whether two extents share a byte; None if it would take too long to find out."""
     if one.stop <= other.start or other.stop <= one.start:
         return False
     if not one.dims and not other.dims:
@@ -82,7 +82,7 @@ def _is_nested(extent: Extent) -> bool:
 
 
 def _lie_side_by_side(one: Extent, other: Extent) -> bool:
-    """Whether they are like the even and the odd elements of one array."""
+    """Whether they lie between one another like the even and the odd elements of one array."""
     period = math.gcd(*(stride for stride, _ in one.dims + other.dims))
     between = (other.start - one.start) % period
     return between >= one.block and between + other.block <= period
@@ -105,6 +105,6 @@ def _touches(start: int, dims: Sequence[tuple[int, int]], size: int, low: int, h
     inner = dims[:-1]
     first = max(0, (low - start - _span(size, inner)) // stride + 1)
     last = min(count - 1, (high - 1 - start) // stride)
-    if last > first:  # the end of one group, and the beginning of the next
+    if last > first:  # the bytes reach from the end of one group to the beginning of the next
         return True
     return first == last and _touches(start + first * stride, inner, size, low, high)

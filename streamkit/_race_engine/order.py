@@ -1,7 +1,7 @@
 """What must have ended when a piece of work begins: vector clocks over queues.
 
-A clock says how far each chain of work had come. A queue is a chain. So is the body of a scope, of
-which others can know a part while it runs.
+A clock says how far each chain of work had come. A queue is a chain. The body of a scope is one
+too, because another chain can come after a part of it while the rest still runs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _ANY = object()
 EVERYTHING: Clock = {_ANY: math.inf}
-"""The clock of what is not known: as if it came after all work there is."""
+"""The clock of work of which the order is not known: as if it came after all other work."""
 
 
 class Stamp(NamedTuple):
-    """Where a piece of work stands: its place on its chain, and the clock when it has ended."""
+    """The place of a piece of work on its chain, and the clock when it has ended."""
 
     chain: Hashable
     place: float
@@ -29,7 +29,7 @@ class Stamp(NamedTuple):
 
 
 def is_before(one: Stamp, other: Stamp) -> bool:
-    """Whether the first must have ended when the other begins."""
+    """Whether the first piece of work must have ended when the other begins."""
     known = max(other.clock.get(one.chain, 0), other.clock.get(_ANY, 0))
     return known >= one.place
 
@@ -40,7 +40,7 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
 
 
 class VectorClocks:
-    """The clocks of queues, and of hosts: whoever gives queues their work and can wait for it."""
+    """The clocks of queues, and of hosts, which give queues their work and can wait for it."""
 
     def __init__(self) -> None:
         self._places = itertools.count(1)
@@ -65,7 +65,7 @@ class VectorClocks:
         self._queues[queue] = _joined(self._queues.get(queue, {}), clock)
 
     def learn(self, host: Hashable, clock: Clock) -> None:
-        """Let a host have waited for a point."""
+        """Note that a host has waited for a point."""
         self._hosts[host] = _joined(self._hosts.get(host, {}), clock)
 
     # -- the body of a scope, which its host runs itself ----------------------------------------
@@ -85,7 +85,7 @@ class VectorClocks:
         return Stamp(body, place, self._hosts[host])
 
     def here(self, host: Hashable) -> Clock:
-        """Mark the point that a host has come to."""
+        """Return the clock of what a host has waited for so far."""
         return self._hosts.get(host, {})
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Reachability:
-    """Which nodes, by their numbers, nothing orders. A set of them is a number with their bits."""
+    """Which nodes have no order. A node is a number, and a set of nodes one with their bits."""
 
     def __init__(self, count: int, edges: Iterable[tuple[int, int]]) -> None:
         """Follow the edges, each from a node to one that waits for it."""
@@ -30,7 +30,7 @@ class Reachability:
         self.unordered = [
             every & ~(before[node] | after[node] | 1 << node) for node in range(count)
         ]
-        """By node: those that may run while it runs."""
+        """For each node, the set of those that may run while it runs."""
 
 
 def numbers(nodes: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Which pairs of work use the same memory without an order: the engine behind every report."""
+"""Which pairs of work use the same memory without an order, for every report of races."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Access(NamedTuple):
     """Memory that a piece of work uses."""
 
     allocation: Hashable
-    """What the memory belongs to from its allocation until it is freed; None: it is not known."""
+    """What the memory belongs to from its allocation until it is freed; None if unknown."""
     extent: Extent
     mode: Mode
     is_sure: bool
-    """Whether all of these bytes are surely used."""
+    """Whether the work surely uses all of these bytes."""
     array: Any = None
-    """What a report says of it."""
+    """What a report says of the memory."""
 
 
 class Work(NamedTuple):
@@ -32,12 +32,15 @@ class Work(NamedTuple):
 
     number: int
     site: Hashable
-    """Where it was given, and to which queue: later work of a site stands for earlier one."""
+    """Where it was given, and to which queue; later work of a site replaces earlier work of it."""
     accesses: tuple[Access, ...]
 
 
 class Pair(NamedTuple):
-    """Two pieces of work that nothing orders, the one given first, and the memory they share."""
+    """Two pieces of work that have no order, in the order in which they were given.
+
+    ``one`` and ``other`` are their accesses to the memory that they share.
+    """
 
     first: int
     second: int
@@ -63,7 +66,7 @@ def race_of(one: Access, other: Access) -> bool | None:
 
 
 def clearest(pairs: Sequence[Pair]) -> Pair:
-    """Return the one that a report tells of those that are one race."""
+    """Return the pair by which a report shows a race that several pairs have in common."""
     return next((one for one in pairs if one.is_certain), pairs[0])
 
 
@@ -74,8 +77,8 @@ def find(
 ) -> Iterator[Pair]:
     """Yield the pairs that race.
 
-    Certain are those of which ``may_be_ordered`` says no, which surely share a byte, and one of
-    which surely writes. All others are possible.
+    A race is certain if ``may_be_ordered`` says no, both surely use a byte that they share, and one
+    of them surely writes it. All others are possible.
     """
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]] = {}
     for work in works:
@@ -99,7 +102,7 @@ def find(
 def _to_compare(
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]], allocation: Hashable
 ) -> Iterator[tuple[int, Access]]:
-    """Yield what may be the same memory: of the same allocation, or of one that is not known."""
+    """Yield what may be of the same memory: accesses of this allocation, or of an unknown one."""
     where = list(seen) if allocation is None else [allocation, None]
     for one in where:
         yield from seen.get(one, {}).values()

@@ -27,7 +27,7 @@ class LoadedLibrary(NamedTuple):
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
     device: TracksDevice | None
-    """What tells the library's own current device, where it keeps one and there are several."""
+    """The adapter, if the library keeps a current device of its own and there are several."""
 
 
 final: tuple[LoadedLibrary, ...] | None = None
@@ -94,7 +94,7 @@ def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:
         def set_current() -> None:
             adapter.enter(stream)
 
-        # never known to be current: its scopes are entered anew inside one of the same stream too
+        # It does not know what is current, so it is entered inside a scope of the same stream too.
         return Binding(list, enter, leave, lambda: False, set_current, keeps_device=False)
 
     return bind
@@ -113,10 +113,10 @@ def _has_cuda(adapter: CurrentStream) -> bool:
 def other_queues(
     queue: QueueRecord, libraries: Iterable[LoadedLibrary]
 ) -> list[tuple[QueueRecord, Any]]:
-    """Return each library's current queue on this one's device, once, without this one.
+    """Return the libraries' other current queues on this queue's device, each once.
 
-    Each with the library's own stream, as long as which lives the queue does. The context of this
-    queue must be current.
+    Each comes with the library's own stream, which keeps it alive. The context of this queue must
+    be current.
     """
     found: list[tuple[QueueRecord, Any]] = [(queue, None)]
     for library in libraries:

@@ -6,8 +6,7 @@ Nothing is kept on the stream, so it can be entered in many places at once.
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import messages
 from streamkit.errors import ScopeError
@@ -16,41 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class OpenScope(Protocol):
-    """What a thread's stack holds: the scope of a CUDA stream or of a host stream."""
-
-    stream: Any
-    key: object  # under which it is left
-    plan: Any  # what it calls, if it is a CUDA stream's
-    again: int  # how often it was entered again directly inside, where all was current already
-
-    @abstractmethod
-    def leave(self) -> list[str]:
-        """Restore everything, and name what could not be; a second time does what is left."""
-
-
 class _Stack(threading.local):
     def __init__(self) -> None:
-        self.scopes: list[Any] = []  # OpenScope
+        self.scopes: list[Any] = []
 
 
 stack = _Stack()
-"""``stack.scopes`` are the calling thread's, the innermost last."""
+"""``stack.scopes`` are the calling thread's, the innermost last: of CUDA and of host streams.
+
+Each has its ``stream``, the ``key`` under which it is left, what it calls (``plan``, of a CUDA
+stream), how often it was entered ``again`` directly inside, where all was current already, and
+``leave()``, which restores everything and names what could not be. A second call of that does what
+is left.
+"""
 
 
 def innermost() -> Any:
-    """Return the stream of this thread's innermost scope, or None."""
     return stack.scopes[-1].stream if stack.scopes else None
 
 
 def holds(stream: object) -> bool:
-    """Whether this thread has a scope of the stream open."""
     return any(scope.stream is stream for scope in stack.scopes)
-
-
-def push(scope: OpenScope) -> None:
-    """Note an entered scope as this thread's innermost."""
-    stack.scopes.append(scope)
 
 
 def leave(key: Any, _kind: object = None, _error: object = None, _trace: object = None) -> None:
@@ -67,7 +52,7 @@ def leave(key: Any, _kind: object = None, _error: object = None, _trace: object 
         scope.again -= 1
         lost = None if scope.plan.is_current() else scope.plan.set_current()
     else:
-        try:  # as ``_end_innermost``, whose call would cost as much as the rest
+        try:  # what ``_end_innermost`` does, whose call would cost as much as the rest
             lost = scope.leave()
         except BaseException:
             scope.leave()

@@ -35,11 +35,7 @@ def _yes() -> bool:
     return True
 
 
-def _no() -> bool:
-    return False
-
-
-# fills up the libraries of a scope of fewer than three: its calls do nothing
+# takes the place of each library that a scope of fewer than three lacks; its calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
 
 
@@ -52,8 +48,8 @@ class Choice:
         self.names = frozenset(one.name for one in self.moved)
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
         self.moves_trackers = self.trackers.keys() <= self.names
-        # the cheapest question for the current context: Warp's, the last one, keeps the GIL; to
-        # compare the driver's answers costs two thirds of ``driver.current_context``
+        # The last library answers for the current context at the least cost, because Warp's call
+        # keeps the GIL. Comparing the driver's answer costs two thirds of ``current_context``.
         told = [library.context for library in loaded if library.context is not None]
         self.is_told = bool(told)
         self.ask_context: Callable[[], object] = told[-1] if told else loader.cu.cuCtxGetCurrent
@@ -63,7 +59,7 @@ _choices: dict[Libraries, Choice] = {}
 
 
 def choose(libraries: Libraries) -> Choice:
-    """Return what the scopes of these libraries have in common now, one object for as long."""
+    """Return what the scopes of these libraries share, the same until another one is loaded."""
     loaded = loaded_libraries.libraries()
     found = _choices.get(libraries)
     if found is None or found.loaded is not loaded:
@@ -72,9 +68,9 @@ def choose(libraries: Libraries) -> Choice:
 
 
 class Plan:
-    """What a scope of one stream calls in the chosen libraries, of which there are three or more.
+    """What a scope of one stream calls in the chosen libraries.
 
-    Fewer are filled up, for a loop over any number would cost as much as another call.
+    Fewer than three are filled up, because a loop over any number would cost as much as a call.
     """
 
     def __init__(self, view: Callable[[str], Any], context: int, libraries: Libraries) -> None:
@@ -87,24 +83,23 @@ class Plan:
         self.keeps_device = all(binding.keeps_device for binding in bindings)
         bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
         self.bindings, self.count = bindings, len(bindings)
-        one, two, three, *others = bindings
-        self.saves = one.save, two.save, three.save, *[other.save for other in others]
-        self.enters = one.enter, two.enter, three.enter, *[other.enter for other in others]
-        self.leaves = one.leave, two.leave, three.leave, *[other.leave for other in others]
+        self.saves = tuple(binding.save for binding in bindings)
+        self.enters = tuple(binding.enter for binding in bindings)
+        self.leaves = tuple(binding.leave for binding in bindings)
         cu = loader.cu
-        # what the question is answered while the context is this one
+        # what ``ask_context`` answers while this context is current
         self.answer: object = (
             context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
         )
         questions = [binding.is_current for binding in bindings]
         self.is_current = _all(questions, self.ask_context, self.answer)
-        """Whether every library, and the context, is where a scope puts it. Asked inside one."""
-        alone = choice.moves_trackers and all(one.told_outside for one in bindings)
-        self.is_current_anyway = self.is_current if alone else _no
-        """The same, and asked anywhere; False if a scope has to be entered to stay there."""
+        """Tells, inside a scope, whether the context and every library are where it put them."""
+        alone = choice.moves_trackers and all(binding.told_outside for binding in bindings)
+        self.is_current_anyway = self.is_current if alone else lambda: False
+        """Tells the same outside a scope too; False if only a scope would keep them there."""
 
     def set_current(self) -> list[str]:
-        """Put every library, and the context, back there; name what could not be."""
+        """Make the context and every library current again; name what could not be."""
         lost: list[str] = []
         try:
             driver.set_context(self.context)
@@ -121,7 +116,7 @@ class Plan:
 def _all(
     questions: list[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
-    """Return what asks all of them, and for the context."""
+    """Return a function that tells whether all of them, and the context, are current."""
     one, two, three, *others = questions
     if others:
         three = _all([three, *others, _yes], _yes, answer=True)
@@ -160,8 +155,8 @@ class Scoped:
         except BaseException:  # an interrupt can leave the context where a view was being built
             driver.set_context(before)
             raise
-        # not kept if a view is made anew for each scope, nor for a per-thread stream, whose thread
-        # is checked by the line above
+        # It is not kept if a view is made anew for each scope, nor for a per-thread stream, whose
+        # thread ``_live`` has to check each time.
         if queue.thread is None and all(library.name in self._views for library in plan.moved):
             self._plans = {**self._plans, libraries: plan}
         return plan
@@ -174,8 +169,8 @@ class Scoped:
     ) -> Self:
         """Make this the current stream of every loaded library, as ``streamkit.use``.
 
-        If a library refuses the stream, everything is put back and its error raised. ``use`` gives
-        what it was asked for, and itself as the key under which the scope is left.
+        If a library refuses the stream, everything is put back and its error raised. ``use``
+        passes its own options, and itself as the key under which the scope is left.
         """
         scopes = stack.scopes
         if scopes and key is None:
@@ -196,7 +191,7 @@ class Scoped:
         ):
             plan = self._new_plan(libraries)
         if scopes and scopes[-1].plan is plan and plan.is_current():
-            # no call, after which an interrupt could come with the scope open
+            # ``+=`` is no call, after which an interrupt could come while the scope is open
             scopes += (NestedScope(self, key or self, plan),)
             return self
         scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
@@ -206,7 +201,7 @@ class Scoped:
         scope.again = scope.open = 0
         try:
             is_here = plan.moves_trackers and plan.ask_context() == plan.answer
-        except Exception:  # noqa: BLE001 - a library's own: then the driver is asked
+        except Exception:  # noqa: BLE001 - an error of a library: the driver answers then
             is_here = False
         if is_here:
             scope.previous, scope.devices = plan.context, _NO_DEVICES
@@ -269,9 +264,9 @@ class CudaScope:
         self.devices = {name: trackers[name].current_device() for name in trackers}
 
     def leave(self) -> list[str]:
-        """Put the libraries, then the context, back, in reverse order; name what could not be.
+        """Put back the libraries in reverse order, then the context; name what could not be.
 
-        A second time it does what is left.
+        Called a second time, it does what is left.
         """
         plan = self.plan
         lost: list[str] = []
@@ -324,9 +319,10 @@ class CudaScope:
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None
     ) -> BaseException | None:
-        """Name the library that was not left; return what interrupts.
+        """Note which library was not left; return the interrupt, if there was one.
 
-        After the first interrupt the same library is left again: it can come anywhere in that.
+        After the first interrupt the same library is left again, because an interrupt can come
+        before a library has been left.
         """
         if interrupt is None and not isinstance(error, Exception):
             return error
@@ -337,13 +333,14 @@ class CudaScope:
 
 
 class OrderedScope(CudaScope):
-    """A scope after what the libraries were given before, and before what they are given after."""
+    """A scope that waits for what the libraries were given before; what they get later waits."""
 
     __slots__ = ("_before", "_queue")
 
     def __init__(self, queue: QueueRecord) -> None:
         self._queue = queue
-        # those it waits for, and that wait for it at the end, each with what it dies with
+        # those for which it waits, and which wait for it at the end, each with the stream that
+        # keeps it alive
         self._before: list[tuple[QueueRecord, Any]] = []
 
     def order(self) -> None:
@@ -394,11 +391,8 @@ class NestedScope:
     __slots__ = ("again", "key", "plan", "stream")
 
     def __init__(self, stream: Scoped, key: object, plan: Plan) -> None:
-        self.stream = stream
-        self.key = key
-        self.plan = plan
-        self.again = 0
+        self.stream, self.key, self.plan, self.again = stream, key, plan, 0
 
     def leave(self) -> list[str]:
-        """Put back what the body moved: to this very stream, where the outer scope has it."""
+        """Make this stream current again where the body moved a library away from it."""
         return [] if self.plan.is_current() else self.plan.set_current()

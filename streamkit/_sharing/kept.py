@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import functools
+import contextlib
 import itertools
 from collections import deque
 from sys import getrefcount
@@ -28,35 +28,29 @@ _ask_at = 0.0
 
 
 class KeptArray:
-    """An array, and what orders and counts its receivers."""
+    """An array, the event for which its receivers wait, and the lease that counts them."""
 
     def __init__(self, array: Any, library: ArrayLibrary, event: InterprocessEvent) -> None:
-        _prepare()
         self.array: Any = array
         self.library: ArrayLibrary = library
         self.event: InterprocessEvent = event
         self.was_opened_here = False
-        self._lease = OwnedLease()
-        self.name: str = self._lease.name
+        self.lease = OwnedLease()
+        self.name: str = self.lease.name
         _kept[self.name] = self
 
     def has_ended(self) -> bool:
         """Whether the lease has ended; this call ends it if no receiver uses the array any more."""
         if self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES:
-            return self._lease.has_ended
-        if self._lease.end_if_unused(was_opened=self.was_opened_here):
+            return self.lease.has_ended
+        if self.lease.end_if_unused(was_opened=self.was_opened_here):
             self._let_go()
             return True
         return False
 
     def end(self) -> None:
-        """End the lease."""
-        self._lease.end()
+        self.lease.end()
         self._let_go()
-
-    def leave_to_parent(self) -> None:
-        """Leave the lease alone from now on, because this forked child does not own it."""
-        self._lease.has_ended = True
 
     def _let_go(self) -> None:
         _kept.pop(self.name, None)
@@ -64,12 +58,11 @@ class KeptArray:
 
 
 def find(name: str) -> KeptArray | None:
-    """Return what is kept under the lease of this name."""
     return _kept.get(name)
 
 
 def end_unused() -> None:
-    """Let go of what every receiver has dropped: of some arrays a call, if many are kept."""
+    """Let go of the arrays that no receiver uses any more; of many, a call looks at some."""
     global _ask_at  # noqa: PLW0603 - there is one table
     if monotonic() < _ask_at:
         return
@@ -88,18 +81,16 @@ def _end_all() -> None:
         one.end()
 
 
-@functools.cache
-def _prepare() -> None:
-    keepalive.add_sweep(_kept, end_unused)
-    atexit.register(_end_all)
-    forks.in_child(_leave_to_parent)
-
-
 def _leave_to_parent() -> None:
     """In a forked child, which owns no lease: treat those of the parent as ended."""
     for one in tuple(_kept.values()):
-        one.leave_to_parent()
+        one.lease.has_ended = True
     _kept.clear()
+
+
+keepalive.add_sweep(_kept, end_unused)
+atexit.register(_end_all)
+forks.in_child(_leave_to_parent)
 
 
 # -- memory for copies of arrays that CUDA cannot share --------------------------------------------
@@ -124,15 +115,11 @@ class Copy:
 def _take(context: int, size: int) -> int:
     """Return a spare block of that size; else new memory, once the spare ones have been freed."""
     others: list[tuple[int, int, int]] = []
-    while _spare:
-        try:
-            block = _spare.popleft()
-        except IndexError:  # another thread has taken the last one
-            break
-        if block[:2] == (context, size):
-            _spare.extend(others)
-            return block[2]
-        others.append(block)
+    with contextlib.suppress(IndexError):  # none is left
+        while (block := _spare.popleft())[:2] != (context, size):
+            others.append(block)
+        _spare.extend(others)
+        return block[2]
     for owner, _, address in others:
         sharing.free(owner, address)
     return sharing.allocate(context, size)

@@ -1,8 +1,8 @@
 """A lease as both processes see it: a file, which has its name while the lease lasts.
 
 Each receiver holds a shared lock on it, and adds a sign: another one if it does not get the array.
-The owner ends the lease when somebody has had the array and there is no lock. The system releases
-the lock of a process that has ended.
+The owner ends the lease when a receiver has had the array and none holds a lock. The system
+releases the lock of a process that has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OwnedLease:
     def end_if_unused(self, *, was_opened: bool = False) -> bool:
         """End it if a receiver has had the array and none has it or is about to.
 
-        That one has had it can be known already.
+        ``was_opened`` says that the caller knows of a receiver that has had it.
         """
         with _lock:
             if not self.has_ended and not self._is_asked:
@@ -49,11 +49,10 @@ class OwnedLease:
 
     def _was_opened(self) -> bool:
         descriptor = self._file.descriptor
-        said = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        return said.count(_HAS) > said.count(_FAILED)
+        signs = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        return signs.count(_HAS) > signs.count(_FAILED)
 
     def end(self) -> None:
-        """End the lease, so that no process can open the array any more."""
         with _lock:
             if not self.has_ended:
                 self.has_ended = True

@@ -50,7 +50,6 @@ class Lease:
         self._array.end()
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: the token is what goes to other processes."""
         raise TypeError(f"{self!r} belongs to this process: send lease.token instead.")
 
     def __repr__(self) -> str:
@@ -102,7 +101,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
                 sharing.copy(held.address, first, end - first, queue.handle)
             layout = layout.moved(held.address - first)
             keepalive.keep(queue, source, (array, held))
-        elif (reason := _why_not(layout.address)) is not None:
+        elif (reason := mappings.why_not(layout.address)) is not None:
             raise TypeError(
                 f"{messages.describe(array)} cannot be opened by another process: {reason}. Share "
                 "a copy, streamkit.share(array, copy=True), or allocate it by cudaMalloc."
@@ -116,13 +115,6 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
     opens = EventToken(processes.own_name(), sharing.uuid_of(device), sent)
     token = ArrayToken(one.name, opens, memory, layout.moved(-base), library.name)
     return Lease(one, token)
-
-
-def _why_not(address: int) -> str | None:
-    """Say why another process cannot open the memory there; None if it can."""
-    if mappings.is_open_at(address):
-        return "it belongs to another process, which can share it itself"
-    return sharing.why_not(address)
 
 
 def _layout(array: Any) -> Layout:

@@ -1,6 +1,6 @@
 """Memory of other processes that is open here: one mapping for each allocation, counted.
 
-To close a mapping waits for the device, and stops every thread that calls CUDA meanwhile. So one
+Closing a mapping waits for the device, and stops every thread that calls CUDA meanwhile. So one
 that no array needs stays open for a while, also for the next array in the same allocation.
 """
 
@@ -39,13 +39,11 @@ class Allocation(NamedTuple):
 
 
 class _Opened:
-    """An open mapping."""
-
     def __init__(self, base: int) -> None:
         self.base, self.users, self.unused_since = base, 0, 0.0
 
 
-_lock = threading.Lock()  # a garbage collection inside it, which sweeps too, must not have it
+_lock = threading.Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
 _opened: dict[Allocation, _Opened] = {}
 _given_back: deque[Allocation] = deque()  # by destructors, which take no lock
 _ask_at = 0.0
@@ -75,10 +73,12 @@ class Mapping:
             self._entered.close()
 
 
-def is_open_at(address: int) -> bool:
-    """Whether the memory there is another process's."""
+def why_not(address: int) -> str | None:
+    """Say why another process cannot open the memory there; None if it can."""
     bases = [its.base for its in tuple(_opened.values())]
-    return bool(bases) and sharing.base_of(address) in bases
+    if bases and sharing.base_of(address) in bases:
+        return "it belongs to another process, which can share it itself"
+    return sharing.why_not(address)
 
 
 def _use(allocation: Allocation) -> int | None:
@@ -110,7 +110,6 @@ def _close(unused: list[Allocation]) -> None:
 
 
 def _sweep() -> None:
-    """Close the mappings that no array uses any more."""
     global _ask_at  # noqa: PLW0603 - of the one table
     now = monotonic()
     if now < _ask_at or not _lock.acquire(blocking=False):
@@ -118,12 +117,13 @@ def _sweep() -> None:
     _ask_at = now + _ASKED_EVERY
     try:
         _count_back()
-        unused = [(one, its.unused_since) for one, its in _opened.items() if not its.users]
+        unused = [one for one, its in _opened.items() if not its.users]
+        late = now - _UNUSED_FOR
         _close(
             [
                 one
-                for one, since in unused
-                if now > since + _UNUSED_FOR or not processes.is_alive(one.owner)
+                for one in unused
+                if _opened[one].unused_since < late or not processes.is_alive(one.owner)
             ]
         )
     except OSError:  # no file descriptor is left to find out which processes are alive

@@ -1,4 +1,4 @@
-"""The token of an array: what goes to another process, and opens the array there."""
+"""What a receiver does: the token of an array, which opens it, and ``open_event``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._sharing import kept, lease_file
 from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
+from streamkit._streams import exported_events
+from streamkit._streams.event import CudaEvent
 from streamkit._streams.handoff import lend
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._waiting import waits
@@ -106,20 +108,13 @@ class ArrayToken(Token):
             raise
 
     def _sender_ends(self) -> bool:
-        """Whether the sender is ending; it ends in steps, and calls fail before the last one."""
+        """Whether the sender is ending: it ends in steps, and calls fail before the last one."""
         return waits.ask(
             lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
         )
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""
-        self._wait_for_sender(context)
-        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
-        if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
-            raise messages.gone(self)
-        return memory
-
-    def _wait_for_sender(self, context: int) -> None:
         opened = sharing.open_event(context, self._event.handle)
         if opened is None:
             raise messages.gone(self)
@@ -133,9 +128,12 @@ class ArrayToken(Token):
             return False
 
         waits.ask(is_written, None, waits.LOOK)
+        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
+        if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
+            raise messages.gone(self)
+        return memory
 
     def _open_here(self, target: CudaStream[Any], queue: QueueRecord, library: str | None) -> Any:
-        """Return the array of this very process."""
         found = kept.find(self._lease)
         array = None if found is None else found.array
         if found is None or array is None:  # another thread is ending the lease
@@ -144,17 +142,13 @@ class ArrayToken(Token):
         if not isinstance(array, Copy) and library in (None, self._library):
             opened = lend(array, found.library, target, queue)
         else:
-            layout = (
-                self._layout.moved(array.address)
-                if isinstance(array, Copy)
-                else _managed_tensor.layout_of(array)
-            )
-            opened = adapt(self._adapter(library), layout, queue.device, array, queue)
+            is_copy = isinstance(array, Copy)
+            own = self._layout.moved(array.address) if is_copy else _managed_tensor.layout_of(array)
+            opened = adapt(self._adapter(library), own, queue.device, array, queue)
         found.was_opened_here = True  # not before: an error here leaves the lease to others
         return opened
 
     def _adapter(self, library: str | None) -> AdoptsMemory:
-        """Return the adapter of the library whose array ``open`` is to return."""
         name = self._library if library is None else library
         if library is None and name not in registry.loaded():
             raise errors.UnsupportedStreamError(
@@ -224,3 +218,35 @@ def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
         ValueError: They are no token, a part of one, or one of another version.
     """
     return cast("ArrayToken | EventToken", tokens.read(data))
+
+
+def open_event(token: EventToken) -> CudaEvent:
+    """Return the event of another process, or of this one, from what ``event.export()`` gave.
+
+    A stream of any library waits for it through ``s.wait(event)``: for its last record by then. A
+    wait that is queued before the other process records it holds for the record before, or for
+    nothing. So the message that it was recorded has to come first. It can be recorded here too.
+    If that process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
+
+    Args:
+        token: As it came, by pickle or as bytes through ``streamkit.processes.token_from_bytes``.
+
+    Raises:
+        TypeError: It is no token of an event.
+        NoDeviceError: This process does not see the event's device.
+        StreamClosedError: The event is gone, or its process has ended.
+    """
+    if not isinstance(token, EventToken):
+        raise TypeError(f"{messages.describe(token)} is no token of an event: event.export() is.")
+    if processes.is_own(token.process):
+        event: CudaEvent | None = exported_events.find(token)
+        if event is None:
+            raise messages.gone(token)
+        return event
+    ordinal = sharing.device_of(token.uuid)
+    if not processes.is_alive(token.process):
+        raise messages.gone(token)
+    handle = sharing.open_event(driver.primary_context(ordinal), token.handle)
+    if handle is None:
+        raise messages.gone(token)
+    return CudaEvent(ordinal, InterprocessEvent(handle))

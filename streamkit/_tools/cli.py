@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -30,7 +31,20 @@ class _CommandError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors are raised, for ``main`` to print."""
+    """It raises its errors, which ``_exit`` prints."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, **settings)
+        self.add_argument("-h", "--help", action="help", help="Show this help.")
+
+    def add_report(self, run: Callable[[argparse.Namespace], int], output: str | None) -> None:
+        """Let it run a tool, with ``--json``, and with ``--output`` which writes this."""
+        self.set_defaults(run=run)
+        self.add_argument(
+            "--json", dest="as_json", action="store_true", help="Print the result as JSON."
+        )
+        if output is not None:
+            self.add_argument("--output", type=Path, metavar="FILE", help=output)
 
     def error(self, message: str) -> NoReturn:
         if "invalid choice: 'bench'" in message:
@@ -44,19 +58,16 @@ def main() -> NoReturn:
 
 
 def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
-    """Run what the words ask for, and exit."""
     try:
         options = parser.parse_args(words)
         status: int = options.run(options)
     except Exception as error:
-        text = str(error)
-        if isinstance(error, (StreamKitError, OSError)):
-            text = f"{type(error).__name__}: {error}"
-        elif not isinstance(error, (_CommandError, CannotRunError)):
+        is_ours = isinstance(error, (_CommandError, CannotRunError))
+        if not is_ours and not isinstance(error, (StreamKitError, OSError)):
             if "--json" not in words:
                 raise
             traceback.print_exc()
-            text = f"{type(error).__name__}: {error}"
+        text = str(error) if is_ours else f"{type(error).__name__}: {error}"
         sys.stderr.write(f"{text}\n")
         if "--json" in words:
             _print_json({"error": text})
@@ -64,47 +75,20 @@ def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
     sys.exit(status)
 
 
-def _add_help(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-h", "--help", action="help", help="Show this help.")
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", dest="as_json", action="store_true", help="Print the result as JSON."
-    )
-
-
-def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--output", type=Path, metavar="FILE", help=what)
-
-
 def _parser() -> _Parser:
     parser = _Parser(
         prog="streamkit",
         description="One ordered CUDA queue for PyTorch, CuPy, Warp and CUDA Python.",
-        allow_abbrev=False,
-        add_help=False,
     )
-    _add_help(parser)
     parser.add_argument(
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, output) in COMMANDS.items():
         text = str(run.__doc__)
-        command = commands.add_parser(
-            name,
-            help=text.partition("\n")[0],
-            description=text,
-            allow_abbrev=False,
-            add_help=False,
-        )
-        _add_help(command)
-        command.set_defaults(run=run)
-        _add_json(command)
-        if output is not None:
-            _add_output(command, output)
-        else:
+        command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
+        command.add_report(run, output)
+        if output is None:
             command.add_argument(
                 "--load",
                 action="store_true",
@@ -130,12 +114,12 @@ def _demo(options: argparse.Namespace) -> int:
             f"streamkit demo cannot write {output.name!r}: it writes "
             f"{' and '.join(demo.FORMATS)}. Name the file picture.png, for example."
         )
-    _need("streamkit demo", "numpy", options)
+    _need("streamkit demo", options, "numpy")
     return _report(
         options,
         demo.run,
         demo.as_data,
-        lambda result: _terminal().show_demo(result),
+        demo.show,
         write=lambda result, path: demo.write_image(result.image, path),
     )
 
@@ -148,10 +132,8 @@ def _matrix(options: argparse.Namespace) -> int:
     """
     from streamkit._tools import matrix
 
-    _need("streamkit matrix", None, options)
-    return _report(
-        options, matrix.run, matrix.as_data, lambda report: _terminal().show_matrix(report)
-    )
+    _need("streamkit matrix", options)
+    return _report(options, matrix.run, matrix.as_data, matrix.show)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -161,10 +143,8 @@ def _doctor(options: argparse.Namespace) -> int:
     """
     from streamkit._doctor import doctor, report
 
-    def run(*, progress: Callable[[str, int, int], object]) -> report.DoctorReport:
-        return doctor.examine(load=options.load, progress=progress)
-
-    return _report(options, run, report.as_data, lambda found: found.show())
+    run = functools.partial(doctor.examine, load=options.load)
+    return _report(options, run, report.as_data, report.DoctorReport.show)
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
@@ -178,9 +158,9 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
 # -- what they share --------------------------------------------------------------------------
 
 
-def _need(command: str, for_work: str | None, options: argparse.Namespace) -> None:
-    """Refuse to run without what computes, and without what prints a table if one is asked for."""
-    needed = [name for name in (for_work, None if options.as_json else "rich") if name]
+def _need(command: str, options: argparse.Namespace, *names: str) -> None:
+    """Refuse to run without these modules, and without the one that prints tables."""
+    needed = names if options.as_json else (*names, "rich")
     missing: list[str] = []
     for name in needed:
         try:
@@ -194,13 +174,6 @@ def _need(command: str, for_work: str | None, options: argparse.Namespace) -> No
             f"{command} needs {' and '.join(missing)}, not installed here. Install with: "
             f"pip install {' '.join(missing)}"
         )
-
-
-def _terminal() -> Any:
-    """Return the module that prints tables; it needs rich."""
-    from streamkit._tools import terminal
-
-    return terminal
 
 
 def _report(

@@ -13,7 +13,12 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rich.console import Console
+
 LoadedT = TypeVar("LoadedT")
+
+GOOD, BAD = "green", "bold red"
+"""How rich shows verdicts."""
 
 
 class CannotRunError(Exception):
@@ -25,14 +30,16 @@ class UnusableError(Exception):
 
 
 def load(name: str, *, on_gpu: bool = True) -> Any:
-    """Import a library; UnusableError if ``on_gpu`` and torch, CuPy or Warp finds no GPU."""
+    """Import a library; with ``on_gpu``, UnusableError if torch, CuPy or Warp finds no GPU."""
     library: Any = importlib.import_module(name)
     if name == "warp":
         library.init()
     if on_gpu and name in ("torch", "cupy", "warp"):
         finds_gpu = library.is_cuda_available if name == "warp" else library.cuda.is_available
         if not finds_gpu():
-            raise UnusableError(f"{label(name)} {library.__version__} finds no GPU")
+            raise UnusableError(
+                f"{registry.BY_NAME[name].label} {library.__version__} finds no GPU"
+            )
     return library
 
 
@@ -55,18 +62,12 @@ def load_each(
     return found, missing
 
 
-def label(name: str) -> str:
-    """Return the name of a library where people read it."""
-    return registry.BY_NAME[name].label
-
-
 def install_line(name: str) -> str:
     """Return the line that installs a library beside what is here, and for this driver."""
     return installed.install_line(name, loader.driver_version() // 1000)
 
 
 def install_lines(names: Iterable[str]) -> str:
-    """Return the lines that install several libraries."""
     return "; ".join(map(install_line, names))
 
 
@@ -77,5 +78,11 @@ def cuda_version() -> str:
 
 
 def today() -> str:
-    """Return the date in UTC, as the records have it."""
     return dt.datetime.now(dt.UTC).date().isoformat()
+
+
+def console() -> Console:
+    """Return rich's console; only the terminal may break its lines, so that they can be copied."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, soft_wrap=True)

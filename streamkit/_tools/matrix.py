@@ -1,6 +1,6 @@
 """Try whether every ordered pair of the libraries on this machine works on one queue.
 
-As in ``streamkit.testing``, the driver decides, by raw handles and a gate. Nothing here prints.
+As in ``streamkit.testing``, the driver decides, by raw handles and a gate. Only ``show`` prints.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it holds."""
         return not self.problems
 
 
@@ -70,12 +69,10 @@ class MatrixReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every pair is ok."""
         return all(pair.ok for pair in self.pairs)
 
 
 def as_data(report: MatrixReport) -> dict[str, Any]:
-    """Return the report in JSON's types, with its verdicts."""
     pairs = [asdict(pair) | {"ok": pair.ok} for pair in report.pairs]
     return asdict(report) | {"pairs": pairs, "ok": report.ok}
 
@@ -123,6 +120,58 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
     )
 
 
+_PROMISE = (
+    "Each row's stream, taken over by each column's library, is the same queue on the same device "
+    "and kept alive; each column's stream waits for the row's when told to, and only then."
+)
+_BARE = "* not kept alive: a bare handle can hold nothing. Keep the StreamKit stream beside it."
+
+
+def show(report: MatrixReport) -> None:
+    """Print the grid, what failed in it, which libraries are missing, and the verdict; needs rich.
+
+    The headings of the grid are numbers, because names are too wide for a terminal.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = machine.console()
+    versions = ", ".join(
+        f"{LABELS.get(name, name)} {version}" for name, version in report.versions.items()
+    )
+    labels = {name: LABELS[name] for name in report.libraries}
+    bad = [pair for pair in report.pairs if not pair.ok]
+    console.print(f"{report.device}, CUDA {report.cuda}; {versions}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("from \\ to", *range(1, len(labels) + 1)):
+        table.add_column(str(heading), no_wrap=True)
+    pairs = {(pair.first, pair.second): pair for pair in report.pairs}
+    for number, (first, label) in enumerate(labels.items(), 1):
+        cells = [_cell(pairs.get((first, second))) for second in labels]
+        table.add_row(f"{number} {label}", *(Text(word, style=style) for word, style in cells))
+    console.print(table, soft_wrap=False)
+    console.print(_PROMISE)
+    if any(pair.owner_kept is None for pair in report.pairs):
+        console.print(_BARE)
+    for name, why in report.missing.items():
+        console.print(f"No {LABELS[name]}: {why}")
+    for pair in bad:
+        for problem in pair.problems:
+            console.print(f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
+    count = f"{len(report.pairs)} pairs of {len(labels)} libraries"
+    verdict = ("FAILED", machine.BAD) if bad else ("OK", machine.GOOD)
+    console.print(Text.assemble(verdict, f": {len(bad)} of {count}" if bad else f": {count}"))
+
+
+def _cell(pair: Pair | None) -> tuple[str, str]:
+    if pair is None:
+        return "-", "dim"
+    if not pair.ok:
+        return "FAIL", machine.BAD
+    return "ok*" if pair.owner_kept is None else "ok", machine.GOOD
+
+
 # -- the libraries ----------------------------------------------------------------------------
 
 
@@ -138,7 +187,6 @@ class LibraryStreams:
     holds: bool = True  # whether a stream object can keep alive what its queue depends on
 
     def view(self, stream: Any) -> Any:
-        """Return this library's object on the queue of a StreamKit stream."""
         return stream if self.name == NATIVE else stream.to(self.name)
 
 
@@ -228,13 +276,11 @@ def examine(first: LibraryStreams, second: LibraryStreams) -> Pair:
     def holds(part: str, test: Callable[[LibraryStreams, LibraryStreams], None]) -> bool:
         try:
             test(first, second)
-        except AssertionError as error:
-            problems.append(f"{part}: {error}")
         except Exception as error:  # noqa: BLE001 - one pair's failure must not stop the others
-            problems.append(f"{part}: {type(error).__name__}: {error}")
-        else:
-            return True
-        return False
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            problems.append(f"{part}: {kind}{error}")
+            return False
+        return True
 
     return Pair(
         first.name,

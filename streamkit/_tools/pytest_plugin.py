@@ -24,7 +24,6 @@ _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--streamkit-seed``, ``--streamkit-seeds`` and ``--streamkit-races``."""
     group = parser.getgroup("streamkit")
     group.addoption(
         "--streamkit-seed",
@@ -48,7 +47,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers."""
     config.addinivalue_line(
         "markers", "streamkit_gpu: needs a CUDA device; skipped where there is none"
     )

@@ -1,1 +1,1 @@
-"""Waiting from the host: blocking, in a coroutine, or by a function called afterwards."""
+"""Waiting from the host: blocking, in a coroutine, or by a function that is called afterwards."""

@@ -1,6 +1,6 @@
-"""What ``then`` calls: functions in the order of their stream, on at most a few threads.
+"""The functions given to ``then``, which a few threads call, those of each stream in their order.
 
-CUDA and host streams share it: they say when the work before a function has run.
+CUDA and host streams share this module: they say when the work before a function has run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MOST = 4  # threads
-_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that run still
-_PAUSE = 0.1  # seconds until it looks again
+_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that still run
+_PAUSE = 0.1  # seconds after which it looks again
 
 _log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
@@ -38,10 +38,10 @@ _is_over = False
 
 
 class Outcome(Future[Any]):
-    """A future whose error others may share, and which is reported if nobody asks for it."""
+    """A future that may share its error with others, and reports it if no one asks for it."""
 
     _failure: Failure | None = None
-    step: object = None  # what a recorder calls the function
+    step: object = None  # what recorders know of the function
 
     def fail(self, failure: Failure) -> None:
         """Have the future raise the error."""
@@ -59,9 +59,9 @@ class Outcome(Future[Any]):
         return super().result(timeout)
 
     def refuse(self) -> None:
-        """Raise in a forked child, where nobody calls the function.
+        """Raise in a forked child, where no thread calls the function.
 
-        Its callbacks and waiters are the parent's, and are told nothing here.
+        Its callbacks and waiters belong to the parent, so they are dropped here.
         """
         self._condition._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does
         self._done_callbacks.clear()  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ class Outcome(Future[Any]):
 
 
 class Call:
-    """One function to call, and the future of its outcome; ``what`` tells what was submitted."""
+    """One function to call, and the future of its outcome; ``what`` names it in a report."""
 
     __slots__ = "_call", "_keeps", "_thread", "future", "is_ready", "what"
 
@@ -92,14 +92,14 @@ class Call:
         self.future: Outcome = future or Outcome()
         self._call = call
         self._keeps = keeps
-        self._thread = 0  # that runs it
+        self._thread = 0  # the one that runs it
 
     def drop(self) -> None:
-        """Forget the call, which is then never made."""
+        """Forget the call, so that it is never made."""
         _pending.discard(self)
 
     def refuse(self) -> None:
-        """Let the future raise in a forked child, unless the call itself forked and goes on."""
+        """Let the future raise in a forked child, unless the call itself has forked and goes on."""
         if self._thread != threading.get_ident():
             self.future.refuse()
 
@@ -127,27 +127,30 @@ class Call:
                 future.set_result(result)
             else:
                 future.fail(failed)
-        except BaseException:  # noqa: BLE001 - of a callback of the future
+        except BaseException:  # noqa: BLE001 - a callback of the future raised it
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
             _pending.discard(self)  # not before: until then it counts as needing a thread
-            del self, future, failed  # an error's frames hold this one
+            del self, future, failed  # because an error's frames hold this one
 
 
 class SerialCalls:
-    """The calls of one stream whose work before them has run: one runs at a time, in order."""
+    """The calls of one stream that are ready, as the work before them has run; one runs at a time.
+
+    The hooks do nothing here; CUDA's ``QueueCalls`` needs them.
+    """
 
     def __init__(self) -> None:
         self.begin()
         _all.add(self)
 
     def begin(self) -> None:
-        """Begin with no calls: at first, and in a forked child."""
+        """Begin with no calls, at first or in a forked child."""
         self._ready: deque[tuple[Call, Failure | BaseException | None]] = deque()
         self._is_busy = False
 
     def tell(self, reached: Sequence[tuple[Call, Failure | BaseException | None]]) -> None:
-        """Let a worker run these calls after those that were told before."""
+        """Let a worker run these calls, after those of earlier ``tell``."""
         for call, _ in reached:
             call.is_ready = True
         with _lock:
@@ -158,21 +161,21 @@ class SerialCalls:
             _to_run.put(self)
 
     def stir(self) -> None:
-        """Do nothing: the workers are awake soon enough."""
+        """Do nothing, because the workers wake soon enough."""
 
     def prepare(self) -> None:
-        """Have the thread, a worker's, ready for the next function."""
+        """Make the worker's thread ready for the next function."""
 
     def leave(self) -> None:
-        """Take from the thread what may come to an end."""
+        """Take from the worker's thread what may end while it has nothing to do."""
 
     def run(self) -> None:
-        """Run calls until there is none, or other streams wait for a thread."""
+        """Run calls until there are none, or other streams wait for a thread."""
         while True:
             call, failed = self._ready.popleft()
             call.run(failed, self.prepare)
-            del call, failed  # an error's frames hold this one
-            if not self._ready or not _to_run.empty():  # in a child that it has forked: none
+            del call, failed  # because an error's frames hold this one
+            if not self._ready or not _to_run.empty():  # a child that it forked has none
                 break
         self.leave()
         with _lock:
@@ -203,11 +206,11 @@ def reserve(call: Call) -> None:
 def _work() -> None:
     while (calls := _to_run.get()) is not None:
         calls.run()
-        del calls  # not to hold the stream's while there is nothing to do
+        del calls  # or the thread would hold a stream's calls while it has nothing to do
 
 
 def _finish() -> bool:
-    """Wait for the functions whose work has run, for others a moment; whether there was any."""
+    """Wait for the functions that are ready, and a moment for others; return if any was ready."""
     waited = False
     end = time.monotonic() + ending.PATIENCE
     while True:
@@ -225,7 +228,7 @@ def _end() -> None:
     with _lock:
         _is_over = True
     left = [call for call in list(_pending) if not call.future.done()]
-    # or whoever asks would wait for ever
+    # cancelled, or whoever asks for one would wait for ever
     ending.report_dropped([call.what for call in left if call.future.cancel()])
     for _ in _threads:
         _to_run.put(None)
@@ -239,7 +242,7 @@ ending.finishes.append(_finish)
 
 def _forget() -> None:
     """Begin anew in a forked child, which has none of the threads."""
-    global _to_run  # noqa: PLW0603 - the process's
+    global _to_run  # noqa: PLW0603 - one for the process
     _threads.clear()
     for call in list(_pending):
         call.refuse()

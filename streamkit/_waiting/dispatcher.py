@@ -1,15 +1,15 @@
-"""The dispatcher: one thread that learns when points of CUDA queues are reached, and tells.
+"""The dispatcher: one thread that learns when points of CUDA queues are reached, and tells waiters.
 
-It asks for the first point of each queue, and naps between two looks: for a small part of the time
-since the youngest of these points is waited for, or its queue has moved, so that it tells soon what
-is soon reached. It also naps several times as long as a look takes, so it takes at most about a
-tenth of a core, for any number of queues. No stream waits for another, so a queue that stands still
-holds up nobody.
+It queries the first point of each queue and then naps. A nap is a small part of the time since a
+queue last moved, or since a point of an idle one came, so that a point that is reached soon is
+noticed soon. It also lasts several times as long as a look, so that the thread takes at most about
+a tenth of a core, for any number of queues. It never waits for one queue before it looks at
+another, so a queue that stands still holds up no other.
 
-After a nap it also wakes each event loop that waits, but not more often than four times in a
-millisecond: a thread that sleeps for long wakes late, on an H200 by a tenth to a third of a
-millisecond. Together this takes a quarter of a core while a wait is some milliseconds old, a fifth
-at 50 ms, a fiftieth at a second, and less from then on.
+After a nap it also wakes each event loop that waits, at most four times in a millisecond, because
+a thread that sleeps for long wakes late: on an H200 by a tenth to a third of a millisecond.
+Together this takes a quarter of a core while a wait is some milliseconds old, a fifth at 50 ms, a
+fiftieth at a second, and less from then on.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ if TYPE_CHECKING:
 
 _AGES = 320  # a nap is this part of the youngest point's age
 _SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
-_RESTS = 8  # and at least so many times what the last looks took
+_RESTS = 8  # and at least so many times as long as the last looks took
 _STIRS = 0.25e-3  # seconds after which a loop is woken again
-_BURST, _LULL = 8, 1e-3  # after so many new points the nap is so long: they are told together
-_MANY = 64
+_BURST, _LULL = 8, 1e-3  # more new points, and the nap's seconds then: they are told together
+_MANY = 64  # points of a queue, among which are some that were dropped
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
 
 class _Track:
-    """The points of one queue, or one of an unknown queue."""
+    """The points of one queue, or a single point whose queue is unknown."""
 
     __slots__ = ("limit", "moved", "points")
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
-        self.moved = time.monotonic()  # when one was reached, or the first came
-        self.limit = _MANY  # points, until those that were dropped are taken out
+        self.moved = time.monotonic()  # when a point was last reached, or the first one came
+        self.limit = _MANY  # with more points, those that were dropped are taken out
 
 
 class _Dispatcher:
     def __init__(self) -> None:
         self.thread = threading.Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
-        self.ident = 0  # of its thread, while that runs
+        self.ident = 0  # that of its thread, while the thread runs
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}
         self.is_asleep = False
-        self._bell = threading.Lock()  # released by who rings, which a destructor may
+        self._bell = threading.Lock()  # whoever rings releases it, as even a destructor may
         self._bell.acquire()
-        self._next = math.inf  # when it looks
-        self._earliest = 0.0  # when it may
-        self._stirs = 0.0  # when it wakes loops again
-        self._used = 0.0  # seconds that the last look took of a core
-        self._came = 0  # points since then
+        self._next = math.inf  # when the next look is due
+        self._earliest = 0.0  # when it may be due
+        self._stirs = 0.0  # when the loops are woken again
+        self._used = 0.0  # seconds of a core that the last look took
+        self._came = 0  # how many points came since then
 
     def add(self, point: Point) -> None:
-        """Take a point, from any thread; its thread goes on sleeping if it waits for the queue."""
+        """Take a point, from any thread; ring unless its queue has other points to wait for."""
         self.new.append(point)
-        # whether it rings is asked last: an interrupt after that leaves it to the next point
+        # the bell comes last: if an interrupt comes before it rings, the next point rings it
         if self.is_asleep and point.queue not in self.tracks and self._bell.locked():
             self._ring()
 
@@ -76,7 +76,7 @@ class _Dispatcher:
         self.thread.join(_PATIENCE)
 
     def _ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it rings already
+        with contextlib.suppress(RuntimeError):  # because it rings already
             self._bell.release()
 
     # -- in its thread ------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class _Dispatcher:
         while not _is_over:
             try:
                 self._wait()
-                with driver.beside_captures():  # once: a look is to be short
+                with driver.beside_captures():  # around all looks, so that each of them is short
                     while not _is_over:
                         self._look()
                         self._wait()
@@ -95,14 +95,14 @@ class _Dispatcher:
         self.ident = 0
 
     def _wait(self) -> None:
-        """Nap until the next look is due, and list what comes meanwhile."""
+        """Nap until the next look is due, and list the points that come meanwhile."""
         self._list()
         while time.monotonic() < self._next and not _is_over:
             self._nap()
             self._list()
 
     def _list(self) -> None:
-        """Put new points behind those of their queues; ask soon for the first of a queue."""
+        """Put new points behind those of their queues; look soon at a queue that had none."""
         new = self.new
         self._came += len(new)
         while new:
@@ -115,15 +115,15 @@ class _Dispatcher:
             track.points.append(point)
 
     def _nap(self) -> None:
-        """Sleep until the next look, or a point of another queue."""
+        """Sleep until the next look, or until a point of another queue comes."""
         self.is_asleep = True
-        if not self.new:  # else it has come just before
+        if not self.new:  # else a point has just come, and may not have rung
             seconds = self._next - time.monotonic()
             self._bell.acquire(timeout=-1 if seconds == math.inf else max(0, seconds))
         self.is_asleep = False
 
     def _look(self) -> None:
-        """Tell of every point that is reached, and set the time of the next look."""
+        """Tell the listeners of every point that is reached, and set the time of the next look."""
         began, youngest = time.thread_time(), 0.0
         told: dict[Listener, Reached] = {}
         waiting: set[Listener | None] = set()
@@ -149,8 +149,8 @@ class _Dispatcher:
         if self._came > _BURST:
             nap = max(nap, _LULL)
         self._came = 0
-        # one slow look does not count: a collection of garbage may have run in it, or the system
-        # counts a thread's time in steps
+        # a single slow look does not count: a collection of garbage may have run in it, or the
+        # system may count a thread's time in steps
         self._earliest = now + _RESTS * min(self._used, before)
         self._next = max(self._earliest, now + nap) if self.tracks else math.inf
 
@@ -166,7 +166,7 @@ class _Dispatcher:
 
 
 def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
-    """Take the points that are reached from the track, and note whom to tell of them."""
+    """Take the points that are reached from the track, and add them to what to tell listeners."""
     points = track.points
     while points:
         error: Exception | None = None
@@ -181,14 +181,14 @@ def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
         track.moved = time.monotonic()
         for _ in range(count):
             _finish(points.popleft(), error, told)
-    if len(points) > track.limit:  # or waits that timed out would pile up
+    if len(points) > track.limit:  # or the points of waits that timed out would pile up
         first = points.popleft()
         track.points = deque([first, *(point for point in points if point.listener is not None)])
         track.limit = 2 * len(track.points) + _MANY
 
 
 def _reached(points: deque[Point]) -> int:
-    """Return how many of the points are reached, with few questions: they are so in their order."""
+    """Return how many points are reached, with few queries: they are reached in their order."""
     if not events.query(points[0].event):
         return 0
     low, high = 1, len(points)
@@ -215,10 +215,10 @@ _lock = new_lock()
 
 
 def watch(point: Point, listener: Listener, waiter: object) -> bool:
-    """Have the listener told once when the point is reached; False if there is no thread for that.
+    """Tell the listener once when the point is reached; False if no thread can.
 
-    There is no thread at the end of the interpreter, nor if none can be started, nor for the thread
-    itself, in which the garbage collector may run any destructor.
+    None can at the end of the interpreter, or if none can be started. The dispatcher's own thread,
+    in which the garbage collector may run any destructor, cannot wait for itself either.
     """
     found = _dispatcher
     if found is None or not found.ident:

@@ -1,4 +1,4 @@
-"""``then`` of a CUDA queue: a point at its present end, and the function that is called then."""
+"""``then`` of a CUDA queue: a function is called when the queue has passed its present end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class QueueCalls(callbacks.SerialCalls):
     def add(
         self, queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
     ) -> Future[Any]:
-        """Have it called after the queue's work so far; return its future."""
-        # the call keeps the queue: another stream on it must find the same calls
+        """Have the function called after the queue's work so far; return its future."""
+        # the call keeps the queue, so that another stream on it finds the same calls
         call = callbacks.Call(function, what, queue)
         try:
             callbacks.reserve(call)
@@ -47,12 +47,12 @@ class QueueCalls(callbacks.SerialCalls):
         if not _here.is_relaxed:
             driver.relax()
             _here.is_relaxed = True
-        if not driver.has_context(self._context):  # or the function before has left another
+        if not driver.has_context(self._context):  # the last function may have left another
             driver.set_context(self._context)
 
     def leave(self) -> None:
-        if self._context not in driver.device_of:  # it may come to an end
-            # of a broken context every other call tells; and a function may have forked
+        if self._context not in driver.device_of:  # it is no primary context, and may be destroyed
+            # every other call reports a broken context too; and the function may have forked
             with contextlib.suppress(errors.DriverError, errors.ForkedProcessError):
                 driver.set_context(0)
 
@@ -62,7 +62,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-"""Whether captures of other threads forbid nothing to this one, which is a worker."""
+"""Whether this thread, a worker, may call the driver whatever other threads capture."""
 
 
 def of(queue: QueueRecord) -> QueueCalls:

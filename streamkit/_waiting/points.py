@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Who is told of points: of all that one look has found, in their order, at once."""
+    """What the dispatcher tells of points: all that one look has found, at once, in their order."""
 
     @abstractmethod
     def tell(self, reached: Reached) -> object:
-        """Note what waited for each point, with the error of its queue, if there is one.
+        """Take the waiter of each point that is reached, with the error of its queue or None.
 
         It is called in the dispatcher's thread, must not block, and runs no code of the user.
         """
 
     @abstractmethod
     def stir(self) -> object:
-        """Note that it will soon be told, maybe; as ``tell``."""
+        """Be ready, because ``tell`` may follow soon; the same rules apply."""
 
 
 class Point:
-    """An event that is waited for. Whoever holds the point holds what destroys the event.
+    """An event that the host waits for. Whoever holds the point holds what destroys the event.
 
     Points of one ``queue`` are reached in the order in which they are made; None if unknown.
     """
@@ -41,11 +41,11 @@ class Point:
 
     def __init__(self, event: int, keeps: object, queue: QueueRecord | None) -> None:
         self.event, self.keeps, self.queue = event, keeps, queue
-        self.listener: Listener | None = None  # None if nobody is to be told
+        self.listener: Listener | None = None  # None if no one waits any more
         self.waiter: Any = None
 
     def drop(self) -> None:
-        """Forget whom to tell."""
+        """Forget the listener, which is not told then."""
         self.listener = self.waiter = None
 
 
@@ -65,6 +65,6 @@ def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str)
     handle = queue.handle
     if driver.capture_id(handle) is None:
         events.record(event.handle, handle)
-        if driver.capture_id(handle) is None:  # else one has begun, and may have the event
+        if driver.capture_id(handle) is None:  # else a capture has begun, and may have the event
             return
     raise messages.illegal_in_capture(operation, what, "end the capture first.")

@@ -1,8 +1,8 @@
-"""Waiting for CUDA queues and events: blocking, in a coroutine, or by a function to call then.
+"""Waiting for CUDA queues and events: blocking, in a coroutine, or by a function that is called.
 
-A wait begins with a short look, for most waits are short. A longer one leaves the processor to
-others and asks again after naps, which grow with the wait. On an H200 that was less late than what
-the driver offers for it: events with CU_EVENT_BLOCKING_SYNC and host functions.
+Most waits are short, so a wait begins with a moment of asking all the time. After that it leaves
+the processor to others and asks again after naps, which grow with the wait. On an H200 this was
+less late than what the driver offers: events with CU_EVENT_BLOCKING_SYNC, and host functions.
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ def block(
     *,
     spin: bool,
 ) -> None:
-    """Block until ``done()``, or until what ``mark`` gives is reached; else TimeoutError.
+    """Block until ``done()``, or until the point that ``mark`` makes is reached.
 
-    Work that is given later, maybe without end, is not waited for.
+    It does not wait for work that is given later, which may have no end. TimeoutError after
+    ``timeout`` seconds.
     """
     if done():
         return
     point, look = mark(), math.inf if spin else LOOK
-    with driver.beside_captures():  # once: a look after a nap is to be short
+    with driver.beside_captures():  # around all queries, so that the one after a nap is short
         reached = ask(functools.partial(events.query, point.event), timeout, look)
     if not reached and timeout is not None:
         messages.raise_timeout(what, timeout)
 
 
 def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf) -> bool:
-    """Ask ``done()`` until it is true, False after ``timeout`` seconds; with naps after the look.
+    """Ask ``done()`` until it is true; False after ``timeout`` seconds.
 
-    A signal's handler is called meanwhile. ``done`` frees the GIL, as each call of the driver.
+    After ``look`` seconds it naps between two questions. Handlers of signals run meanwhile.
+    ``done`` has to free the GIL, as each call of the driver does.
     """
     began = time.monotonic()
     end = math.inf if timeout is None else began + timeout
@@ -77,7 +79,7 @@ def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf)
 
 
 def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[Any, Any, None]:
-    """Suspend the task until what ``mark`` gives is reached; not at all if ``done()``."""
+    """Suspend the task until the point that ``mark`` makes is reached; not at all if ``done()``."""
     if not done():
         import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
@@ -87,12 +89,12 @@ def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[An
             if time.monotonic() >= end:
                 yield from told(functools.partial(_watch, point))
                 break
-            yield  # the loop calls and reads whatever is ready, and comes back
+            yield  # the loop runs whatever is ready, and comes back
     keepalive.drain()
 
 
 class Loop:
-    """The event loop of a task that waits, as who is told of points; equal for all its tasks."""
+    """The event loop of a task that waits, as a listener; those of one loop are equal."""
 
     __slots__ = "_is_stirred", "loop"
 
@@ -107,12 +109,12 @@ class Loop:
         return id(self.loop)
 
     def tell(self, reached: Reached) -> None:
-        """Let the tasks go on; their waiters are futures of the loop. From any thread."""
+        """Let the tasks go on, whose waiters are futures of the loop. Any thread may call it."""
         self._call(_set, reached)
 
     def stir(self) -> None:
-        """Wake the loop's thread for a moment: from a long sleep it would wake late."""
-        if not self._is_stirred:  # else it is busy
+        """Wake the loop's thread for a moment, because from a long sleep it would wake late."""
+        if not self._is_stirred:  # else it has not come to it yet, and so is busy
             self._is_stirred = True
             self._call(self._stirred)
 
@@ -120,15 +122,15 @@ class Loop:
         self._is_stirred = False
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: its tasks have ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so its tasks have ended
             self.loop.call_soon_threadsafe(function, *arguments)
 
 
 def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]:
-    """Suspend the task until what ``watch`` was given, a loop and a waiter, is told.
+    """Suspend the task until the loop, which ``watch`` gets with a waiter, is told of the waiter.
 
-    Raises the error that it is told. ``watch`` returns what cancels it. If it returns None, it
-    cannot watch: RuntimeError.
+    If it is told an error, that is raised. ``watch`` returns a function that cancels the watch, or
+    None if it cannot watch, which is a RuntimeError here.
     """
     import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
@@ -147,14 +149,14 @@ def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]
 
 def _set(reached: Reached) -> None:
     for future, error in reached:
-        if not future.done():  # it is, if its task was cancelled meanwhile
-            future.set_result(error)  # not set_exception, which logs one that is never asked for
+        if not future.done():  # it is done if its task was cancelled meanwhile
+            future.set_result(error)  # set_exception would log an error that is never asked for
 
 
 def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
-    """Have the loop told when the point is reached; return what cancels that, None if nobody can.
+    """Let the dispatcher tell the loop when the point is reached; return what cancels that.
 
-    The dispatcher tells it.
+    None if it cannot.
     """
     from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
@@ -164,7 +166,7 @@ def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
 def then(
     queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
 ) -> Future[Any]:
-    """Have it called, after the queue's work so far, with the queue's context current."""
+    """Have a function called after the queue's work so far, with the queue's context current."""
     calls = queue.calls
     if calls is None:
         from streamkit._waiting import functions  # noqa: PLC0415 - few programs use ``then``

@@ -1,7 +1,7 @@
 """``assert_follows``: all work of a function waits on the stream that the function is given.
 
-A capture holds that stream: what it is given then is recorded and does not run, so whatever does
-run has not waited. No queue is stopped for that, and none can stay held.
+A capture holds that stream: work given to it is recorded and does not run, so work that does run
+has not waited for it. No queue is stopped for this, so none can stay held.
 """
 
 from __future__ import annotations
@@ -41,36 +41,35 @@ _ADVICE = (
 def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = None) -> None:
     """Check that all GPU work of a function waits on the stream that the function is given.
 
-    It is given a new nonblocking stream of the current device: passed as a StreamKit stream, if it
-    has a parameter ``stream``; else current in all loaded libraries.
+    The stream is a new nonblocking one of the current device. If ``fn`` has a parameter ``stream``,
+    it is passed there as a StreamKit stream; else it is current in all loaded libraries.
 
-    ``fn`` runs up to three times: to warm up; where CUPTI is, in an ``audit``; and unless that has
-    shown that all is well, in a ``capture`` of the stream, where it must not run, and so what runs
-    has not waited. At the last time results are not computed, and what it returns is dropped.
+    ``fn`` runs up to three times. The first run warms up. The second one is in an ``audit``, where
+    there is CUPTI. Unless that has shown that all is well, the third one is in a ``capture`` of the
+    stream: work that waits for the stream does not run then, so what runs has not waited. The third
+    run computes no results, and what ``fn`` returns is dropped.
 
-    An audit sees all work and all waits of the host, of other threads too: let these be idle. The
-    capture alone, as without CUPTI, sees work on the default stream and waits of the
-    host as errors of the calls that ask for them, and whether a side stream is joined. Beside work
-    that does wait, it does not see work on a stream of its own that waits for nothing. It fails
-    what cannot be captured, as memory allocated by CUDA itself.
+    An audit sees all work and all waits of the host, also those of other threads, which should
+    therefore be idle. Without CUPTI there is the capture alone. It sees whether a side stream is
+    joined, and work on the default stream and waits of the host are errors of the calls that ask
+    for them. But if some work does wait for the stream, it does not see other work that waits for
+    nothing, on a stream of the function's own. It also fails what cannot be captured, such as
+    memory that CUDA itself allocates.
 
     Args:
-        fn: What to check. It must be right in a capture if it uses side streams.
+        fn: The function to check. If it uses side streams, it must be right in a capture.
         args: Passed to it each time.
-        library: Check that it follows this library's current stream. The other libraries have
-            another one, and ``stream`` is not passed.
+        library: Check that it follows this library's current stream. In the other libraries another
+            stream is current, and ``stream`` is not passed.
 
     Raises:
         AssertionError: Some work does not wait for the stream, or goes on when the stream is done;
-            the host waits for the GPU; or there is no work. The message names it.
+            the host waits for the GPU; or there is no work. The message says which.
         NoDeviceError: There is no CUDA here.
         UnsupportedStreamError: The library has no current stream.
     """
-    trial = _Trial(fn, args, library)
-    try:
+    with contextlib.closing(_Trial(fn, args, library)) as trial:
         trial.check()
-    finally:
-        trial.close()
 
 
 class _Trial:
@@ -84,7 +83,7 @@ class _Trial:
         passes = library is None and "stream" in _parameters(fn)
         device = devices.ordinal_or_current(None)
         self._stream: Any = new_stream(device, nonblocking=True, name=f"stream for {name}")
-        # Blocking, so that work on the default stream is an error while it captures.
+        # It is blocking, so that work on the default stream is an error while it captures.
         self._other: Any = new_stream(device, name=f"another stream beside {name}")
         self._fn = functools.partial(fn, *args, **({"stream": self._stream} if passes else {}))
         self._passes = passes
@@ -97,7 +96,7 @@ class _Trial:
 
     def check(self) -> None:
         self._run()
-        driver.sync_context(self._stream.context)  # its arguments may be of any stream
+        driver.sync_context(self._stream.context)  # any stream may still work on the arguments
         with _audited() as seen:
             if seen is not None:
                 self._run()
@@ -106,13 +105,14 @@ class _Trial:
                 self._fail("the host waits for the GPU", listed(seen.synchronisations))
             if not seen.work:
                 self._fail("there is no GPU work")
-            if seen.legacy_work:  # not captured: a library may be left with an error of its own
+            if seen.legacy_work:  # a capture of that could leave a library with an error of its own
                 self._fail("this ran on the default stream", listed(seen.legacy_work))
             if not seen.off_queue(self._stream):
                 return
         with _audited() as ran:
             problem, cause = self._capture()
-        astray = [] if ran is None else ran.off_queue(self._stream)  # where a library prepares
+        # what a library runs on the stream itself meanwhile is its preparation of the capture
+        astray = [] if ran is None else ran.off_queue(self._stream)
         if astray:
             self._fail("this did not wait", listed(astray))
         if problem is not None:
@@ -144,7 +144,7 @@ class _Trial:
         return problem, None
 
     def _left_over(self) -> str | None:
-        """Return what is wrong with the captured work; a capture that broke tells itself."""
+        """Return what is wrong with the captured work; a broken capture raises its own error."""
         own = graphs.captured(self._stream.handle)
         other = graphs.captured(self._other.handle)
         if own is None or other is None or not own.is_valid:
@@ -167,13 +167,13 @@ class _Trial:
 def _parameters(fn: Callable[..., object]) -> Iterable[str]:
     try:
         return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # of an extension module, which does not tell
+    except (TypeError, ValueError):  # as of an extension module, whose functions need not have one
         return ()
 
 
 @contextlib.contextmanager
 def _audited() -> Generator[AuditReport | None]:
-    """Audit the block; None where CUPTI is not, or serves another tool."""
+    """Audit the block; None where there is no CUPTI, or another tool uses it."""
     with contextlib.ExitStack() as recording:
         try:
             report = recording.enter_context(audit(times=False))
@@ -188,7 +188,7 @@ def _names(nodes: Iterable[int]) -> str:
 
 
 def _told(error: CaptureError) -> str:
-    """Word why the function cannot be held: the first error, and the line that has it."""
+    """Say why the function cannot be held: its first error, and the line that raised it."""
     cause = error.__cause__
     if cause is None:
         return str(error)

@@ -1,7 +1,7 @@
 """The driver's own answers on raw handles, and a gate that holds queues.
 
-The checks compare with this: nothing here calls an adapter. The work is value writes into
-pinned memory. They need no kernel, so that an emulated driver can do them too.
+The checks compare adapters with these, so nothing here calls an adapter. The work is writes of
+values into pinned memory. They need no kernel, so that an emulated driver can do them too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 LIMIT = 20.0
-"""Seconds after which a gate opens by itself, so that a call that waits for it fails, not hangs."""
+"""Seconds after which a gate opens by itself, so that a call that waits for it does not hang."""
 
 _WORDS = 64
 _ROUNDS = 20
@@ -35,19 +35,14 @@ _DEVICE_MAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 
 @contextlib.contextmanager
 def on_device(device: int) -> Generator[None]:
-    """Have the device's primary context current for the block, then the former one back."""
+    """Make the device's primary context current in the block, and the former one afterwards."""
     context = driver.primary_context(device)
-    former = current_context()
+    former = driver.current_context()
     ask("cuCtxSetCurrent", context)
     try:
         yield
     finally:
         ask("cuCtxSetCurrent", former)  # no pop: an adapter may have changed the stack
-
-
-def current_context() -> int:
-    """Return this thread's current context, 0 if it has none."""
-    return int(ask("cuCtxGetCurrent"))
 
 
 # -- streams ----------------------------------------------------------------------------------
@@ -66,13 +61,12 @@ def raw_stream() -> Generator[int]:
 
 
 def stream_id(stream: int) -> int:
-    """Return the id that tells two queues apart even if one got the other's handle."""
+    """Return the id, by which two queues differ even if one got the other's handle."""
     return int(ask("cuStreamGetId", stream))
 
 
 def stream_device(stream: int) -> int:
-    """Return the device of a created stream's context."""
-    found = ask("cuStreamGetCtx", stream)  # some bindings add the green context
+    found = ask("cuStreamGetCtx", stream)  # some bindings return the green context too
     ask("cuCtxPushCurrent", found[0] if isinstance(found, tuple) else found)
     try:
         return int(ask("cuCtxGetDevice"))
@@ -87,7 +81,6 @@ def is_alive(stream: int, number: int) -> bool:
 
 
 def sync(stream: int) -> None:
-    """Block until the stream is idle."""
     ask("cuStreamSynchronize", stream)
 
 
@@ -101,7 +94,7 @@ def raw_event() -> Generator[int]:
     try:
         yield int(event)
     finally:
-        loader.cu.cuEventDestroy(event)  # the same, and the driver refuses it
+        loader.cu.cuEventDestroy(event)  # if an adapter has destroyed it, the driver refuses
 
 
 def is_pending(event: int) -> bool:
@@ -119,8 +112,9 @@ class Gate:
     """Holds queues of the current context until it is opened or the ``with`` block ends."""
 
     def __init__(self) -> None:
-        self._context = current_context()
-        # Before any queue is held: to allocate pinned memory may wait for the device.
+        self._context = driver.current_context()
+        # This comes before any queue is held, because allocating pinned memory may wait for the
+        # device.
         self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
         self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
         ctypes.memset(self._words, 0, 4 * _WORDS)
@@ -148,7 +142,7 @@ class Gate:
         ask("cuStreamWaitValue32", stream, self._address, 1, _AT_LEAST)
 
     def mark(self, stream: int) -> Callable[[], bool]:
-        """Queue a piece of work; return what tells whether it has run."""
+        """Queue a piece of work; return a function that tells whether it has run."""
         place = self._used
         self._used += 1
         ask("cuStreamWriteValue32", stream, self._address + 4 * place, 1, 0)
@@ -160,7 +154,6 @@ class Gate:
         return self._words[0] == 0
 
     def open(self) -> None:
-        """Let the held queues run."""
         self._words[0] = 1
 
     def lets_through(self, stream: int) -> bool:
@@ -182,7 +175,7 @@ class Gate:
 
 
 def runs_beside(held: int, other: int) -> bool:
-    """Whether work on ``other`` runs through while ``held`` is held: the control arm."""
+    """Whether work on ``other`` runs through while ``held`` is held, as in a control arm."""
     with Gate() as gate:
         gate.hold(held)
         return gate.lets_through(other)

@@ -1,7 +1,7 @@
 """Host streams in an adversarial order, so that a missing wait fails a test on a laptop.
 
-Worker threads run unordered work nearly always in the order of its submission, so a program works
-without the wait that would ask for that order. Here the work is held back until a thread waits,
+Worker threads nearly always run unordered work in the order of its submission, so a program works
+even without the wait that it needs for that order. Here the work is held back until a thread waits,
 and a seeded generator chooses what runs next among all that may.
 """
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
     from streamkit._host.work_queue import Item, WorkQueue
 
-# How often the streams' priorities are drawn again; each seed takes one of these. With 0 one stream
-# runs ahead of another as far as it can, which finds work that is unordered with the end of a long
-# queue. With 1 each step is drawn by itself, which reaches every order there is.
+# How probable it is at each step that the streams' priorities are drawn again; each seed takes one
+# of these. With 0 one stream runs ahead of another as far as it can, which finds work that nothing
+# orders with the end of a long queue. With 1 each step is drawn by itself, which reaches every
+# order there is.
 _REDRAW = (0.0, 0.125, 1.0)
 
 
@@ -36,27 +37,27 @@ _REDRAW = (0.0, 0.125, 1.0)
 def adversarial(seed: int) -> Generator[None]:
     """Run the host streams' work in an order that the seed chooses among all that are allowed.
 
-    In the block a submitted function runs only when somebody waits: in ``sync`` of a stream or an
-    event, on entering a scope, in a ``wait`` inside one, when ``done`` is asked for (which runs a
-    few, perhaps none) and at the end of the block, which waits for everything. It runs in the
-    thread that waits, one after the other. Each stream's order, waits and records hold as always;
+    In the block submitted functions run only when a thread waits: in ``sync`` of a stream or an
+    event, on entering a scope, in a ``wait`` inside one, when ``done`` is read (which runs a few,
+    perhaps none) and at the end of the block, which waits for everything. They run in the thread
+    that waits, one after the other. Each stream's order, waits and records hold as always;
     everything else may run in any order.
 
     Leaving the block raises the first error of a function that no ``sync`` has raised. Any error
     that leaves the block names the seed in a note. Blocks nest: the inner seed has its turn when
     the outer block's work has run.
 
-    It does not find: an order that was wrong inside one function or one scope's body; a function
-    that was submitted too early, for it never runs before the next wait; what only happens with
+    It does not find: an order that is wrong inside one function or one scope's body; a function
+    that was submitted too early, because none runs before the next wait; what only happens with
     values or streams that the program did not use; anything on CUDA streams. A function that waits
     for the thread that submitted it, other than through streams and events, hangs.
 
     Args:
-        seed: In a single thread, the same one gives the same order.
+        seed: It chooses the order. In a single thread, the same seed gives the same order.
 
     Raises:
-        ScopeError: It is entered inside a scope of a host stream; or work waits for itself, which
-            would hang otherwise.
+        ScopeError: The block is entered inside a scope of a host stream; or work waits for itself,
+            which would hang otherwise.
 
     >>> from streamkit.testing import adversarial
     >>> def first_of_two(seed):
@@ -84,7 +85,8 @@ def adversarial(seed: int) -> Generator[None]:
                 scheduler.finish()
             raise
         scheduler.finish()
-        scheduler.raise_error()
+        for queue in scheduler.failed:  # raise the first error that no wait has raised
+            queue.raise_error()
     except BaseException as error:
         error.add_note(f"in streamkit.testing.adversarial({seed}): the same seed repeats it")
         raise
@@ -93,15 +95,15 @@ def adversarial(seed: int) -> Generator[None]:
 
 
 def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -> None:
-    """Call a program under each seed; the error of the first that fails names it in a note.
+    """Call a program under each seed; a note on the error of the first that fails names the seed.
 
     Args:
         program: A function that makes its own streams and data.
-        seeds: How many, from 0, or which.
+        seeds: How many seeds, counted from 0, or which ones.
     """
     if not callable(program):
         raise TypeError(
-            f"for_seeds calls a program, and {messages.describe(program)} is no function: give the "
+            f"for_seeds calls a program, and {messages.describe(program)} is no function: pass the "
             "function itself, as in for_seeds(program), not what it returns."
         )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -123,14 +125,14 @@ class _Scheduler(Engine):
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        # An odd seed prefers what the even one before it puts last, so that a pair of seeds tries
-        # both orders of what comes first.
+        # An odd seed prefers what the even seed before it puts last, so that the two of them try
+        # both orders at the first choice.
         self._random = random.Random(seed // 2)  # noqa: S311 - it has to be repeatable, not secret
         self._preferred = max if seed % 2 else min
         self._redraw = self._random.choice(_REDRAW)
         self._priorities: dict[WorkQueue, float] = {}
         self._busy: dict[WorkQueue, _QueueState] = {}  # those with items that have not ended
-        self._failed: dict[WorkQueue, None] = {}  # in the order of their first errors
+        self.failed: dict[WorkQueue, None] = {}  # in the order of their first errors
         self._changed = threading.Condition()
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
@@ -148,7 +150,7 @@ class _Scheduler(Engine):
                 if state.running is None and not state.items:
                     del self._busy[queue]
             if queue.first.failure is not None:
-                self._failed[queue] = None
+                self.failed[queue] = None
             self._notify()
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -160,11 +162,6 @@ class _Scheduler(Engine):
 
     def finish(self) -> None:
         self._run_until(lambda: not self._busy)
-
-    def raise_error(self) -> None:
-        """Raise the first error of a function that was not raised yet."""
-        for queue in self._failed:
-            queue.raise_error()
 
     def _notify(self) -> None:
         self._resting.clear()
@@ -185,7 +182,7 @@ class _Scheduler(Engine):
                         return False
                     continue
             self._run(*begun)
-        self.polled()  # or nothing could run between this and the caller's next wait
+        self.polled()  # else nothing could run between this and the caller's next wait
         return True
 
     def _step(self) -> bool:
@@ -199,13 +196,13 @@ class _Scheduler(Engine):
     def _pass_points(self) -> None:
         """Pass every mark whose turn it is, and the waits for such marks."""
         passed = True
-        while passed:  # each can let others pass
+        while passed:  # because each that has passed can let others pass
             passed = False
             for queue, state in list(self._busy.items()):
                 while state.running is None and state.items and _is_point(state.items[0]):
                     passed = True
                     item = state.items.popleft()
-                    if isinstance(item, Turn):  # its thread gave it up and has ended it
+                    if isinstance(item, Turn):  # its thread has ended it before it began
                         self.ended(queue)
                         continue
                     queue.end_item(item)  # before another thread can see that the mark is reached
@@ -213,7 +210,7 @@ class _Scheduler(Engine):
                         item()
 
     def _begin(self) -> tuple[WorkQueue, Item] | None:
-        """Choose among the items that may run, and let the chosen one begin; None if none may."""
+        """Choose one of the items that may run, and let it begin; None if none may."""
         ready = [
             queue
             for queue, state in self._busy.items()
@@ -236,7 +233,7 @@ class _Scheduler(Engine):
         return queue, item
 
     def _run(self, queue: WorkQueue, item: Item) -> None:
-        if isinstance(item, Turn):  # its own thread runs it
+        if isinstance(item, Turn):  # which its own thread runs
             return
         try:
             with _outside_scopes():
@@ -270,7 +267,7 @@ def _is_point(item: Item) -> bool:
 
 @contextmanager
 def _outside_scopes() -> Generator[None]:
-    """Take the thread's open scopes away meanwhile, as a function in a worker has none."""
+    """Hide the thread's open scopes in the block, because a function in a worker has none."""
     stack = open_scopes.stack
     own, stack.scopes = stack.scopes, []
     try:

@@ -30,6 +30,7 @@ from bench.measurements import (
 )
 from bench.timing import Libraries, Row
 from streamkit._cuda import driver
+from streamkit._queues import registry
 from streamkit._tools import machine
 from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
@@ -200,7 +201,9 @@ def load() -> Libraries:
         )
     found, missing = machine.load_each(_LIBRARIES, machine.load)
     if missing:
-        reasons = "; ".join(f"{machine.label(name)}: {why}" for name, why in missing.items())
+        reasons = "; ".join(
+            f"{registry.BY_NAME[name].label}: {why}" for name, why in missing.items()
+        )
         raise CannotRunError(
             f"{reasons}. The bench needs torch, CuPy and Warp. Install what is missing with: "
             f"{machine.install_lines(missing)}"

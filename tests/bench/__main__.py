@@ -23,18 +23,13 @@ def main() -> NoReturn:
             "Time StreamKit's calls beside those of the libraries. Needs a GPU, torch, CuPy and "
             "Warp, and two minutes."
         ),
-        allow_abbrev=False,
-        add_help=False,
     )
-    cli._add_help(parser)
-    cli._add_json(parser)
-    cli._add_output(parser, "Write the data to this file, as JSON.")
-    parser.set_defaults(run=_run)
+    parser.add_report(_run, "Write the data to this file, as JSON.")
     cli._exit(parser, sys.argv[1:])
 
 
 def _run(options: argparse.Namespace) -> int:
-    cli._need("The bench", None, options)
+    cli._need("The bench", options)
     return cli._report(options, bench.run, bench.as_data, _show)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import streamkit as sk
 from bench import scope_rows, stream_rows
 from bench.arranging import Held
-from bench.timing import TURN, Arms, Libraries, same, take_turns
+from bench.timing import TURN, Arms, Libraries, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -104,8 +104,6 @@ def awaiting(libraries: Libraries, count: int) -> Generator[Arms]:
         yield Arms(
             partial(run, ours),
             partial(run, theirs),
-            same(None),
-            same(None),
             before=held.hold,
             after=held.end,
             one_turn=1,

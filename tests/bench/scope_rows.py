@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from bench.arranging import ask, each_once, edge, looks, moves, row
-from bench.timing import Arms, Libraries, Plan, calls_without, each_of, same
+from bench.timing import Arms, Libraries, Plan, calls_without, each_of
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _scopes(libraries: Libraries, s: Any, **others: Any) -> Arms:
             with enter_torch(in_torch), in_cupy, enter_warp(in_warp, sync_enter=False):
                 pass
 
-    return Arms(_with(s), theirs, same(None), same(None), **others)
+    return Arms(_with(s), theirs, **others)
 
 
 @_row("with s:, three libraries, blocking stream", _MANAGERS, at_most=0.30, aim=0.22)
@@ -94,7 +94,7 @@ def _scope_of_four(libraries: Libraries) -> Generator[Arms]:
             ):
                 pass
 
-    yield Arms(_with(s), theirs, same(None), same(None))
+    yield Arms(_with(s), theirs)
 
 
 @_row(
@@ -161,7 +161,7 @@ def _ordered(libraries: Libraries, *previous: Any) -> Generator[Arms]:
         pairs = [pair for one in previous for pair in ((one, stream), (stream, one))]
         bare = [call for pair in pairs for call in edge(event, *pair)]
         bare += moves(libraries, s, _ALL)
-        yield Arms(ours, theirs, same(None), same(None), bare=each_of(bare))
+        yield Arms(ours, theirs, bare=each_of(bare))
 
 
 @_row(*_ORDERED, at_most=0.6, aim=0.4, note="the worse of two: as the libraries begin, four waits")
@@ -199,7 +199,7 @@ def _scope_of_two(libraries: Libraries) -> Generator[Arms]:
                 pass
 
     bare = each_of(moves(libraries, q, _TWO))
-    yield Arms(ours, theirs, same(None), same(None), bare=bare)
+    yield Arms(ours, theirs, bare=bare)
 
 
 _FOLLOW = (
@@ -223,7 +223,7 @@ def _following(libraries: Libraries) -> Generator[Arms]:
             with external(current()):
                 pass
 
-    yield Arms(ours, theirs, same(None), same(None))
+    yield Arms(ours, theirs)
 
 
 @_row(*_FOLLOW, at_most=0.65, aim=0.5, note="the worse of two: on the default stream")
@@ -273,8 +273,6 @@ def in_threads(libraries: Libraries, count: int) -> Generator[Arms]:
         yield Arms(
             partial(together, ours),
             partial(together, theirs),
-            same(None),
-            same(None),
             one_turn=_THREADS_TURN,
             each=count,
         )
@@ -318,4 +316,4 @@ def _warp_array(libraries: Libraries) -> Generator[Arms]:
         back.callback(watched.update, watched.copy())
         watched.clear()  # of other queues, for which both sides would wait
         ours, theirs = partial(inside, s), partial(inside, blocking)
-        yield Arms(ours, theirs, same(None), same(None), after=watched.clear)
+        yield Arms(ours, theirs, after=watched.clear)

@@ -115,7 +115,7 @@ def _handoff(libraries: Libraries) -> Generator[Arms]:
 
     with _gate.raw_event() as event:
         bare = each_of([*edge(event, one, other), partial(x.record_stream, other)])
-        yield Arms(ours, theirs, same(None), same(None), bare=bare)
+        yield Arms(ours, theirs, bare=bare)
 
 
 @_row("s.record(e), e reused", "torch.cuda.Event.record", at_most=0.60, aim=0.53)
@@ -205,7 +205,7 @@ def _wrap_current(libraries: Libraries, stream: Any) -> Generator[Arms]:
 
     with cuda.stream(stream):
         theirs = calls_without(cuda.current_stream)
-        yield Arms(dropping_calls(sk.wrap), theirs, fresh, same(None))
+        yield Arms(dropping_calls(sk.wrap), theirs, fresh)
 
 
 @_row(
@@ -285,7 +285,7 @@ def _current(libraries: Libraries, stream: Any) -> Generator[Arms]:
     cuda = libraries.torch.cuda
     with cuda.stream(stream):
         theirs = calls_without(cuda.current_stream)
-        yield Arms(calls(sk.current_stream), theirs, same("torch"), same(None))
+        yield Arms(calls(sk.current_stream), theirs, same("torch"))
 
 
 @_row(*_CURRENT, at_most=0.20, aim=0.12, note="the worse of two: on torch's default stream")
@@ -331,7 +331,7 @@ def _inside(block: Callable[[], Any], launch: Callable[[], object]) -> Generator
             blocks.enter_context(block())
             return [None] * count
 
-        yield Arms(loop, loop, entered, same(None), after=blocks.close)
+        yield Arms(loop, loop, entered, after=blocks.close)
 
 
 _RACES = "a CuPy or Warp launch inside races()", "the same launch outside"
@@ -397,7 +397,7 @@ def _launch_pipeline(libraries: Libraries) -> Generator[Arms]:
         run(None)
         with sk.capture(s) as g:
             run(None)
-        yield Arms(calls(g.launch), calls(run), same(s), same(None))
+        yield Arms(calls(g.launch), calls(run), same(s))
 
 
 def _launches(libraries: Libraries, work: Callable[[Any], Any]) -> Generator[Arms]:
@@ -410,7 +410,7 @@ def _launches(libraries: Libraries, work: Callable[[Any], Any]) -> Generator[Arm
     with sk.capture(s) as g:
         work(x)
     with s:
-        yield Arms(calls(g.launch), calls_without(graph.replay), same(s), same(None))
+        yield Arms(calls(g.launch), calls_without(graph.replay), same(s))
 
 
 @_row("g.launch(s)", "torch.cuda.CUDAGraph.replay", at_most=1.6, aim=1.2, note="one small kernel")

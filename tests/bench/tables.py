@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.table import Table
 from rich.text import Text
 
 from bench.end_to_end import STEPS
-from streamkit._tools import terminal
+from streamkit._tools import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.table import Table
 
     from bench import BenchReport
 
 
 def show_bench(report: BenchReport) -> None:
     """Print the rows with their verdicts, what else was measured, and against what."""
-    console = terminal._console()
+    console = machine.console()
     libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"{report.device}, CUDA {report.cuda}; {libraries}")
     for table in (
@@ -36,7 +36,7 @@ def show_bench(report: BenchReport) -> None:
 
 def _numbers(name: str, *headings: str) -> Table:
     """Return an empty table of numbers; in a narrow terminal what is in brackets is broken off."""
-    table = terminal._table()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(name, overflow="fold", vertical="bottom", min_width=10)
     for heading in headings:
         breaks = heading.endswith("(spread)")
@@ -46,7 +46,7 @@ def _numbers(name: str, *headings: str) -> Table:
 
 def _verdict(*, aim: bool, met: bool) -> Text:
     return Text(
-        "aim" if met and aim else "yes" if met else "no", terminal._GOOD if met else terminal._BAD
+        "aim" if met and aim else "yes" if met else "no", machine.GOOD if met else machine.BAD
     )
 
 

@@ -56,14 +56,22 @@ class Row:
         return self.ratio <= self.at_most
 
 
+def same(item: Any) -> Items:
+    """Return what makes a list of one item, repeated."""
+    return lambda count: [item] * count
+
+
+_nothing = same(None)  # for loops that do not look at their items
+
+
 @dataclass(frozen=True)
 class Arms:
     """Two loops, and what makes the lists of a given length that they run over."""
 
     ours: Loop
     theirs: Loop
-    ours_items: Items
-    theirs_items: Items
+    ours_items: Items = _nothing
+    theirs_items: Items = _nothing
     bare: Loop | None = None  # over items of ours: only the calls that ours has to make
     before: Callable[[], object] = lambda: None  # called before each turn, the device idle
     after: Callable[[], object] = lambda: None  # called after each turn
@@ -203,8 +211,3 @@ def each_of(functions: Sequence[Callable[[], object]]) -> Loop:
                 function()
 
     return loop
-
-
-def same(item: Any) -> Items:
-    """Return what makes a list of one item, repeated."""
-    return lambda count: [item] * count

@@ -868,7 +868,7 @@ def test_a_forked_child_frees_without_the_driver(memory):
 
 
 def test_the_speed_table_has_one_side_wait_for_one_queue_and_the_other_for_none(memory, array):
-    from streamkit._tools import bench  # the bench's own work
+    import bench
 
     (plan,) = [plan for plan in bench.PLANS if plan.name.startswith("a Warp array")]
     other = sk.new_stream(nonblocking=True)

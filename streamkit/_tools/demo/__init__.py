@@ -2,7 +2,7 @@
 
 torch makes a grey image, CuPy stretches it, Warp sharpens it, CuPy takes the mean: each launches
 its own kernels, on arrays that are handed over without a copy. Without a GPU the same stages run
-on a host queue, with what is installed. Nothing here prints.
+on a host queue, with what is installed. Only ``show`` prints.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def run(
     of how much. Raises ImportError without NumPy, DriverError if the GPU fails.
     """
     progress("import the libraries", 0, 3)
-    s, found, missing, notes = _equip(device, libraries)
+    no_gpu = "No GPU is used:" if device == "cpu" else "There is no GPU here:"
+    s, found, missing, notes = _equip(device, libraries, no_gpu)
     plan = {
         stage: found[next(name for name in able if name in found)] for stage, able in STAGES.items()
     }
@@ -115,35 +116,56 @@ def run(
     return DemoResult(s.device, repr(s), stages, mean, max(errors), TOLERANCE, ok, notes, image)
 
 
+def show(result: DemoResult) -> None:
+    """Print the stages with their libraries and times, the notes, and the verdict; needs rich."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = machine.console()
+    height, width = result.image.shape
+    console.print(f"A {width} x {height} photograph through {result.stream}")
+    table = Table("stage", "library", "queue", box=box.SIMPLE_HEAD)
+    table.add_column("ms", justify="right")
+    for stage in result.stages:
+        library = f"{LABELS[stage.library]} {stage.version}"
+        table.add_row(stage.name, library, stage.queue, f"{stage.milliseconds:.3f}")
+    console.print(table)
+    for note in result.notes:
+        console.print(note)
+    verdict = ("OK", machine.GOOD) if result.ok else ("WRONG", machine.BAD)
+    error = (
+        f": off by {result.max_error:.1e} at most from NumPy in float64 "
+        f"({result.tolerance:.0e} allowed)"
+    )
+    console.print(Text.assemble(verdict, error))
+
+
 # -- what this machine has --------------------------------------------------------------------
 
 
 def _equip(
-    device: str | None, libraries: Collection[str]
+    device: str | None, libraries: Collection[str], no_gpu: str
 ) -> tuple[Any, dict[str, Any], dict[str, str], list[str]]:
     """Return the stream, the libraries that compute on its device, why others do not, and notes."""
-    notes = []
-    no_gpu = "No GPU is used:" if device == "cpu" else "There is no GPU here:"
     try:
         s: Any = sk.new_stream(device)
     except sk.BackendNotInstalledError as error:
-        no_gpu = f"There is a CUDA driver here, but {error}. For now"
-        s = sk.new_stream("cpu")
+        return _equip("cpu", libraries, f"There is a CUDA driver here, but {error}. For now")
     found, missing = machine.load_each(libraries, partial(load, device=s.device))
-    if s.device != "cpu" and not found:
+    if s.device == "cpu":
+        found["numpy"] = load("numpy", "cpu")
+        instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
+        return s, found, missing, [f"{no_gpu} the stages ran on a host queue{instead}."]
+    if not found:
         no_gpu = (
             f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install "
             f"one or all: {machine.install_lines(LIBRARIES)}. For now"
         )
-        s = sk.new_stream("cpu")
-        found, missing = machine.load_each(libraries, partial(load, device=s.device))
-    if s.device == "cpu":
-        found["numpy"] = load("numpy", "cpu")
-        instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
-        notes.append(f"{no_gpu} the stages ran on a host queue{instead}.")
-    elif "torch" in found:
+        return _equip("cpu", libraries, no_gpu)
+    if "torch" in found:
         s = sk.wrap(found["torch"].xp.cuda.Stream(s.device_id))  # any library's stream will do
-    return s, found, missing, notes
+    return s, found, missing, []
 
 
 def _list(missing: dict[str, str]) -> str:
@@ -154,12 +176,9 @@ def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
     """Say which libraries did the stages of those missing here, and what installs these."""
     notes = []
     for name, why in missing.items():
-        done = [
-            f"{LABELS[plan[stage].name]} did {stage}"
-            for stage, able in STAGES.items()
-            if able[0] == name
-        ]
-        note = f"No {LABELS[name]} ({why}): {', '.join(done)}."
+        stages = [stage for stage, able in STAGES.items() if able[0] == name]
+        done = ", ".join(f"{LABELS[plan[stage].name]} did {stage}" for stage in stages)
+        note = f"No {LABELS[name]} ({why}): {done}."
         if why == "not installed":
             note += f" Install it with: {machine.install_line(name)}"
         notes.append(note)
@@ -172,7 +191,6 @@ def _gaps(plan: dict[str, Any], missing: dict[str, str]) -> list[str]:
 def _run_once(
     s: Any, plan: dict[str, Any], photograph: NDArray[Any], libraries: Collection[str]
 ) -> tuple[list[Stage], NDArray[Any], float]:
-    """Queue all stages, wait once, read the result."""
     on_gpu = s.device != "cpu"
     # All arrays stay referenced until the queue is idle: Warp frees memory without waiting for
     # non-blocking streams, and torch's streams are non-blocking.
@@ -292,7 +310,6 @@ class _Warp:
         return self.wp.array(image, dtype=self.wp.uint8, device=self.device)
 
     def take(self, array: Any) -> Any:
-        """Return the former stage's array as this library's own, without a copy."""
         return self.wp.from_dlpack(array)
 
     def luminance(self, rgb: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit._cuda import driver
 from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext, TracksDevice
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError
@@ -85,17 +86,17 @@ def current_is_its_own(subject: Subject) -> None:
             f"current_here gives {messages.describe(here)}, current {messages.describe(found)}",
         )
     if isinstance(subject.adapter, TellsContext):
-        answer, context = subject.adapter.current_context(), _gate.current_context()
+        answer, context = subject.adapter.current_context(), driver.current_context()
         subject.require(
             answer == context,
             f"current_context gives {answer!r}, and {context:#x} is the current one",
         )
 
     if isinstance(subject.adapter, TracksDevice):
-        device, context = subject.adapter.current_device(), _gate.current_context()
+        device, context = subject.adapter.current_device(), driver.current_context()
         subject.adapter.restore_device(device)
         subject.require(
-            (subject.adapter.current_device(), _gate.current_context()) == (device, context),
+            (subject.adapter.current_device(), driver.current_context()) == (device, context),
             f"restore_device({device}) moved from the current device, which was {device}",
         )
 
@@ -265,13 +266,13 @@ def bound_keeps_device(subject: Subject) -> None:
     binding = subject.adapter.bind(own)
     if not binding.keeps_device:
         raise NotApplicableError("its binding says that it does not keep the device")
-    before = _gate.current_context()
+    before = driver.current_context()
     with _bound(binding):
         binding.is_current()
         binding.set_current()
-        inside = _gate.current_context()
+        inside = driver.current_context()
     subject.require(
-        before == inside == _gate.current_context(),
+        before == inside == driver.current_context(),
         f"bind({messages.describe(own)}) changed the current context. Put it back, or give the "
         "Binding keeps_device=False.",
     )
