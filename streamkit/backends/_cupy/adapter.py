@@ -25,14 +25,8 @@ from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
-__all__ = [
-    "allocate",
-    "explain_capture",
-    "explain_kernel",
-    "free",
-    "pool",
-    "take_memory",
-]  # capabilities of the adapter too
+# capabilities of the adapter too
+__all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
 
 name = "cupy"
 api = 1
@@ -87,7 +81,6 @@ def built_for() -> str | None:
 
 
 def current(device: int) -> Any:
-    """Return ``cupy.cuda.get_current_stream``."""
     try:
         return cupy.cuda.get_current_stream(device)
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -145,7 +138,6 @@ enter, leave = unbound(bind)
 
 
 def event_handle(event: Any) -> int:
-    """Read a ``cupy.cuda.Event``."""
     if not isinstance(event, cupy.cuda.Event):
         raise messages.not_a_stream(event)
     return int(event.ptr)
@@ -163,7 +155,6 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a ``cupy.ndarray``."""
     if not isinstance(array, cupy.ndarray):
         raise messages.not_an_array(array)
     device: int = array.data.device_id
@@ -180,17 +171,14 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return the owner of memory that is not CuPy's own."""
     return getattr(array.data.mem, "_owner", None)
 
 
 def adopt(memory: Any) -> Any:
-    """Build an array on the memory."""
     return cupy.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of an array."""
     return ArrayLayout(array.data.ptr, array.shape, array.strides, array.dtype, array.itemsize)
 
 
@@ -201,5 +189,4 @@ def array_like(array: Any, device: int) -> Any:
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on CuPy's current stream."""
     cupy.copyto(to, source)

@@ -33,7 +33,6 @@ class _Array(NamedTuple):
 
 
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | None:
-    """Return what a kernel of CuPy's uses."""
     arrays = [array for one in parameters if (array := _array(one)) is not None]
     ufunc = _UFUNC.match(name)
     outputs = 0

@@ -44,7 +44,6 @@ def allocate(size: int, device: int, stream: int) -> int:
 
 
 def free(pointer: int) -> None:
-    """Give it back to the stream that it was taken for."""
     _made_on, memory = _given.pop(pointer)
     del memory  # before the stream: stream-ordered memory has only a weak reference to that
 
@@ -82,7 +81,6 @@ class _Memory:
         self._frees = Frees(lambda: True)
 
     def allocate(self, size: int, device: int) -> int:
-        """Take memory for CuPy's current stream."""
         self._frees.do()
         stream = cupy.cuda.get_current_stream(device)
         pointer = self._giver.allocate(size, device, _handle(stream))

@@ -18,7 +18,6 @@ api = 1
 
 
 def extract(obj: Any) -> Queue:
-    """Read an ``rmm.pylibrmm.stream.Stream``."""
     if not isinstance(obj, Stream):
         raise messages.not_a_stream(obj)
     _, handle = obj.__cuda_stream__()

@@ -19,18 +19,13 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
-from streamkit.backends._torch.shared_pool import allocate, free
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "allocate",
-    "explain_kernel",
-    "free",
-    "pieces_of_memory",
-]  # capabilities of the adapter too
+# capabilities of the adapter too
+__all__ = ["explain_kernel", "pieces_of_memory"]
 
 name = "torch"
 api = 1
@@ -163,7 +158,6 @@ def current(device: int) -> Any:
 
 
 def current_here() -> Any:
-    """Return ``torch.cuda.current_stream()``."""
     return current(_HERE)
 
 
@@ -256,7 +250,6 @@ def prepare() -> None:
 
 
 def begins_capture(stream: Any, mode: str) -> Any:
-    """Return the part of torch in a capture, which it begins."""
     return capture.Part(stream, mode, bind)
 
 
@@ -283,7 +276,6 @@ def event_device(event: Any) -> int | None:
 
 
 def record_event(event: Any, stream: Any) -> None:
-    """Let torch record its event, which creates it the first time."""
     event.record(stream)
 
 
@@ -405,7 +397,6 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a tensor."""
     kind: Any = getattr(torch, "Tensor", ())  # a half-imported torch has none yet
     if isinstance(array, kind):
         if array.is_cuda:  # torch builds a string for ``array.device.type`` each time
@@ -469,12 +460,10 @@ def lent_by(array: Any) -> Any:
 
 
 def adopt(memory: Any) -> Any:
-    """Build a tensor on the memory."""
     return torch.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a strided tensor."""
     layout = memory_layout(array)
     if array.requires_grad:
         raise messages.needs_gradient(array)
@@ -499,5 +488,16 @@ def array_like(array: Any, device: int) -> Any:
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on torch's current stream."""
     to.copy_(source)
+
+
+# -- memory for other libraries, from torch's caching allocator -----------------------------------
+
+
+def allocate(size: int, device: int, stream: int) -> int:
+    """Take memory as a tensor would that is made on the stream; into a graph if that captures."""
+    pointer: int = torch.cuda.caching_allocator_alloc(size, device, stream)
+    return pointer
+
+
+free = torch.cuda.caching_allocator_delete

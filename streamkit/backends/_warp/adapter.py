@@ -163,7 +163,6 @@ def _gone(native: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def diagnose() -> Iterable[Finding]:
-    """Return what is wrong on the devices that Warp has used."""
     return diagnosis.findings(_all_streams())
 
 
@@ -171,7 +170,6 @@ def diagnose() -> Iterable[Finding]:
 
 
 def current(device: int) -> Any:
-    """Return the stream of that Warp device."""
     return _device(device).stream
 
 
@@ -192,7 +190,6 @@ def prepare() -> None:
 
 
 def joins_capture(stream: Any, mode: str) -> Any:
-    """Return the part of Warp in a capture that another begins."""
     return capture.Part(stream, mode)
 
 
@@ -203,14 +200,12 @@ free_deferred = capture.free_deferred
 
 
 def event_handle(event: Any) -> int:
-    """Read a ``wp.Event``."""
     if not isinstance(event, warp.Event):
         raise messages.not_a_stream(event)
     return int(event.cuda_event)
 
 
 def event_device(event: Any) -> int | None:
-    """Return the device it was made on."""
     return int(event.device.ordinal)
 
 
@@ -246,17 +241,14 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return what the array holds instead of memory of its own."""
     return getattr(array, "_streamkit_loan", None)
 
 
 def adopt(memory: Any) -> Any:
-    """Build an array on the memory."""
     return warp.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a ``wp.array``."""
     if array.requires_grad:
         raise messages.needs_gradient(array)
     size = warp.types.type_size_in_bytes(array.dtype)
@@ -264,10 +256,8 @@ def array_layout(array: Any) -> ArrayLayout:
 
 
 def array_like(array: Any, device: int) -> Any:
-    """Return a contiguous array."""
     return warp.empty(array.shape, array.dtype, device=_device(device))
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on the stream."""
     warp.copy(to, source, stream=stream)
