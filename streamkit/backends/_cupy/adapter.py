@@ -1,6 +1,6 @@
 """CuPy: its streams, events and arrays.
 
-``from_external`` forgets the device and, with some objects, the owner, so both are attached.
+``from_external`` forgets the device and, with some objects, the owner, so ``borrow`` attaches both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ traits = Traits(streams_are_fixed=True)
 
 _get = cupy.cuda.get_current_stream
 
-# initialisation error, driver too old, no device, not supported, system and compatibility mismatch
+# CUDA's errors: initialisation error, driver too old, no device, not supported, system mismatch,
+# and compatibility mismatch
 _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
 # As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
@@ -55,7 +56,7 @@ def extract(obj: Any) -> Queue:
         handle = PER_THREAD
     if handle <= PER_THREAD:
         return Queue(handle, device)
-    # not an ExternalStream: the other kind holds what it was made from
+    # an ExternalStream does not destroy the handle: it holds what it was made from
     return Queue(handle, device, obj, dies_with_owner=type(obj) is cupy.cuda.Stream)
 
 
@@ -86,9 +87,8 @@ def current(device: int) -> Any:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if error.status not in _NO_CUDA:
             raise
-        raise messages.no_device(
-            f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
-        ) from error
+        what = f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
+        raise messages.no_device(what) from error
 
 
 current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
@@ -109,8 +109,8 @@ def bind(stream: Any) -> Binding:
     def save() -> list[Any]:
         return [_get(device), None]
 
-    # The second is the stream from the push to the pop. An interrupt comes after a call, and these
-    # loops make none: what is pushed or popped is always noted too, and is so only once.
+    # The token's second item is the stream from the push to the pop. An interrupt comes after a
+    # call, and these loops make none, so every push and every pop is noted, and noted once.
     def enter(token: list[Any]) -> None:
         for token[1] in pushes:
             break
@@ -125,10 +125,11 @@ def bind(stream: Any) -> Binding:
         if may_die and getrefcount(ref(stream)) != NOTED:
             memory.keep(stream)
 
-    # not a push: the outer scope has pushed it
-    return Binding(
-        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
-    )
+    def is_current() -> bool:
+        return _get(device) is stream
+
+    # set again by ``use``, because the outer scope has pushed it
+    return Binding(save, enter, leave, is_current, stream.use, told_outside=True)
 
 
 enter, leave = unbound(bind)
@@ -151,7 +152,7 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     return SimpleNamespace(ptr=handle, owner=owner)
 
 
-# -- arrays, whose pools know the stream of the allocation only ----------------------------------
+# -- arrays, of whose streams CuPy's pools know only that of the allocation -----------------------
 
 
 def array_device(array: Any) -> int | None:
@@ -162,7 +163,7 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build an array on the same memory, all of it: a view can begin at its end."""
+    """Build an array on the same memory, all of it, because a view can begin at its end."""
     owned = array.data.mem
     whole = cupy.cuda.UnownedMemory(owned.ptr, owned.size, owner, array.data.device_id)
     pointer = cupy.cuda.MemoryPointer(whole, array.data.ptr - owned.ptr)
