@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from rmm import mr
 from rmm.pylibrmm.stream import Stream
@@ -13,37 +13,27 @@ from streamkit.backends._protocol import Source
 from streamkit.errors import CaptureError
 from streamkit.protocols import Queue
 
+_taken: dict[int, tuple[Any, int, int, Any]] = {}
+"""By address, what other libraries have: its resource, size, device and stream.
 
-class _Taken(NamedTuple):
-    """What RMM has to be told again when memory goes back."""
-
-    resource: Any
-    """From which it was taken: the device may have another by then."""
-    size: int
-    device: int
-    stream: Any
-
-
-_taken: dict[int, _Taken] = {}
-"""By address, what others have."""
+The device may have another resource by the time when the memory goes back.
+"""
 
 
 def allocate(size: int, device: int, stream: int) -> int:
-    """Take memory from the resource that is the device's now, for the stream."""
+    """Take memory from the resource that is the device's now."""
     handle = stream or LEGACY
-    taken = _Taken(
-        mr.get_per_device_resource(device), size, device, Stream(Source(Queue(handle, device)))
-    )
+    resource = mr.get_per_device_resource(device)
+    taken_for = Stream(Source(Queue(handle, device)))
     with driver.in_context(driver.primary_context(device)):  # for which the resource was made
         _refuse_in_capture(device, handle)
         with driver.beside_captures():  # it may call cudaMalloc
-            pointer: int = taken.resource.allocate(size, taken.stream)
-    _taken[pointer] = taken
+            pointer: int = resource.allocate(size, taken_for)
+    _taken[pointer] = resource, size, device, taken_for
     return pointer
 
 
 def free(pointer: int) -> None:
-    """Give it back to the stream that it was taken for."""
     resource, size, device, stream = _taken[pointer]
     with driver.in_context(driver.primary_context(device)):
         _refuse_in_capture(device, stream.__cuda_stream__()[1])
@@ -53,10 +43,10 @@ def free(pointer: int) -> None:
 
 
 def _refuse_in_capture(device: int, handle: int) -> None:
-    """Raise CaptureError if RMM must not see the stream.
+    """Raise CaptureError if the stream captures, because then RMM must not see it.
 
-    Its pool asks for the stream's id, and records an event for those who get the memory next. The
-    one ends a capture, and the other lets work outside wait for work that never ran.
+    RMM's pool asks for the stream's id, which ends a capture. It also records an event for whoever
+    gets the memory next, so that work outside would wait for work that never ran.
     """
     if driver.capture_id(handle) is not None:
         raise CaptureError(
