@@ -38,7 +38,6 @@ _HERE = -1  # torch's index for the device that is current
 # (stream id, device, device type) of torch's default streams and pools, which are never destroyed
 _own: dict[tuple[int, int, int], Queue] = {}
 
-
 _Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
 
 
@@ -52,7 +51,7 @@ def extract(obj: Any) -> Queue:
     if queue is not None:
         return queue
     if type(obj) is _Stream and obj.cuda_stream == value[0] > PER_THREAD and not obj.__dict__:
-        return Queue(value[0], value[1])  # an external one, as ``_read`` says
+        return Queue(value[0], value[1])  # an external stream, as in ``_read``
     return _read(obj, value)
 
 
@@ -76,7 +75,7 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         queue = _own[value] = Queue(handle, value[1])
         queue.permanent = True
     else:
-        # such a stream owns nothing; one with attributes may carry what owns the handle
+        # an external stream owns nothing, but its attributes may hold what owns the handle
         queue = Queue(handle, value[1], obj if attributes else None)
     return queue
 
@@ -169,7 +168,7 @@ def _has_several() -> bool:
 def bind(stream: Any) -> Binding:
     """Prepare the stream; torch leaves its device current, which the scope restores.
 
-    What was current is remembered as torch's own triple: a handle would lose its pool.
+    What was current is saved as torch's own triple, because a handle does not tell the pool.
     """
     device = stream.device_index
     value = stream.stream_id, device, _CUDA
@@ -187,7 +186,7 @@ def bind(stream: Any) -> Binding:
         def leave(before: Any) -> None:
             if before[1] == device:
                 _set(*before)
-            else:  # the context is this device's, and torch's own device another: see below
+            else:  # the context is this device's, but torch's own device is another: see below
                 _set(*before[0])
                 restore_device(before[1])
 
@@ -204,7 +203,7 @@ def bind(stream: Any) -> Binding:
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
     """Return what tells whether this is torch's current stream, on torch's current device."""
     if _get_handle is not None and queue is not None and queue.is_owned:
-        handle = queue.handle  # our handle has no other triple, and costs half to ask for
+        handle = queue.handle  # our handle has no other triple, and torch tells it at half the cost
 
         def is_current() -> bool:
             return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
@@ -215,7 +214,7 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 
     if not _has_several():
         return is_current
-    return lambda: _get_device() == device and is_current()  # which can be another: see below
+    return lambda: _get_device() == device and is_current()  # torch's own device: see below
 
 
 enter, leave = unbound(bind)
@@ -224,8 +223,9 @@ enter, leave = unbound(bind)
 def current_device() -> int:
     """Return ``torch.cuda.current_device()``.
 
-    torch makes no context to put a device back that has none: it remembers the device until it is
-    needed, and the context stays the one of another device. To set a stream of that one forgets it.
+    When torch puts a device back that has no context, it makes none: it remembers the device until
+    it is needed, and another device's context stays current. Setting a stream of that other device
+    makes torch forget the one that it remembers.
     """
     device: int = _get_device()
     return device
@@ -234,7 +234,7 @@ def current_device() -> int:
 def restore_device(device: int) -> None:
     """Make it torch's current device, as torch itself puts it back.
 
-    A device with a context by now gets it current: torch makes that of one it remembers, too.
+    If the device has a context by now, that becomes current, as when torch needs the device.
     """
     if _get_device() != device:
         _set_device(device)
@@ -244,7 +244,6 @@ def restore_device(device: int) -> None:
 
 
 def prepare() -> None:
-    """Make what torch cannot make inside a capture."""
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
         workspaces.prepare()
 
@@ -288,7 +287,7 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 # -- collective operations --------------------------------------------------------------------
 
-_LOOK = 0.0005  # seconds between two looks whether a GPU has done its part
+_LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
 
 
 def is_work(obj: Any) -> bool:
@@ -300,7 +299,7 @@ def is_work(obj: Any) -> bool:
 
 
 def wait_for_work(work: Any) -> None:
-    """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()``.
+    """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
     With gloo torch holds the stream by a kernel that spins until the host is done.
     """
@@ -317,7 +316,7 @@ def wait_for_work(work: Any) -> None:
         if _is_message(work):
             work.synchronize()
         else:
-            work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
+            work.wait()  # no longer blocks, raises its error, and orders what gloo copies back
     elif _is_queued(work):  # ``block_current_stream`` would wait for its future, which is done
         work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
@@ -325,20 +324,19 @@ def wait_for_work(work: Any) -> None:
             work.block_current_stream()
         except RuntimeError as error:
             raise messages.library_cannot_take(
-                "torch", f"{messages.describe(work)} into a stream ({error})", _WAIT_BEFORE
+                "torch",
+                f"{messages.describe(work)} into a stream ({error})",
+                "call its wait(), which blocks the host, before you give the stream what follows.",
             ) from error
 
 
 def _captures() -> bool:
-    """Whether torch's current stream captures: then nobody may ask whether NCCL is done."""
+    """Whether torch's current stream captures, when even a question whether NCCL is done fails."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-_WAIT_BEFORE = "call its wait(), which blocks the host, before you give the stream what follows."
-
-
 def _is_queued(work: Any) -> bool:
-    """Whether its future was done when a GPU got the work, as NCCL's are."""
+    """Whether its future was done as soon as a GPU got the work, like NCCL's futures."""
     try:
         return bool(work.get_future().done())
     except RuntimeError:  # a message
@@ -355,7 +353,7 @@ def _is_message(work: Any) -> bool:
 
 
 class _Message:
-    """What became of a message for which streams wait."""
+    """A message for which streams wait, and the error with which it has failed."""
 
     def __init__(self) -> None:
         self.lock = new_lock()
@@ -367,7 +365,7 @@ _lock = new_lock()
 
 
 def finish_work(work: Any) -> None:
-    """Block until it is done; NCCL's own ``wait`` orders streams alone."""
+    """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
     elif _is_message(work):
@@ -420,11 +418,15 @@ def record_stream(array: Any, stream: Any) -> bool:
 def _own_storage(array: Any) -> Any:
     """Return the storage, None if its memory is not from torch's allocator."""
     if array.layout is not torch.strided or array.is_nested:
-        what = "nested" if array.is_nested else array.layout
-        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+        raise _not_strided(array)
     storage = array.untyped_storage()
-    # what torch itself asks
+    # the question that torch itself asks
     return storage if torch._C._has_Standard_Deleter(storage._cdata) else None  # noqa: SLF001
+
+
+def _not_strided(array: Any) -> TypeError:
+    what = "nested" if array.is_nested else array.layout
+    return messages.cannot_lend(array, f"it is {what}, of several tensors")
 
 
 _holders: Any = _private("_storage_Use_Count", None)
@@ -446,7 +448,7 @@ def lend(array: Any, owner: object) -> Any:
         raise messages.cannot_lend(
             array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"
         )
-    # as numbers of that size, for DLPack does not know every type
+    # as numbers of that size, because DLPack does not know every type
     bits = array.view(_BITS[array.element_size()])
     lent = torch.from_dlpack(torch.utils.dlpack.to_dlpack(bits)).view(array.dtype)
     # all views have this storage, whose Python object, once made, lives as long as it does
@@ -471,10 +473,8 @@ def array_layout(array: Any) -> ArrayLayout:
 
 
 def memory_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a strided tensor, whatever is computed of it."""
     if array.layout is not torch.strided or array.is_nested:
-        what = "nested" if array.is_nested else array.layout
-        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+        raise _not_strided(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()
