@@ -156,8 +156,7 @@ def current(device: int) -> Any:
     return stream
 
 
-def current_here() -> Any:
-    return current(_HERE)
+current_here = functools.partial(current, _HERE)
 
 
 @functools.cache
@@ -220,15 +219,10 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 enter, leave = unbound(bind)
 
 
-def current_device() -> int:
-    """Return ``torch.cuda.current_device()``.
-
-    When torch puts a device back that has no context, it makes none: it remembers the device until
-    it is needed, and another device's context stays current. Setting a stream of that other device
-    makes torch forget the one that it remembers.
-    """
-    device: int = _get_device()
-    return device
+# When torch puts a device back that has no context, it makes none: it remembers the device until it
+# is needed, and another device's context stays current. Setting a stream of that other device makes
+# torch forget the one that it remembers.
+current_device = _get_device
 
 
 def restore_device(device: int) -> None:
@@ -248,8 +242,7 @@ def prepare() -> None:
         workspaces.prepare()
 
 
-def begins_capture(stream: Any, mode: str) -> Any:
-    return capture.Part(stream, mode, bind)
+begins_capture = functools.partial(capture.Part, bind=bind)
 
 
 # -- events -----------------------------------------------------------------------------------
@@ -257,15 +250,15 @@ def begins_capture(stream: Any, mode: str) -> Any:
 
 def event_handle(event: Any) -> int:
     """Read a ``torch.cuda.Event``; 0 until its first record creates it."""
-    if not isinstance(event, torch.cuda.Event):
-        if isinstance(event, torch.Event):
-            if event.device is not None and event.device.type != "cuda":
-                raise messages.library_cannot_take(
-                    "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
-                )
-            return int(event.event_id)
+    if isinstance(event, torch.cuda.Event):
+        return int(event.cuda_event)
+    if not isinstance(event, torch.Event):
         raise messages.not_a_stream(event)
-    return int(event.cuda_event)
+    if event.device is not None and event.device.type != "cuda":
+        raise messages.library_cannot_take(
+            "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
+        )
+    return int(event.event_id)
 
 
 def event_device(event: Any) -> int | None:
@@ -312,12 +305,17 @@ def wait_for_work(work: Any) -> None:
                 "what follows when it is done: future.add_done_callback(launch).",
             )
         work.wait()
-    elif not _captures() and work.is_completed():
-        if _is_message(work):
+        return
+    future = _future(work)
+    # while the stream captures, even a question whether NCCL is done fails
+    captures = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    if not captures and work.is_completed():
+        if future is None:
             work.synchronize()
         else:
             work.wait()  # no longer blocks, raises its error, and orders what gloo copies back
-    elif _is_queued(work):  # ``block_current_stream`` would wait for its future, which is done
+    # NCCL's is done once a GPU has the work, so ``block_current_stream`` would wait for nothing
+    elif future is not None and future.done():
         work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
         try:
@@ -330,26 +328,12 @@ def wait_for_work(work: Any) -> None:
             ) from error
 
 
-def _captures() -> bool:
-    """Whether torch's current stream captures, when even a question whether NCCL is done fails."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-def _is_queued(work: Any) -> bool:
-    """Whether its future was done as soon as a GPU got the work, like NCCL's futures."""
+def _future(work: Any) -> Any:
+    """Return its future. Gloo's messages have none, and a second ``wait`` waits for another one."""
     try:
-        return bool(work.get_future().done())
-    except RuntimeError:  # a message
-        return False
-
-
-def _is_message(work: Any) -> bool:
-    """Whether it is a message of gloo's, whose second ``wait`` would wait for another message."""
-    try:
-        work.get_future()
+        return work.get_future()
     except RuntimeError:
-        return True
-    return False
+        return None
 
 
 class _Message:
@@ -368,7 +352,7 @@ def finish_work(work: Any) -> None:
     """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
-    elif _is_message(work):
+    elif _future(work) is None:
         _finish_message(work)
     else:
         work.wait()

@@ -171,10 +171,7 @@ def prepare() -> None:
     memory.wait_for_queues()
 
 
-def joins_capture(stream: Any, mode: str) -> Any:
-    return capture.Part(stream, mode)
-
-
+joins_capture = capture.Part
 free_deferred = capture.free_deferred
 
 

@@ -228,25 +228,18 @@ class _PublicDevice:
     def __init__(self, device: Any) -> None:
         self._device = device
 
-    @property
-    def _stream(self) -> Any:
-        return self._device.stream
-
-    @_stream.setter
-    def _stream(self, stream: Any) -> None:
-        self._device.set_stream(stream, sync=False)
+    _stream = property(
+        lambda self: self._device.stream,
+        lambda self, stream: self._device.set_stream(stream, sync=False),
+    )
 
 
 class _PublicRuntime:
     """The attribute ``default_device`` of the runtime, as the public functions read and set it."""
 
-    @property
-    def default_device(self) -> Any:
-        return warp.get_device()
-
-    @default_device.setter
-    def default_device(self, device: Any) -> None:
-        warp.set_device(device)
+    default_device = property(
+        lambda _: warp.get_device(), lambda _, device: warp.set_device(device)
+    )
 
 
 def _place(device: Any) -> tuple[Any, Any]:

@@ -173,12 +173,6 @@ class Lent:
         return self.pool
 
 
-def watch(lent: Lent) -> object:
-    """Wait for the queue at each free from now on; return the token for ``_drop``."""
-    token = watched[lent] = object()
-    return token
-
-
 def _drop(lent: Lent, token: object) -> None:
     """Wait for the queue no more; if its view is gone, other queues can have its pool.
 
@@ -201,7 +195,7 @@ def end(lent: Lent) -> None:
     _ends.pop(lent, None)
     if sys.is_finalizing() or not driver.is_usable():
         return
-    token = watch(lent)
+    token = watched[lent] = object()
     with contextlib.suppress(errors.StreamKitError):
         if lent.wait():
             _drop(lent, token)
@@ -250,7 +244,7 @@ def lend(stream: Any, queue: QueueRecord) -> None:
         if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
-    watch(lent)
+    watched[lent] = object()
     _ends[lent] = weakref.ref(stream, lambda _: end(lent))
     stream._streamkit_lent = lent
 
@@ -266,7 +260,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
         enter_it(token)
-        watched[lent] = object()  # ``watch``, without a call
+        watched[lent] = object()
 
     def leave(token: Any) -> None:
         try:
