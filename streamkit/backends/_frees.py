@@ -1,4 +1,7 @@
-"""Memory that goes back to the pool of another library: its stream waits for who used it last."""
+"""Memory that goes back to the pool of another library, once the work that used it last is done.
+
+The stream to which it goes back waits for the stream that used it last.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ class Piece(NamedTuple):
     last: int
     """The stream whose work may still use it."""
     streams: tuple[Any, ...]
-    """The library's own, as long as which the handles are valid."""
+    """The library's own stream objects, which keep the handles valid."""
     free: Callable[[], object]
 
 
 class Frees:
-    """Frees that are ordered by a wait on the device, or wait for the next one beside a capture.
+    """Frees that a wait on the device puts in order; beside a capture, they are left for later.
 
-    Destructors come here, in several threads at once: no lock.
+    Destructors come here, in several threads at once, so there is no lock.
     """
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
@@ -51,13 +54,13 @@ class Frees:
                 try:
                     piece.free()
                     continue
-                except errors.CaptureError:  # begun since by another thread
+                except errors.CaptureError:  # another thread has begun a capture meanwhile
                     pass
             self._late.append(piece)
 
 
 def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:
-    """Let the one stream wait for the other; False where that cannot be now."""
+    """Let the one stream wait for the other; False if that is impossible now."""
     handles = piece.made_on, piece.last
     try:
         with driver.in_context(context := driver.primary_context(piece.device)):
@@ -69,6 +72,6 @@ def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:
                 events.wait(piece.made_on, event)
             finally:
                 events.destroy(event)
-    except errors.StreamKitError:  # a destructor has nobody to tell
+    except errors.StreamKitError:  # a destructor cannot raise
         return False
     return True

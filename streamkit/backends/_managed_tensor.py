@@ -1,13 +1,14 @@
 """Memory as libraries pass it on by DLPack: a ``DLManagedTensorVersioned``, and what holds it.
 
-Memory that StreamKit itself describes is a ``DLManagedTensor``, without a version, which every
-library takes.
+Memory that StreamKit itself describes is a ``DLManagedTensor``, which has no version, because every
+library takes that one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+import math
+from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import garbage
@@ -45,11 +46,7 @@ class _ManagedTensor(ctypes.Structure):
 class _Plain(ctypes.Structure):
     """``DLManagedTensor`` of dlpack.h."""
 
-    _fields_ = (
-        *_ManagedTensor._fields_[5:],
-        ("manager_ctx", c_void_p),
-        ("deleter", c_void_p),
-    )
+    _fields_ = (*_ManagedTensor._fields_[5:], ("manager_ctx", c_void_p), ("deleter", c_void_p))
 
 
 _Deleter = ctypes.CFUNCTYPE(None, c_void_p)  # called from any thread
@@ -58,13 +55,8 @@ _call_deleter = ctypes.PYFUNCTYPE(None, c_void_p)
 _lent: dict[int, tuple[_ManagedTensor | _Plain, object, list[object]]] = {}
 """By address, what is lent: the tensor that was given on, the owner, and the shape and strides."""
 
-
-def _give_back(address: int, lent: dict[int, Any] = _lent) -> None:
-    """Let the owner go: nothing uses what was given on any more."""
-    del lent[address]
-
-
-_deleter = _Deleter(_give_back)
+# Called when nothing uses what was given on any more: it lets the owner go.
+_deleter = _Deleter(_lent.__delitem__)
 garbage.keep_forever(_deleter)  # a library can give memory back when the modules have gone
 
 
@@ -75,7 +67,7 @@ def _release(address: int) -> None:
 
 
 def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
-    """Return what ``make`` makes of a managed tensor at ``source``, which then holds ``owner``.
+    """Return what ``make`` makes of the managed tensor at ``source``, so that it holds ``owner``.
 
     ``make`` gets the address of another managed tensor on the same memory, and takes it over. The
     one at ``source`` is released, so the owner has to hold the memory.
@@ -86,8 +78,7 @@ def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
         pointer and lengths.from_buffer_copy(lengths.from_address(pointer))
         for pointer in (given.shape, given.strides)  # strides can be NULL
     ]
-    # of no lengths a copy is false, and still one
-    given.shape, given.strides = [
+    given.shape, given.strides = [  # not ``if copy``: an array of no lengths is false
         None if copy is None else ctypes.addressof(copy) for copy in copies
     ]
     _release(source)
@@ -102,16 +93,14 @@ def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
 
 
 def owner_of(array: int) -> Any:
-    """Return the owner of what was lent, if the managed tensor at ``array`` begins in its memory.
+    """Return the owner with which the memory was lent that begins where this managed tensor does.
 
-    That one is released here.
+    The tensor, at the address ``array``, is released. None if no memory that was lent begins there.
     """
     start = _start(_ManagedTensor.from_address(array))
     _release(array)
-    for given, owner, _ in tuple(_lent.values()):
-        if _start(given) == start:
-            return owner
-    return None
+    lent = tuple(_lent.values())
+    return next((owner for given, owner, _ in lent if _start(given) == start), None)
 
 
 def _start(tensor: _ManagedTensor | _Plain) -> int:
@@ -120,33 +109,28 @@ def _start(tensor: _ManagedTensor | _Plain) -> int:
 
 # -- in capsules, as ``__dlpack__`` returns them ----------------------------------------------
 
-_python = ctypes.pythonapi
-_get_pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _python)
-)
-_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_SetName", _python)
-)
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(
-    ("PyCapsule_New", _python)
-)
+
+def _of_python(name: str, *types: Any) -> Callable[..., Any]:
+    return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
 
 
-def pointer_in(capsule: object, name: bytes) -> int:
-    """Return the address in a capsule of this name; ValueError if it is none."""
-    found: int = _get_pointer(capsule, name)
-    return found
+_new = _of_python("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_void_p)
+_set_name = _of_python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, c_char_p)
+pointer_in: Callable[[object, bytes], int] = _of_python(
+    "PyCapsule_GetPointer", c_void_p, ctypes.py_object, c_char_p
+)
+"""Return the address in a capsule of this name; ValueError if the object is no such capsule."""
 
 
 def taken_from(capsule: object) -> int:
-    """Return the address of the managed tensor in a capsule, which gives it up."""
+    """Return the address of the managed tensor in a capsule, which owns it no longer."""
     address = pointer_in(capsule, _NAME)
     _set_name(capsule, _USED)
     return address
 
 
 def as_capsule(address: int) -> Any:
-    """Return a managed tensor in a capsule, for a library that takes it over at once."""
+    """Return a capsule with a managed tensor, for a library that takes it over at once."""
     return _new(address, _NAME, None)
 
 
@@ -175,7 +159,7 @@ class Layout(NamedTuple):
         return self._replace(address=self.address + by)
 
     def reach(self) -> tuple[int, int]:
-        """Return where its memory begins and where it ends, of an array with elements."""
+        """Return where its memory begins and where it ends; the array must have elements."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         first = sum(step for step in steps if step < 0) * self.itemsize
         last = sum(step for step in steps if step > 0) * self.itemsize
@@ -186,7 +170,7 @@ _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # of ``__cuda_array_interface
 
 
 def layout_of(array: Any) -> Layout:
-    """Return how an array lies in memory, waiting for nothing; any error if it does not tell."""
+    """Return how an array lies in memory, without a wait; it raises whatever the array raises."""
     if not hasattr(array, "__dlpack__"):
         return _of_interface(array.__cuda_array_interface__)
     capsule = array.__dlpack__(stream=-1)
@@ -196,11 +180,9 @@ def layout_of(array: Any) -> Layout:
         tensor = _ManagedTensor.from_address(pointer_in(capsule, _NAME))
     lengths = c_int64 * tensor.ndim
     shape = tuple(lengths.from_address(tensor.shape)) if tensor.ndim else ()
-    strides = tuple(lengths.from_address(tensor.strides)) if tensor.strides and shape else None
-    element = tensor.code, tensor.bits, tensor.lanes
-    return Layout(
-        _start(tensor), shape, _contiguous(shape) if strides is None else strides, element
-    )
+    has_strides = tensor.strides and shape
+    strides = tuple(lengths.from_address(tensor.strides)) if has_strides else _contiguous(shape)
+    return Layout(_start(tensor), shape, strides, (tensor.code, tensor.bits, tensor.lanes))
 
 
 def _of_interface(told: dict[str, Any]) -> Layout:
@@ -211,11 +193,7 @@ def _of_interface(told: dict[str, Any]) -> Layout:
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    steps, step = [], 1
-    for length in reversed(shape):
-        steps.append(step)
-        step *= length
-    return tuple(reversed(steps))
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class DescribedMemory:
@@ -225,11 +203,10 @@ class DescribedMemory:
         self._layout, self._device, self._owner = layout, device, owner
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return CUDA and the ordinal."""
         return _CUDA, self._device
 
     def __dlpack__(self, **_: object) -> Any:
-        """Return a capsule, for a library that takes it over at once; the memory is in order."""
+        """Return a capsule, for a library that takes it over at once and need not wait."""
         layout = self._layout
         lengths = c_int64 * len(layout.shape)
         shape, strides = lengths(*layout.shape), lengths(*layout.strides)
@@ -242,7 +219,7 @@ class DescribedMemory:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The same for a library without DLPack; TypeError for an element it has no word for."""
+        """For a library without DLPack; TypeError if the elements are of a type NumPy lacks."""
         code, bits, lanes = self._layout.element
         kinds = [kind for kind, number in _KINDS.items() if number == code]
         if not kinds or lanes != 1 or bits % 8:
@@ -258,7 +235,7 @@ class DescribedMemory:
         }
 
     def forget(self) -> None:
-        """Let the owner go, which no library has taken over."""
+        """Let the owner go if no library has taken the memory over."""
         for address, (_, owner, _) in tuple(_lent.items()):
             if owner is self._owner:
                 _lent.pop(address, None)

@@ -28,7 +28,6 @@ WITHOUT = (
     "testing/__init__.py",
     "backends/_torch/capture.py",  # it has no test without a GPU: tests/gpu/test_graph*.py are all
     "backends/_torch/random_numbers.py",  # nor has this, but for one of torch's header
-    "backends/_torch/shared_pool.py",  # torch's allocator needs a device
     "backends/_rmm/",  # tests/emulated/test_rmm_pool.py has all, and RMM is not in all13
     "backends/_cupy/fft_plans.py",  # its tests need a GPU too
     # the same, and of two processes: tests/gpu/test_sharing.py

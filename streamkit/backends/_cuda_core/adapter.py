@@ -51,7 +51,6 @@ def _has_let_go(obj: Any) -> bool:
 
 
 def borrow(queue: Queue) -> Any:
-    """Build a ``cuda.core.Stream`` on the queue."""
     if queue.is_default:
         singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
         return singletons[queue.handle]
@@ -64,14 +63,12 @@ def borrow(queue: Queue) -> Any:
 
 
 def event_handle(event: Any) -> int:
-    """Read a ``cuda.core.Event``."""
     if not isinstance(event, cuda.core.Event):
         raise messages.not_a_stream(event)
     return int(event.handle)
 
 
 def event_device(event: Any) -> int | None:
-    """Return the device it was made on."""
     return int(event.device.device_id)
 
 

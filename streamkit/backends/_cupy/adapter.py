@@ -1,6 +1,6 @@
 """CuPy: its streams, events and arrays.
 
-``from_external`` forgets the device and, with some objects, the owner, so both are attached.
+``from_external`` forgets the device and, with some objects, the owner, so ``borrow`` attaches both.
 """
 
 from __future__ import annotations
@@ -25,14 +25,8 @@ from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
-__all__ = [
-    "allocate",
-    "explain_capture",
-    "explain_kernel",
-    "free",
-    "pool",
-    "take_memory",
-]  # capabilities of the adapter too
+# capabilities of the adapter too
+__all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
 
 name = "cupy"
 api = 1
@@ -40,7 +34,8 @@ traits = Traits(streams_are_fixed=True)
 
 _get = cupy.cuda.get_current_stream
 
-# initialisation error, driver too old, no device, not supported, system and compatibility mismatch
+# CUDA's errors: initialisation error, driver too old, no device, not supported, system mismatch,
+# and compatibility mismatch
 _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
 # As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
@@ -61,7 +56,7 @@ def extract(obj: Any) -> Queue:
         handle = PER_THREAD
     if handle <= PER_THREAD:
         return Queue(handle, device)
-    # not an ExternalStream: the other kind holds what it was made from
+    # an ExternalStream does not destroy the handle: it holds what it was made from
     return Queue(handle, device, obj, dies_with_owner=type(obj) is cupy.cuda.Stream)
 
 
@@ -87,15 +82,13 @@ def built_for() -> str | None:
 
 
 def current(device: int) -> Any:
-    """Return ``cupy.cuda.get_current_stream``."""
     try:
         return cupy.cuda.get_current_stream(device)
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if error.status not in _NO_CUDA:
             raise
-        raise messages.no_device(
-            f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
-        ) from error
+        what = f"CuPy {cupy.__version__} cannot use CUDA here: {error}"
+        raise messages.no_device(what) from error
 
 
 current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
@@ -116,8 +109,8 @@ def bind(stream: Any) -> Binding:
     def save() -> list[Any]:
         return [_get(device), None]
 
-    # The second is the stream from the push to the pop. An interrupt comes after a call, and these
-    # loops make none: what is pushed or popped is always noted too, and is so only once.
+    # The token's second item is the stream from the push to the pop. An interrupt comes after a
+    # call, and these loops make none, so every push and every pop is noted, and noted once.
     def enter(token: list[Any]) -> None:
         for token[1] in pushes:
             break
@@ -132,10 +125,11 @@ def bind(stream: Any) -> Binding:
         if may_die and getrefcount(ref(stream)) != NOTED:
             memory.keep(stream)
 
-    # not a push: the outer scope has pushed it
-    return Binding(
-        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
-    )
+    def is_current() -> bool:
+        return _get(device) is stream
+
+    # set again by ``use``, because the outer scope has pushed it
+    return Binding(save, enter, leave, is_current, stream.use, told_outside=True)
 
 
 enter, leave = unbound(bind)
@@ -145,7 +139,6 @@ enter, leave = unbound(bind)
 
 
 def event_handle(event: Any) -> int:
-    """Read a ``cupy.cuda.Event``."""
     if not isinstance(event, cupy.cuda.Event):
         raise messages.not_a_stream(event)
     return int(event.ptr)
@@ -159,11 +152,10 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     return SimpleNamespace(ptr=handle, owner=owner)
 
 
-# -- arrays, whose pools know the stream of the allocation only ----------------------------------
+# -- arrays, of whose streams CuPy's pools know only that of the allocation -----------------------
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a ``cupy.ndarray``."""
     if not isinstance(array, cupy.ndarray):
         raise messages.not_an_array(array)
     device: int = array.data.device_id
@@ -171,7 +163,7 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build an array on the same memory, all of it: a view can begin at its end."""
+    """Build an array on the same memory, all of it, because a view can begin at its end."""
     owned = array.data.mem
     whole = cupy.cuda.UnownedMemory(owned.ptr, owned.size, owner, array.data.device_id)
     pointer = cupy.cuda.MemoryPointer(whole, array.data.ptr - owned.ptr)
@@ -180,17 +172,14 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return the owner of memory that is not CuPy's own."""
     return getattr(array.data.mem, "_owner", None)
 
 
 def adopt(memory: Any) -> Any:
-    """Build an array on the memory."""
     return cupy.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of an array."""
     return ArrayLayout(array.data.ptr, array.shape, array.strides, array.dtype, array.itemsize)
 
 
@@ -201,5 +190,4 @@ def array_like(array: Any, device: int) -> Any:
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on CuPy's current stream."""
     cupy.copyto(to, source)

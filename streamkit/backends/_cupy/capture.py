@@ -29,8 +29,7 @@ _FIRST_USE = (
 )
 _ROOTS = ("cupy", "cupy_backends", "cupyx")
 _ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileException)
-"""Errors of CuPy's that no capture makes: they pass."""
-
+"""Errors of CuPy's that no capture causes, so they need no explanation."""
 
 _spare: deque[tuple[Any, GraphMemory]] = deque()
 """CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
@@ -40,7 +39,7 @@ def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is c
     try:
         with driver.beside_captures():
             return memory_pools.allocate(device, size)
-    except errors.DriverError as error:  # CuPy knows its own, and tries again without memory
+    except errors.DriverError as error:  # CuPy knows only its own, and tries again when it has none
         raise cupy.cuda.runtime.CUDARuntimeError(error.code) from error
 
 
@@ -50,17 +49,10 @@ def _free(
     device: int,
     is_finalizing: Callable[[], bool] = sys.is_finalizing,
 ) -> None:
-    # a traceback can keep an array alive, and drop it inside any later capture
+    # because a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         with driver.beside_captures():
             memory.free(device, pointer)
-
-
-def _new_pool() -> tuple[Any, GraphMemory]:
-    """Return a pool, and its memory: what CuPy frees when memory has run out may be a graph's."""
-    memory = GraphMemory()
-    allocator = cupy.cuda.PythonFunctionAllocator(_malloc, functools.partial(_free, memory))
-    return cupy.cuda.MemoryPool(allocator.malloc), memory
 
 
 class _GraphPool:
@@ -73,7 +65,11 @@ class _GraphPool:
         try:
             self.pool, self._memory = _spare.popleft()
         except IndexError:
-            self.pool, self._memory = _new_pool()
+            # by ``GraphMemory``, as what CuPy frees when memory has run out may be a graph's
+            self._memory = GraphMemory()
+            free = functools.partial(_free, self._memory)
+            malloc = cupy.cuda.PythonFunctionAllocator(_malloc, free).malloc
+            self.pool = cupy.cuda.MemoryPool(malloc)
         self._memory.begin()
         self.plans: list[Any] = []  # of cuFFT, with tables that the graph reads
 
@@ -95,9 +91,9 @@ class _GraphPool:
 
 @contextlib.contextmanager
 def pool() -> Generator[object]:
-    """Allocate from a pool of the graph's in this thread, for cuFFT's plans too.
+    """Allocate from a pool of the graph's own in this thread, for cuFFT's plans too.
 
-    Otherwise freed memory would go to CuPy's common pool, which gives it to others.
+    Otherwise what is freed inside would go to CuPy's common pool, which gives it to others.
     """
     own = _GraphPool()
     with cupy.cuda.using_allocator(own.pool.malloc), fft_plans.of_the_graph() as own.plans:
@@ -105,8 +101,7 @@ def pool() -> Generator[object]:
 
 
 def explain_capture(error: Exception) -> str | None:
-    """Say what to do about an error of CuPy's inside a capture."""
-    # the built-in class, which any code may raise for other reasons: only its text tells
+    # the built-in class, which any code may raise for other reasons, so the text has to decide
     if type(error) is NotImplementedError and "stream capture" in str(error):
         return _NOT_CAPTURED
     if isinstance(error, _ITS_OWN) or str(type(error).__module__).partition(".")[0] not in _ROOTS:

@@ -1,7 +1,7 @@
 """What CuPy's own kernels do with memory: they are given arrays by value, the outputs last.
 
 The kernels of ufuncs have the types of their parameters in their names. Of other kernels only the
-arrays are known, and not what becomes of them.
+arrays are known, and not whether they are read or written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import cupy
 
@@ -26,14 +26,7 @@ _TYPES = re.compile(
 _HEAD, _AXIS = 16, 16  # bytes of an address and a count, and of a length and a stride
 
 
-class _Array(NamedTuple):
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | None:
-    """Return what a kernel of CuPy's uses."""
     arrays = [array for one in parameters if (array := _array(one)) is not None]
     ufunc = _UFUNC.match(name)
     outputs = 0
@@ -45,45 +38,32 @@ def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | 
         return None
     types = _TYPES.findall(ufunc[2]) if ufunc else []
     sizes = [cupy.dtype(one).itemsize for one in types] if len(types) == len(arrays) else []
-    # with a mask it may leave elements alone
-    is_sure = bool(outputs) and "where" not in name
+    is_sure = bool(outputs) and "where" not in name  # with a mask it may leave elements alone
     first = len(arrays) - outputs
-    return [
-        use
-        for place, array in enumerate(arrays)
-        for use in _uses(
-            array,
-            "unknown" if not outputs else "read" if place < first else "write",
-            sizes[place] if sizes else 0,
-            is_sure=is_sure,
-        )
-    ]
+    uses: list[MemoryUse] = []
+    for place, array in enumerate(arrays):
+        used = array
+        if outputs:
+            used = array._replace(mode="read" if place < first else "write", is_sure=is_sure)
+        uses += [used._replace(itemsize=sizes[place])] if sizes else _without_types(used)
+    return uses
 
 
-def _array(parameter: bytes) -> _Array | None:
-    """Read an array that was passed by value; None if the parameter is none."""
+def _array(parameter: bytes) -> MemoryUse | None:
+    """Read an array that was passed by value; None if the parameter is no array."""
     dims, rest = divmod(len(parameter) - _HEAD, _AXIS)
     if dims < 0 or rest:
         return None
     address, size, *axes = struct.unpack(f"<QQ{2 * dims}q", parameter)
     shape, strides = tuple(axes[:dims]), tuple(axes[dims:])
-    return _Array(address, shape, strides) if size == prod(shape) else None
+    return MemoryUse(address, "unknown", shape, strides) if size == prod(shape) else None
 
 
-def _uses(
-    array: _Array, mode: Literal["read", "write", "unknown"], size: int, *, is_sure: bool
-) -> Iterator[MemoryUse]:
-    if size:
-        yield MemoryUse(*_placed(array, mode), size, is_sure)
-        return
-    if is_sure:
-        yield MemoryUse(*_placed(array, mode), 1, is_sure=True)
-    steps = (abs(step) for step, count in zip(array.strides, array.shape, strict=True) if count > 1)
-    widest = min((step for step in steps if step), default=_HEAD)  # no element is longer than that
-    yield MemoryUse(*_placed(array, mode), widest)
-
-
-def _placed(
-    array: _Array, mode: Literal["read", "write", "unknown"]
-) -> tuple[int, Literal["read", "write", "unknown"], tuple[int, ...], tuple[int, ...]]:
-    return array.address, mode, array.shape, array.strides
+def _without_types(array: MemoryUse) -> Iterator[MemoryUse]:
+    """Yield what is surely used, the first byte of each element, and what may be."""
+    if array.is_sure:
+        yield array
+    axes = zip(array.strides, array.shape or (), strict=True)
+    steps = (abs(step) for step, count in axes if count > 1 and step)
+    widest = min(steps, default=_HEAD)  # no element is longer than that
+    yield array._replace(itemsize=widest, is_sure=False)

@@ -1,9 +1,10 @@
 """CuPy's stream-ordered memory, and the object of the stream to which it goes back.
 
-``MemoryAsync`` (of ``malloc_async`` and ``MemoryAsyncPool``) holds a weak reference to the stream
-object that was current, and once that is gone is freed on whatever stream is then current. So an
-object with such memory is kept. The default pool needs nothing: it gives a block back to the
-handle it came from, and a handle that CuPy has seen is parked, never given to another stream.
+``MemoryAsync`` (of ``malloc_async`` and ``MemoryAsyncPool``) holds only a weak reference to the
+stream object that was current. Once that object is gone, the memory is freed on whatever stream is
+then current, so an object with such memory is kept. The default pool needs no care: it gives a
+block back to the handle it came from, and a handle that CuPy has seen is parked, never given to
+another stream.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class _Weak:
 
 
 def holders(stream: Any) -> int:
-    """Return a number that grows with each holder of the one plain weak reference to the stream."""
+    """Return a number that grows with each holder of the stream's one plain weak reference."""
     return sys.getrefcount(weakref.ref(stream))
 
 
@@ -32,7 +33,7 @@ NOTED = holders(_example)
 
 
 def keep(stream: Any) -> None:
-    """Keep the stream object while memory refers to it, and drop those without any."""
+    """Keep the stream object as long as memory refers to it."""
     _kept[id(stream)] = stream
     release()
 

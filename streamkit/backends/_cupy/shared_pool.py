@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
     from streamkit.protocols import GivesMemory
 
-
 _given: dict[int, tuple[Any, Any]] = {}
-"""By address, what others have: the stream for which it was taken, and CuPy's memory."""
+"""By address, what other libraries have: the stream for which it was taken, and CuPy's memory."""
 
 
 def allocate(size: int, device: int, stream: int) -> int:
-    """Take memory as an array would that is made on the stream; into a graph if that captures."""
+    """Take memory as an array would that is made on the stream: a graph's, if that captures."""
     with cupy.cuda.Device(device):
         before = made_on = cupy.cuda.get_current_stream(device)
         if before.ptr != stream:
@@ -44,9 +43,8 @@ def allocate(size: int, device: int, stream: int) -> int:
 
 
 def free(pointer: int) -> None:
-    """Give it back to the stream that it was taken for."""
     _made_on, memory = _given.pop(pointer)
-    del memory  # before the stream: stream-ordered memory has only a weak reference to that
+    del memory  # before the stream, to which stream-ordered memory has only a weak reference
 
 
 def _stream(handle: int, device: int) -> Any:
@@ -58,7 +56,7 @@ def _stream(handle: int, device: int) -> Any:
 
 
 def take_memory(giver: GivesMemory) -> Callable[[], bool]:
-    """Set CuPy's allocator; what its own pool holds unused is freed."""
+    """Set CuPy's allocator, and free what its own pool holds unused."""
     before, memory = cupy.cuda.get_allocator(), _Memory(giver)
     ours = cupy.cuda.PythonFunctionAllocator(memory.allocate, memory.free).malloc
     cupy.get_default_memory_pool().free_all_blocks()
@@ -82,7 +80,6 @@ class _Memory:
         self._frees = Frees(lambda: True)
 
     def allocate(self, size: int, device: int) -> int:
-        """Take memory for CuPy's current stream."""
         self._frees.do()
         stream = cupy.cuda.get_current_stream(device)
         pointer = self._giver.allocate(size, device, _handle(stream))
@@ -92,7 +89,7 @@ class _Memory:
     def free(
         self, pointer: int, device: int, is_finalizing: Callable[[], bool] = sys.is_finalizing
     ) -> None:
-        """Give it back, after the work of CuPy's current stream if that is another."""
+        """Give it back, after the work of CuPy's current stream if that is another one."""
         if is_finalizing() or not driver.is_usable():
             return
         made_on, last = self._streams.pop(pointer), cupy.cuda.get_current_stream(device)

@@ -36,7 +36,6 @@ def borrow(queue: Queue) -> Any:
 
 
 def event_handle(event: Any) -> int:
-    """Read a numba-cuda event."""
     if not isinstance(event, driver.Event):
         raise messages.not_a_stream(event)
     return int(event.handle)
@@ -50,7 +49,6 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a device array."""
     if not isinstance(array, devicearray.DeviceNDArrayBase):
         raise messages.not_an_array(array)
     return int(array.gpu_data.context.device.id)
@@ -69,17 +67,14 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return the owner of memory that is not numba's own."""
     return array.gpu_data.owner
 
 
 def adopt(memory: Any) -> Any:
-    """Build an array on the memory."""
     return cuda.as_cuda_array(memory, sync=False)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a device array."""
     address = array.device_ctypes_pointer.value or 0
     return ArrayLayout(address, array.shape, array.strides, array.dtype, array.dtype.itemsize)
 
@@ -90,5 +85,4 @@ def array_like(array: Any, device: int) -> Any:
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on the stream."""
     to.copy_to_device(source, stream=stream)

@@ -19,18 +19,13 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
-from streamkit.backends._torch.shared_pool import allocate, free
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "allocate",
-    "explain_kernel",
-    "free",
-    "pieces_of_memory",
-]  # capabilities of the adapter too
+# capabilities of the adapter too
+__all__ = ["explain_kernel", "pieces_of_memory"]
 
 name = "torch"
 api = 1
@@ -42,7 +37,6 @@ _HERE = -1  # torch's index for the device that is current
 
 # (stream id, device, device type) of torch's default streams and pools, which are never destroyed
 _own: dict[tuple[int, int, int], Queue] = {}
-
 
 _Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
 
@@ -57,7 +51,7 @@ def extract(obj: Any) -> Queue:
     if queue is not None:
         return queue
     if type(obj) is _Stream and obj.cuda_stream == value[0] > PER_THREAD and not obj.__dict__:
-        return Queue(value[0], value[1])  # an external one, as ``_read`` says
+        return Queue(value[0], value[1])  # an external stream, as in ``_read``
     return _read(obj, value)
 
 
@@ -81,7 +75,7 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         queue = _own[value] = Queue(handle, value[1])
         queue.permanent = True
     else:
-        # such a stream owns nothing; one with attributes may carry what owns the handle
+        # an external stream owns nothing, but its attributes may hold what owns the handle
         queue = Queue(handle, value[1], obj if attributes else None)
     return queue
 
@@ -162,9 +156,7 @@ def current(device: int) -> Any:
     return stream
 
 
-def current_here() -> Any:
-    """Return ``torch.cuda.current_stream()``."""
-    return current(_HERE)
+current_here = functools.partial(current, _HERE)
 
 
 @functools.cache
@@ -175,7 +167,7 @@ def _has_several() -> bool:
 def bind(stream: Any) -> Binding:
     """Prepare the stream; torch leaves its device current, which the scope restores.
 
-    What was current is remembered as torch's own triple: a handle would lose its pool.
+    What was current is saved as torch's own triple, because a handle does not tell the pool.
     """
     device = stream.device_index
     value = stream.stream_id, device, _CUDA
@@ -193,7 +185,7 @@ def bind(stream: Any) -> Binding:
         def leave(before: Any) -> None:
             if before[1] == device:
                 _set(*before)
-            else:  # the context is this device's, and torch's own device another: see below
+            else:  # the context is this device's, but torch's own device is another: see below
                 _set(*before[0])
                 restore_device(before[1])
 
@@ -210,7 +202,7 @@ def bind(stream: Any) -> Binding:
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
     """Return what tells whether this is torch's current stream, on torch's current device."""
     if _get_handle is not None and queue is not None and queue.is_owned:
-        handle = queue.handle  # our handle has no other triple, and costs half to ask for
+        handle = queue.handle  # our handle has no other triple, and torch tells it at half the cost
 
         def is_current() -> bool:
             return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
@@ -221,26 +213,22 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 
     if not _has_several():
         return is_current
-    return lambda: _get_device() == device and is_current()  # which can be another: see below
+    return lambda: _get_device() == device and is_current()  # torch's own device: see below
 
 
 enter, leave = unbound(bind)
 
 
-def current_device() -> int:
-    """Return ``torch.cuda.current_device()``.
-
-    torch makes no context to put a device back that has none: it remembers the device until it is
-    needed, and the context stays the one of another device. To set a stream of that one forgets it.
-    """
-    device: int = _get_device()
-    return device
+# When torch puts a device back that has no context, it makes none: it remembers the device until it
+# is needed, and another device's context stays current. Setting a stream of that other device makes
+# torch forget the one that it remembers.
+current_device = _get_device
 
 
 def restore_device(device: int) -> None:
     """Make it torch's current device, as torch itself puts it back.
 
-    A device with a context by now gets it current: torch makes that of one it remembers, too.
+    If the device has a context by now, that becomes current, as when torch needs the device.
     """
     if _get_device() != device:
         _set_device(device)
@@ -250,14 +238,11 @@ def restore_device(device: int) -> None:
 
 
 def prepare() -> None:
-    """Make what torch cannot make inside a capture."""
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
         workspaces.prepare()
 
 
-def begins_capture(stream: Any, mode: str) -> Any:
-    """Return the part of torch in a capture, which it begins."""
-    return capture.Part(stream, mode, bind)
+begins_capture = functools.partial(capture.Part, bind=bind)
 
 
 # -- events -----------------------------------------------------------------------------------
@@ -265,15 +250,15 @@ def begins_capture(stream: Any, mode: str) -> Any:
 
 def event_handle(event: Any) -> int:
     """Read a ``torch.cuda.Event``; 0 until its first record creates it."""
-    if not isinstance(event, torch.cuda.Event):
-        if isinstance(event, torch.Event):
-            if event.device is not None and event.device.type != "cuda":
-                raise messages.library_cannot_take(
-                    "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
-                )
-            return int(event.event_id)
+    if isinstance(event, torch.cuda.Event):
+        return int(event.cuda_event)
+    if not isinstance(event, torch.Event):
         raise messages.not_a_stream(event)
-    return int(event.cuda_event)
+    if event.device is not None and event.device.type != "cuda":
+        raise messages.library_cannot_take(
+            "streamkit.wrap_event", f"a torch event of {event.device}", "use a CUDA one"
+        )
+    return int(event.event_id)
 
 
 def event_device(event: Any) -> int | None:
@@ -283,7 +268,6 @@ def event_device(event: Any) -> int | None:
 
 
 def record_event(event: Any, stream: Any) -> None:
-    """Let torch record its event, which creates it the first time."""
     event.record(stream)
 
 
@@ -296,7 +280,7 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 # -- collective operations --------------------------------------------------------------------
 
-_LOOK = 0.0005  # seconds between two looks whether a GPU has done its part
+_LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
 
 
 def is_work(obj: Any) -> bool:
@@ -308,7 +292,7 @@ def is_work(obj: Any) -> bool:
 
 
 def wait_for_work(work: Any) -> None:
-    """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()``.
+    """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
     With gloo torch holds the stream by a kernel that spins until the host is done.
     """
@@ -321,49 +305,39 @@ def wait_for_work(work: Any) -> None:
                 "what follows when it is done: future.add_done_callback(launch).",
             )
         work.wait()
-    elif not _captures() and work.is_completed():
-        if _is_message(work):
+        return
+    future = _future(work)
+    # while the stream captures, even a question whether NCCL is done fails
+    captures = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    if not captures and work.is_completed():
+        if future is None:
             work.synchronize()
         else:
-            work.wait()  # blocks nobody by now, raises its error, and orders what gloo copies back
-    elif _is_queued(work):  # ``block_current_stream`` would wait for its future, which is done
+            work.wait()  # no longer blocks, raises its error, and orders what gloo copies back
+    # NCCL's is done once a GPU has the work, so ``block_current_stream`` would wait for nothing
+    elif future is not None and future.done():
         work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
         try:
             work.block_current_stream()
         except RuntimeError as error:
             raise messages.library_cannot_take(
-                "torch", f"{messages.describe(work)} into a stream ({error})", _WAIT_BEFORE
+                "torch",
+                f"{messages.describe(work)} into a stream ({error})",
+                "call its wait(), which blocks the host, before you give the stream what follows.",
             ) from error
 
 
-def _captures() -> bool:
-    """Whether torch's current stream captures: then nobody may ask whether NCCL is done."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-_WAIT_BEFORE = "call its wait(), which blocks the host, before you give the stream what follows."
-
-
-def _is_queued(work: Any) -> bool:
-    """Whether its future was done when a GPU got the work, as NCCL's are."""
+def _future(work: Any) -> Any:
+    """Return its future. Gloo's messages have none, and a second ``wait`` waits for another one."""
     try:
-        return bool(work.get_future().done())
-    except RuntimeError:  # a message
-        return False
-
-
-def _is_message(work: Any) -> bool:
-    """Whether it is a message of gloo's, whose second ``wait`` would wait for another message."""
-    try:
-        work.get_future()
+        return work.get_future()
     except RuntimeError:
-        return True
-    return False
+        return None
 
 
 class _Message:
-    """What became of a message for which streams wait."""
+    """A message for which streams wait, and the error with which it has failed."""
 
     def __init__(self) -> None:
         self.lock = new_lock()
@@ -375,10 +349,10 @@ _lock = new_lock()
 
 
 def finish_work(work: Any) -> None:
-    """Block until it is done; NCCL's own ``wait`` orders streams alone."""
+    """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
-    elif _is_message(work):
+    elif _future(work) is None:
         _finish_message(work)
     else:
         work.wait()
@@ -405,7 +379,6 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a tensor."""
     kind: Any = getattr(torch, "Tensor", ())  # a half-imported torch has none yet
     if isinstance(array, kind):
         if array.is_cuda:  # torch builds a string for ``array.device.type`` each time
@@ -429,11 +402,15 @@ def record_stream(array: Any, stream: Any) -> bool:
 def _own_storage(array: Any) -> Any:
     """Return the storage, None if its memory is not from torch's allocator."""
     if array.layout is not torch.strided or array.is_nested:
-        what = "nested" if array.is_nested else array.layout
-        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+        raise _not_strided(array)
     storage = array.untyped_storage()
-    # what torch itself asks
+    # the question that torch itself asks
     return storage if torch._C._has_Standard_Deleter(storage._cdata) else None  # noqa: SLF001
+
+
+def _not_strided(array: Any) -> TypeError:
+    what = "nested" if array.is_nested else array.layout
+    return messages.cannot_lend(array, f"it is {what}, of several tensors")
 
 
 _holders: Any = _private("_storage_Use_Count", None)
@@ -455,7 +432,7 @@ def lend(array: Any, owner: object) -> Any:
         raise messages.cannot_lend(
             array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"
         )
-    # as numbers of that size, for DLPack does not know every type
+    # as numbers of that size, because DLPack does not know every type
     bits = array.view(_BITS[array.element_size()])
     lent = torch.from_dlpack(torch.utils.dlpack.to_dlpack(bits)).view(array.dtype)
     # all views have this storage, whose Python object, once made, lives as long as it does
@@ -469,12 +446,10 @@ def lent_by(array: Any) -> Any:
 
 
 def adopt(memory: Any) -> Any:
-    """Build a tensor on the memory."""
     return torch.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a strided tensor."""
     layout = memory_layout(array)
     if array.requires_grad:
         raise messages.needs_gradient(array)
@@ -482,10 +457,8 @@ def array_layout(array: Any) -> ArrayLayout:
 
 
 def memory_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a strided tensor, whatever is computed of it."""
     if array.layout is not torch.strided or array.is_nested:
-        what = "nested" if array.is_nested else array.layout
-        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
+        raise _not_strided(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()
@@ -499,5 +472,16 @@ def array_like(array: Any, device: int) -> Any:
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on torch's current stream."""
     to.copy_(source)
+
+
+# -- memory for other libraries, from torch's caching allocator -----------------------------------
+
+
+def allocate(size: int, device: int, stream: int) -> int:
+    """Take memory as a tensor would that is made on the stream; into a graph if that captures."""
+    pointer: int = torch.cuda.caching_allocator_alloc(size, device, stream)
+    return pointer
+
+
+free = torch.cuda.caching_allocator_delete

@@ -106,7 +106,6 @@ def extract(obj: Any) -> Queue:
 
 
 def borrow(queue: Queue) -> Any:
-    """Build the object for the queue, which keeps it."""
     stream = EnvironmentStream(queue.handle, queue.device or 0)
     stream._streamkit_queue = queue
     return stream
@@ -152,7 +151,6 @@ _MANAGED = 13  # and of memory that the host and CUDA share
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a ``tvm_ffi.Tensor``."""
     if isinstance(array, tvm_ffi.Tensor):
         kind, device = array.__dlpack_device__()
         if kind in (_CUDA, _MANAGED):
@@ -163,17 +161,14 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build a tensor on the same memory, as from another library."""
     return _managed_tensor.lend(_source(array), owner, _from_managed)
 
 
 def lent_by(array: Any) -> Any:
-    """Return the owner with which memory was lent that begins where the tensor does."""
     return _managed_tensor.owner_of(_source(array))
 
 
 def adopt(memory: Any) -> Any:
-    """Build a tensor on the memory."""
     return tvm_ffi.from_dlpack(memory)
 
 

@@ -3,15 +3,16 @@
 Warp keeps one entry for each handle, without counting: when a second ``wp.Stream`` of a handle
 dies, the entry goes and the first one breaks. So there is one per queue, made once.
 
-Warp's native part knows the handles and does not tell them, and only the garbage collector can list
-the objects, which takes tens of milliseconds in a large program. So from the first question on,
-Warp's own functions note each handle, and the collector is asked about known handles only.
+Warp's native part knows the handles but has no call that lists them, and only the garbage collector
+can list the objects, which takes tens of milliseconds in a large program. So from the first search
+on, Warp's own functions note each handle here, and only noted ones are searched for.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import warp
@@ -19,16 +20,15 @@ import warp
 from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.weak_table import WeakTable
-from streamkit.backends._warp import capture, current_stream, diagnosis, memory
+from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits, unbound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from streamkit._base.queue import QueueRecord
-    from streamkit.protocols import Finding
 
 __all__ = ["explain_kernel", "take_memory"]  # capabilities of the adapter too
 
@@ -36,14 +36,14 @@ name = "warp"
 api = 1
 traits = Traits(streams_are_fixed=True, starts_on_default=False)
 
-# By the queue's id: a view outlives a record that it owns, and a stream that is wrapped again with
-# another owner has another record.
+# By the queue's id, not by its record: a view outlives a record that it owns, and a stream that is
+# wrapped again with another owner has another record.
 _views: WeakTable[Any] = WeakTable()
 _lock = new_lock()
 
 
 def extract(obj: Any) -> Queue:
-    """Read a ``wp.Stream``; None is its spelling of the null stream."""
+    """Read a ``wp.Stream``, whose handle is None if it is the null stream."""
     kind: Any = getattr(warp, "Stream", ())  # a half-imported warp has none yet
     if not isinstance(obj, kind):
         raise messages.not_a_stream(obj)
@@ -79,7 +79,7 @@ def borrow(queue: QueueRecord) -> Any:
 
 
 current_context: Any = None
-"""Warp's own call, once it has begun, where its version is known."""
+"""Warp's own call once Warp is initialised, if its version is known."""
 
 
 @functools.cache
@@ -124,59 +124,39 @@ def _watch_handles() -> bool:
     core = vars(current_stream.warp_runtime().core)
     if not {_CREATE, _DESTROY, _REGISTER, _UNREGISTER} <= core.keys():
         return False
-    core.update(
-        {
-            _CREATE: _created(core[_CREATE]),
-            _REGISTER: _registered(core[_REGISTER]),
-            _DESTROY: _gone(core[_DESTROY]),
-            _UNREGISTER: _gone(core[_UNREGISTER]),
-        }
-    )
+    create = core[_CREATE]
+
+    def created(*arguments: Any) -> Any:
+        handle = create(*arguments)
+        _handles.add(handle)
+        return handle
+
+    core[_CREATE] = created
+    core[_REGISTER] = _noting(_handles.add, core[_REGISTER])
+    core[_DESTROY] = _noting(_handles.discard, core[_DESTROY])
+    core[_UNREGISTER] = _noting(_handles.discard, core[_UNREGISTER])
     _handles.update(found.cuda_stream for found in _all_streams())
     return True
 
 
-def _created(native: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        handle = native(*arguments)
-        _handles.add(handle)
-        return handle
-
-    return call
-
-
-def _registered(native: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(note: Callable[[Any], None], native: Callable[..., Any]) -> Callable[..., Any]:
+    # in destructors too, also when this module has come to its end
     def call(context: Any, handle: Any) -> Any:
-        _handles.add(handle)
+        note(handle)  # first: another thread may be given the handle as soon as it is free
         return native(context, handle)
 
     return call
-
-
-def _gone(native: Callable[..., Any]) -> Callable[..., Any]:
-    # in destructors, also when this module has come to its end
-    def call(context: Any, handle: Any, handles: set[int] = _handles) -> Any:
-        handles.discard(handle)  # first: another thread may be given it as soon as it is free
-        return native(context, handle)
-
-    return call
-
-
-def diagnose() -> Iterable[Finding]:
-    """Return what is wrong on the devices that Warp has used."""
-    return diagnosis.findings(_all_streams())
 
 
 # -- current stream ---------------------------------------------------------------------------
 
 
 def current(device: int) -> Any:
-    """Return the stream of that Warp device."""
     return _device(device).stream
 
 
 def bind(stream: Any) -> Binding:
-    """Return the binding of the stream, whose memory is freed late enough: see ``memory``."""
+    """Return a binding that also has Warp free the stream's memory late enough: see ``memory``."""
     return memory.guarded(stream, current_stream.bind(stream))
 
 
@@ -191,11 +171,7 @@ def prepare() -> None:
     memory.wait_for_queues()
 
 
-def joins_capture(stream: Any, mode: str) -> Any:
-    """Return the part of Warp in a capture that another begins."""
-    return capture.Part(stream, mode)
-
-
+joins_capture = capture.Part
 free_deferred = capture.free_deferred
 
 
@@ -203,14 +179,12 @@ free_deferred = capture.free_deferred
 
 
 def event_handle(event: Any) -> int:
-    """Read a ``wp.Event``."""
     if not isinstance(event, warp.Event):
         raise messages.not_a_stream(event)
     return int(event.cuda_event)
 
 
 def event_device(event: Any) -> int | None:
-    """Return the device it was made on."""
     return int(event.device.ordinal)
 
 
@@ -225,7 +199,7 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 
 
 def array_device(array: Any) -> int | None:
-    """Return the device of a ``wp.array``; there are other classes, which have several."""
+    """Return the device of a ``wp.array``; Warp's other classes of arrays consist of several."""
     kind: Any = getattr(warp, "array", ())  # a half-imported warp has none yet
     if not isinstance(array, kind) or array.device is None:
         raise messages.not_an_array(array)
@@ -233,9 +207,9 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build a view that holds the owner instead of the array; its own views hold it.
+    """Build a view that holds the owner instead of the array, and so do the view's own views.
 
-    Its gradient is an array by itself.
+    The gradient is an array by itself, so it needs the owner too.
     """
     lent = array.view(array.dtype)
     for part in (lent, lent.grad):
@@ -246,17 +220,14 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return what the array holds instead of memory of its own."""
     return getattr(array, "_streamkit_loan", None)
 
 
 def adopt(memory: Any) -> Any:
-    """Build an array on the memory."""
     return warp.from_dlpack(memory)
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    """Return the layout of a ``wp.array``."""
     if array.requires_grad:
         raise messages.needs_gradient(array)
     size = warp.types.type_size_in_bytes(array.dtype)
@@ -264,10 +235,63 @@ def array_layout(array: Any) -> ArrayLayout:
 
 
 def array_like(array: Any, device: int) -> Any:
-    """Return a contiguous array."""
     return warp.empty(array.shape, array.dtype, device=_device(device))
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
-    """Copy on the stream."""
     warp.copy(to, source, stream=stream)
+
+
+# -- faults in Warp that raise nothing ------------------------------------------------------------
+
+
+def diagnose() -> Iterator[Finding]:
+    """Read Warp's own tables and the objects that the garbage collector knows."""
+    yield from _two_views()
+    for device in warp.get_cuda_devices():
+        if device.has_stream:
+            yield from _lost(device)
+            yield from _left(device)
+
+
+def _two_views() -> Iterator[Finding]:
+    """Yield each handle with several ``wp.Stream``: when one dies, Warp forgets the handle."""
+    views = Counter((found.device.alias, found.cuda_stream) for found in _all_streams())
+    for (device, handle), count in views.items():
+        if count > 1:
+            yield Finding(
+                "two-views",
+                f"Warp has {count} wp.Stream objects on the stream {handle:#x} of {device}: when "
+                "one of them dies, the others break",
+                "Make one for each stream and keep it: streamkit.wrap(stream).to('warp').",
+                name,
+            )
+
+
+def _lost(device: Any) -> Iterator[Finding]:
+    """Yield a native current stream that is not the one which Python shows."""
+    native = current_stream.native_stream(device)
+    shown = int(device.stream.cuda_stream or 0)
+    if native is not None and native != shown:
+        yield Finding(
+            "lost-stream",
+            f"Warp shows the stream {shown:#x} of {device.alias} as its current one, and launches "
+            f"on {native:#x}: another wp.Stream of that handle has died",
+            "Set it again: device.set_stream(device.stream, sync=False).",
+            name,
+        )
+
+
+def _left(device: Any) -> Iterator[Finding]:
+    """Yield a current stream that no scope will restore."""
+    stream = device.stream
+    if stream.owner or stream is device.null_stream or current_stream.is_held():
+        return
+    yield Finding(
+        "left-redirected",
+        f"Warp is on the stream {int(stream.cuda_stream):#x} of {device.alias}, which is not "
+        "its own, and no scope of a living thread put it there",
+        "Leave the block, or undo the call, that moved it. Where a thread has ended inside a "
+        "scope, the next scope in any thread puts Warp back.",
+        name,
+    )

@@ -28,14 +28,11 @@ def _options(mode: str) -> dict[str, Any]:
 
 
 class Part:
-    """The part of Warp in a capture."""
-
     def __init__(self, stream: Any, mode: str) -> None:
         self._stream = stream
         self._options = _options(mode)
 
     def begin(self) -> None:
-        """Join it."""
         warp.capture_begin(stream=self._stream, external=True, **self._options)
         memory.prepared(self._stream)
 

@@ -1,4 +1,4 @@
-"""Warp's current stream and default device: one of each for the process.
+"""Warp's current stream and default device, of which the process has one each.
 
 Several threads can share one scope's move; the last thread to leave undoes it.
 """
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _lock = new_turn_lock()
 
-
 # One move of Warp's current stream and default device: the stream, the object whose ``_stream`` was
 # set, the stream before, the function that sets that one natively, the default device before, and
 # the thread that moved it. A plain tuple, which costs a fifth of an object.
@@ -32,7 +31,7 @@ _Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken
 
 _levels: list[_Level] = []  # innermost last
 _shared: dict[int, list[ThreadToken]] = {}
-"""The threads in each level that several threads share, one for each scope, by the level's id."""
+"""By the id of a level that several threads share: the threads in it, one for each scope."""
 
 
 def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, written out
@@ -101,13 +100,13 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
         if runtime.default_device is not device:
             runtime.default_device = device
 
-    # Nothing is saved beforehand: Warp's stream is all threads', and another could move it until
-    # this thread has its turn. So ``enter`` saves and sets in one turn.
+    # Nothing is saved beforehand, because Warp's stream is all threads' and another thread could
+    # move it until this one has its turn. So ``enter`` saves and sets in one turn.
     return Binding(list, enter, leave, is_current, set_current, keeps_device=place is device)
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
-    """Whether a scope stays in the level when one of this thread's has left it."""
+    """Whether some scope stays in the level when this thread has left one."""
     threads = _threads(level)
     return threads.count(me) > 1 or any(one.is_alive for one in threads if one is not me)
 
@@ -151,13 +150,13 @@ def _join(
     """
     level = _levels[-1]
     joined = level[0] is stream and is_current()
-    if not joined or len(_levels) > 1:  # a lower level would come back under the other thread
+    if not joined or len(_levels) > 1:  # the end of a lower level would move the other thread too
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):
         return False
     threads = _shared.setdefault(id(level), [level[-1]])
     threads += (thread,)
-    token += (level,)  # without a call between: an interrupt finds both done, or neither
+    token += (level,)  # no call comes between these two: an interrupt finds both done, or neither
     return True
 
 
@@ -166,7 +165,7 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
     for level in reversed(tuple(_levels)):
         threads = _threads(level)
         if level[0] is stream and thread in threads:
-            continue  # whoever shares it expects Warp there
+            continue  # the threads that share it expect Warp on this stream
         for other in threads:
             if other is not thread and other.is_alive:
                 raise _held_by(other, level[0], stream)
@@ -176,43 +175,36 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
 
 def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
     """Say where another thread holds Warp's one current stream, and what to do about it."""
-    there = _text(held) + (_since_then(stream) if held is stream else "")
+    place, runtime = _place(stream.device)
+    since, device, share = "", "", ""
+    if held is not stream:
+        if held.device is stream.device:
+            share = ", or share one stream"
+        else:  # on two devices they cannot share one
+            device = f"device={stream.device.alias!r}, "
+    else:  # why they cannot share the scope although it is of their stream
+        share = ", or share it while Warp is moved nowhere else"
+        if place._stream is not stream:
+            since = f", but a block has moved it to {_text(place._stream)} since"
+        elif (default := runtime.default_device) is not stream.device:
+            since = f", but a block has made {default.alias} the default device since"
+        else:
+            since = ", but inside a scope that will put it elsewhere"
     return errors.ScopeError(
         f"warp has one current stream for the whole process, and thread {other} holds it on "
-        f"{there}; thread {threading.current_thread().name} asks for {_text(stream)}. "
-        "Leave warp out of one scope with streamkit.use(stream, libraries=[...]) and "
-        f"{_ways(stream, held)}."
+        f"{_text(held)}{since}; thread {threading.current_thread().name} asks for {_text(stream)}. "
+        "Leave warp out of one scope with streamkit.use(stream, libraries=[...]) and name it at "
+        f"each launch: wp.launch(..., {device}stream=s.to('warp')){share}."
     )
 
 
-def _since_then(stream: Any) -> str:
-    """Say why other threads cannot share a scope although it is of their stream."""
-    place, runtime = _place(stream.device)
-    now = place._stream
-    if now is not stream:
-        return f", but a block has moved it to {_text(now)} since"
-    if runtime.default_device is not stream.device:
-        return f", but a block has made {runtime.default_device.alias} the default device since"
-    return ", but inside a scope that will put it elsewhere"
-
-
-def _ways(stream: Any, other: Any) -> str:
-    """Say how two threads can use Warp; on two devices they cannot share a stream."""
-    launch = "name it at each launch: wp.launch(..., "
-    if stream is other:
-        return f"{launch}stream=s.to('warp')), or share it while Warp is moved nowhere else"
-    if stream.device is other.device:
-        return f"{launch}stream=s.to('warp')), or share one stream"
-    return f"{launch}device={stream.device.alias!r}, stream=s.to('warp'))"
-
-
 def is_held() -> bool:
-    """Whether a scope of a thread that lives has moved Warp."""
+    """Whether a scope of a living thread has moved Warp."""
     return any(thread.is_alive for level in tuple(_levels) for thread in tuple(_threads(level)))
 
 
 def native_stream(device: Any) -> int | None:
-    """Return the handle that Warp's native part launches on; None if this version does not say."""
+    """Return the handle that Warp's native part launches on; None if this version is not known."""
     if _native() is None:
         return None
     return int(warp_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
@@ -231,30 +223,23 @@ def is_level(stream: object) -> bool:
 
 
 class _PublicDevice:
-    """A device with the attribute that holds its current stream, by the public functions."""
+    """The attribute ``_stream`` of a device, as the public functions read and set it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
 
-    @property
-    def _stream(self) -> Any:
-        return self._device.stream
-
-    @_stream.setter
-    def _stream(self, stream: Any) -> None:
-        self._device.set_stream(stream, sync=False)
+    _stream = property(
+        lambda self: self._device.stream,
+        lambda self, stream: self._device.set_stream(stream, sync=False),
+    )
 
 
 class _PublicRuntime:
-    """The runtime with the attribute that holds the default device, by the public functions."""
+    """The attribute ``default_device`` of the runtime, as the public functions read and set it."""
 
-    @property
-    def default_device(self) -> Any:
-        return warp.get_device()
-
-    @default_device.setter
-    def default_device(self, device: Any) -> None:
-        warp.set_device(device)
+    default_device = property(
+        lambda _: warp.get_device(), lambda _, device: warp.set_device(device)
+    )
 
 
 def _place(device: Any) -> tuple[Any, Any]:
@@ -275,28 +260,22 @@ def warp_runtime() -> Any:
 
 @functools.cache
 def _native() -> Any:
-    """Return Warp's native function that stores the current stream, called with the GIL held.
+    """Return Warp's native functions, to call those that never block; None for unknown versions.
 
-    It never blocks. None if this version is not known to have it.
+    They are called with the GIL held, because where threads enter scopes at once, each call that
+    frees the GIL costs a change of threads.
     """
     if not warp.__version__.startswith("1.19.") or warp_runtime() is None:
         return None
-    native = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_set_stream
-    native.restype = None
+    native = ctypes.PyDLL(warp_runtime().core._name)
+    native.wp_cuda_context_set_stream.restype = None
+    native.wp_cuda_context_get_current.restype = ctypes.c_size_t  # 0 for none
     return native
 
 
 def native_context() -> Callable[[], int] | None:
-    """Return what tells the current context, called with the GIL held; None as ``_native``.
-
-    Where threads enter scopes at once, each call that frees the GIL costs a change of threads.
-    """
-    if _native() is None:
-        return None
-    tell = ctypes.PyDLL(warp_runtime().core._name).wp_cuda_context_get_current
-    tell.restype = ctypes.c_size_t  # 0 for none
-    found: Callable[[], int] = tell
-    return found
+    """Return Warp's function that returns the current context; None for unknown versions."""
+    return getattr(_native(), "wp_cuda_context_get_current", None)
 
 
 def _native_set(stream: Any) -> Callable[[], None]:
@@ -306,10 +285,11 @@ def _native_set(stream: Any) -> Callable[[], None]:
     except AttributeError:
         native = _native()
         if native is None:
-            return _nothing
+            return _nothing  # ``_PublicDevice`` sets the native stream too
         pointer = ctypes.c_void_p.from_param  # as an argument is passed: twice as fast to call
         arguments = pointer(stream.device.context), pointer(stream.cuda_stream), 0
-        found = stream._streamkit_set = functools.partial(native, *arguments)
+        set_stream = native.wp_cuda_context_set_stream
+        found = stream._streamkit_set = functools.partial(set_stream, *arguments)
     return found
 
 

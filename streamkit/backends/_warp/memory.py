@@ -1,10 +1,10 @@
-"""Warp's memory beside non-blocking queues: freed late enough, and the host never waits.
+"""Warp's memory beside non-blocking queues: freed late enough, without a wait of the host.
 
 Warp frees on the legacy stream, which waits for blocking streams only. So before Warp frees, the
 legacy stream is made to wait for the non-blocking queues lent to Warp: a blocking stream of ours,
 the device's companion, waits for each of them, and the legacy stream for the companion.
 
-What one native function allocates and frees itself (scan, sort, reduce) comes from a pool of its
+What one native function (scan, sort, reduce) both allocates and frees comes from a pool of its
 queue's own, so that a block freed too early comes back to that queue alone.
 """
 
@@ -48,13 +48,13 @@ _KNOWN = {
     "wp_cuda_stream_unregister",
 }
 
-_MOST = 8  # queues waited for at each free, though they have not been used since the last
+_MOST = 8  # queues that stay watched, although they have not been used since the last free
 
 companions: dict[int, int] = {}
 """The companion of each device."""
 watched: dict[Lent, object] = {}
-"""The queues to wait for, the longest watched first, each with a token. A scope sets a new one."""
-_ends: dict[Lent, object] = {}  # references to the views, which call ``end``
+"""The queues to wait for, the longest watched first. Each has a token, which a scope renews."""
+_ends: dict[Lent, object] = {}  # weak references to the views, which call ``end``
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -73,12 +73,12 @@ class _Event:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.handle and not is_finalizing() and driver.is_usable():
-            with contextlib.suppress(errors.DriverError):  # a broken context, as others will report
+            with contextlib.suppress(errors.DriverError):  # other calls report a broken context
                 events.destroy(self.handle)
 
 
 class _Mark:
-    """An earlier end of a queue."""
+    """A point at which a queue's work ended earlier."""
 
     __slots__ = ("event", "waited")
 
@@ -92,23 +92,22 @@ class Lent:
 
     pool: Any = None
     late: int | None = None
-    """The capture that had begun before Warp was told: nothing waits for the work before it."""
+    """The capture that Warp joined late: nothing has waited for the work before it."""
 
     def __init__(self, stream: Any, queue: QueueRecord) -> None:
         self.view = weakref.ref(stream)
         self.handle = queue.handle
         self.device: int = queue.device
-        # Nobody destroys these: StreamKit parks a stream that Warp has seen. Any other handle is
-        # used only inside its scopes, because its owner may destroy it at any time after.
+        # The first are never destroyed, and StreamKit parks its own once Warp has seen them. Any
+        # other handle is used only inside its scopes, because its owner may destroy it afterwards.
         self.stays = queue.permanent or queue.is_owned
         self.context = queue.context
-        # Destructors come here, in several threads at once: no lock, and an event belongs to one
-        # thread as long as it can be recorded.
+        # Destructors come here, in several threads at once. So there is no lock, and an event
+        # belongs to one thread as long as it can be recorded.
         self._events = deque([_Event(self.context)])
         self._marks: dict[_Mark, None] = {}
 
     def has_scope(self) -> bool:
-        """Whether a scope of it is open in some thread."""
         return is_level(self.view())
 
     def _record(self) -> _Event | None:
@@ -121,17 +120,17 @@ class Lent:
             event = _Event(self.context)
         events.record(event.handle, self.handle)
         if driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
-            return None  # the event may be of the graph, and whoever waits for it be captured
+            return None  # the event may be the graph's, which would capture a stream that waits
         return event
 
     def mark(self) -> None:
-        """Record the present end of the queue, unless it captures; later its handle may be gone."""
+        """Record where the queue's work ends, before its handle may go; not while it captures."""
         older = self._marks.copy()
         event = self._record()
         if event is not None:
             self._marks[_Mark(event)] = None
             for mark in older:
-                if self._marks.pop(mark, self) is None:  # the first of the threads that come here
+                if self._marks.pop(mark, self) is None:  # no other thread was here first
                     self._events.append(mark.event)
 
     def wait(self) -> bool:
@@ -143,7 +142,7 @@ class Lent:
             if event is not None:
                 events.wait(companions[self.device], event.handle)
                 self._events.append(event)
-        # only now, for a scope that was left meanwhile has marked its end
+        # only now, because a scope that was left meanwhile has marked its end
         for mark in self._marks.copy():
             if not mark.waited:
                 events.wait(companions[self.device], mark.event.handle)
@@ -151,18 +150,18 @@ class Lent:
         return not captures
 
     def has_passed(self) -> bool:
-        """Whether all work has run for which the companion was made to wait."""
+        """Whether all work for which the companion was made to wait has run."""
         pending = [*self._events, *(mark.event for mark in self._marks.copy())]
         return all(events.is_done(event.handle) for event in pending)
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of this queue alone, which the devices that reach ``common`` can read.
 
-        What a function allocates there may stay, as a mesh's tree does, and be read by others.
+        What a function allocates there may stay, as a mesh's tree does, and other devices read it.
         """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
-            if other.pool is None:  # it came here twice, and was taken
+            if other.pool is None:  # it came here twice, and its pool was taken the first time
                 continue
             if other.device == self.device and other.has_passed():
                 self.pool, other.pool = other.pool, None
@@ -174,16 +173,10 @@ class Lent:
         return self.pool
 
 
-def watch(lent: Lent) -> object:
-    """Wait for the queue at each free from now on; return the token for ``_drop``."""
-    token = watched[lent] = object()
-    return token
-
-
 def _drop(lent: Lent, token: object) -> None:
-    """Wait for the queue no more; if its view is gone, its pool is for others.
+    """Wait for the queue no more; if its view is gone, other queues can have its pool.
 
-    ``token`` is from before the last wait. A scope entered since has set another: the queue stays.
+    ``token`` is from before the last wait. If a scope has renewed it since, the queue stays.
     """
     found = watched.pop(lent, None)
     if found is None:  # another thread was first
@@ -195,14 +188,14 @@ def _drop(lent: Lent, token: object) -> None:
 
 
 def end(lent: Lent) -> None:
-    """Wait for the queue once more, as its view is gone; can run inside any other code.
+    """Wait for the queue once more, because its view is gone; this can run inside any other code.
 
     It stays watched if it captures now, or the wait fails.
     """
     _ends.pop(lent, None)
     if sys.is_finalizing() or not driver.is_usable():
         return
-    token = watch(lent)
+    token = watched[lent] = object()
     with contextlib.suppress(errors.StreamKitError):
         if lent.wait():
             _drop(lent, token)
@@ -211,8 +204,8 @@ def end(lent: Lent) -> None:
 def wait_for_queues() -> bool:
     """Let the companions wait for every watched queue; False if they cannot for one of them.
 
-    They cannot wait for the work before a capture, if Warp was not told of it when it began. If
-    many queues are watched, the oldest are dropped: here, for entering a scope must not wait.
+    They cannot wait for the work before a capture that Warp joined late. If many queues are
+    watched, the oldest are dropped: here, because entering a scope must not wait.
     """
     many = len(watched) - _MOST
     capturing = []
@@ -224,13 +217,13 @@ def wait_for_queues() -> bool:
             _drop(lent, token)
     if not capturing:
         return True
-    told = {*getattr(warp_runtime(), "captures", ())}  # until they end Warp frees nothing
-    told -= {lent.late for lent in capturing}
-    return all(driver.capture_id(lent.handle) in told for lent in capturing)
+    joined = {*getattr(warp_runtime(), "captures", ())}  # until they end Warp frees nothing
+    joined -= {lent.late for lent in capturing}
+    return all(driver.capture_id(lent.handle) in joined for lent in capturing)
 
 
 def prepared(stream: Any) -> None:
-    """Note that the work before the stream's capture was waited for, though Warp was told late."""
+    """Note that the work before the stream's capture was waited for, though Warp joined it late."""
     lent: Lent | None = getattr(stream, "_streamkit_lent", None)
     if lent is not None:
         lent.late = None
@@ -240,10 +233,7 @@ def prepared(stream: Any) -> None:
 
 
 def lend(stream: Any, queue: QueueRecord) -> None:
-    """Note that Warp may work on this queue through ``stream``, its view.
-
-    Nothing is needed for a blocking queue.
-    """
+    """Note that Warp may work on this queue through ``stream``, its view, unless it is blocking."""
     if queue.nonblocking is False or hasattr(stream, "_streamkit_lent"):
         return
     if not _install():
@@ -254,7 +244,7 @@ def lend(stream: Any, queue: QueueRecord) -> None:
         if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
-    watch(lent)
+    watched[lent] = object()
     _ends[lent] = weakref.ref(stream, lambda _: end(lent))
     stream._streamkit_lent = lent
 
@@ -270,7 +260,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
         enter_it(token)
-        watched[lent] = object()  # ``watch``, without a call
+        watched[lent] = object()
 
     def leave(token: Any) -> None:
         try:
@@ -293,8 +283,8 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 def _install() -> bool:
     """Replace Warp's native functions that free by ours; False if this Warp has other functions.
 
-    ``wp.set_device_allocator`` is not enough: an array made before keeps its own allocator, and
-    scan, mesh and hash grid use none.
+    ``wp.set_device_allocator`` is not enough, because an array made before keeps its own allocator,
+    and scan, mesh and hash grid use none.
     """
     core = getattr(warp_runtime(), "core", None)
     if _KNOWN.difference(getattr(core, "__dict__", ())):
@@ -303,16 +293,15 @@ def _install() -> bool:
     for name, native in vars(core).items():
         if _FREES.fullmatch(name):
             found[name] = _after_the_queues(native)
-            continue
-        ours = _in_own_pools(native) if _ALLOCATES.fullmatch(name) else native
-        if name == "wp_cuda_graph_begin_capture":
-            ours = _before_capture(native)
+        elif name == "wp_cuda_graph_begin_capture":
+            found[name] = _before_capture(native)
         elif name == "wp_cuda_stream_unregister":
-            ours = _waiting_first(native, errors.StreamKitError)  # a destructor has nobody to tell
-        elif _REPLACES.fullmatch(name):
-            ours = _waiting_first(ours)
-        if ours is not native:
-            found[name] = ours
+            found[name] = _waiting_first(native, errors.StreamKitError)  # a destructor cannot raise
+        else:
+            ours = _in_own_pools(native) if _ALLOCATES.fullmatch(name) else native
+            ours = _waiting_first(ours) if _REPLACES.fullmatch(name) else ours
+            if ours is not native:
+                found[name] = ours
     vars(core).update(found)
     return True
 
@@ -328,10 +317,10 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
         due = _unfreed.copy()  # not those that another thread adds after the wait
         try:
             waits = wait_for_queues()
-        except errors.StreamKitError:  # a destructor has nobody to tell
+        except errors.StreamKitError:  # a destructor cannot raise
             waits = False
         for one in due if waits else ():
-            if _unfreed.pop(one, done) is not done:  # by another thread, meanwhile
+            if _unfreed.pop(one, done) is not done:  # no other thread has freed it meanwhile
                 one()
         return None
 
@@ -339,9 +328,9 @@ def _after_the_queues(native: Any) -> Callable[..., Any]:
 
 
 def _waiting_first(native: Any, *suppressed: type[Exception]) -> Callable[..., Any]:
-    """Return a function whose own frees wait for the queues, if they can be waited for.
+    """Return a function whose own frees come after a wait for the queues, where one is possible.
 
-    The caller has ordered the memory that the function works on.
+    Ordering the memory that the function works on is the caller's part.
     """
 
     def call(*arguments: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Any:
@@ -354,7 +343,7 @@ def _waiting_first(native: Any, *suppressed: type[Exception]) -> Callable[..., A
 
 
 def _before_capture(native: Any) -> Callable[..., Any]:
-    """Return a function that begins a capture after a wait: Warp defers its frees until the end."""
+    """Return a function that begins a capture after a wait, as Warp defers its frees to the end."""
 
     def begin(context: Any, stream: Any, external: Any, *options: Any) -> Any:
         if watched and driver.is_usable():
@@ -374,7 +363,7 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         queues = _current_queues() if driver.is_usable() else []
         if not queues:
             return native(*arguments)
-        # locked: a second thread would take this thread's pool for the one to set again
+        # locked, because a second thread would take this thread's pool for the one to set again
         with _lock, driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in queues:
                 found = memory_pools.current(lent.device)
@@ -389,8 +378,8 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
 def _current_queues() -> list[Lent]:
     """Return the lent queues that are current in Warp and do not capture: a graph has its own pool.
 
-    Devices without pools are left out. ``wp.set_mempool_enabled`` does not matter: it is about
-    arrays, and Warp's native functions ask only whether the device has pools.
+    Devices without pools are left out. ``wp.set_mempool_enabled`` does not matter, because it is
+    about arrays, and Warp's native functions ask only whether the device has pools.
     """
     devices = [warp.get_cuda_device(device) for device in [*companions]]
     streams = [device.stream for device in devices if device.is_mempool_supported]
@@ -404,12 +393,12 @@ _warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or t
 
 @functools.cache
 def warn_of_version() -> None:
-    """Warn of a Warp whose native functions are not those that are known."""
+    """Warn that this Warp has other native functions than those that StreamKit knows."""
     _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
 
 
 def warn_of_allocator(device: Any) -> None:
-    """Warn, once, of an allocator that the program has set, and that may free at once."""
+    """Warn, once, of an allocator that the program has set and that may free too early."""
     allocator = warp.get_device_allocator(device)
     if isinstance(allocator, _managed) or getattr(allocator, "waits_for_queues", False):
         return
@@ -417,7 +406,7 @@ def warn_of_allocator(device: Any) -> None:
     if number not in _warned:
         try:
             _warned[number] = weakref.ref(allocator, lambda _: _warned.pop(number))
-        except TypeError:  # it knows no weak references
+        except TypeError:  # its class has no weak references
             _warned[number] = allocator
         _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
