@@ -1,17 +1,19 @@
-"""What must have ended when a piece of work begins: vector clocks over queues.
+"""What must have ended when a piece of work begins.
 
-A clock says how far each chain of work had come. A queue is a chain. So is the body of a scope, of
-which others can know a part while it runs.
+For queues, vector clocks tell it. A clock says how far each chain of work had come. A queue is a
+chain, and so is the body of a scope, because others can know a part of it while it runs. For the
+nodes of a graph, what can be reached along its edges tells it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Iterator
 
     Clock = dict[Any, float]
 
@@ -93,3 +95,38 @@ def _joined(one: Clock, other: Clock) -> Clock:
     if one is other or not other:
         return one
     return {**one, **{chain: max(place, one.get(chain, 0)) for chain, place in other.items()}}
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+class Reachability:
+    """Which nodes, by their numbers, nothing orders. A set of them is a number with their bits."""
+
+    def __init__(self, count: int, edges: Iterable[tuple[int, int]]) -> None:
+        """Follow the edges, each from a node to one that waits for it."""
+        waits_for: list[set[int]] = [set() for _ in range(count)]
+        for one, other in edges:
+            waits_for[other].add(one)
+        before = [0] * count
+        sequence = list(TopologicalSorter(dict(enumerate(waits_for))).static_order())
+        for node in sequence:
+            for one in waits_for[node]:
+                before[node] |= before[one] | 1 << one
+        after = [0] * count
+        for node in reversed(sequence):
+            for one in waits_for[node]:
+                after[one] |= after[node] | 1 << node
+        every = (1 << count) - 1
+        self.unordered = [
+            every & ~(before[node] | after[node] | 1 << node) for node in range(count)
+        ]
+        """By node: those that may run while it runs."""
+
+
+def numbers(nodes: int) -> Iterator[int]:
+    """Yield the numbers of the nodes of a set, the lowest first."""
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from streamkit._race_engine.extents import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from streamkit._race_engine.extents import Extent
 
@@ -60,11 +60,6 @@ def race_of(one: Access, other: Access) -> bool | None:
         and "write" in (one.mode, other.mode)
         and None not in (one.allocation, other.allocation)
     )
-
-
-def clearest(pairs: Sequence[Pair]) -> Pair:
-    """Return the one that a report tells of those that are one race."""
-    return next((one for one in pairs if one.is_certain), pairs[0])
 
 
 def find(

@@ -6,13 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine.reachability import Reachability, numbers
+from streamkit._race_engine.order import Reachability, numbers
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
-from streamkit._races.describing import strongest
 from streamkit._races.memory_use import Launch, LaunchReader
-from streamkit._races.report import Coverage, Race, RacedOperation
+from streamkit._races.report import Race, RacedOperation, coverage_of, strongest
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from streamkit._cuda.graphs import NodeWork, Section
     from streamkit._race_engine.search import Access, Mode
     from streamkit._races.arrays import RacedArray
+    from streamkit._races.report import Coverage
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
@@ -58,7 +58,9 @@ def races_of(
         pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
         pairs.add(alike[one], alike[other], unordered, is_certain=is_certain)
     races = (_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible)
-    return tuple(sorted(races, key=_place)), _coverage(works)
+    return tuple(sorted(races, key=_place)), coverage_of(
+        (work.launch.name, work.launch.is_known) for work in works.values()
+    )
 
 
 class _Work(NamedTuple):
@@ -185,8 +187,3 @@ def _mend(first: RacedOperation, second: RacedOperation) -> str:
         f"if {first.title} should come first: in the capture, before node {second.node}, let its "
         f"stream wait for the stream of node {first.node}: second.wait(first)"
     )
-
-
-def _coverage(works: Mapping[int, _Work]) -> Coverage:
-    missed = [work.launch.name for work in works.values() if not work.launch.is_known]
-    return Coverage(len(works) - len(missed), len(works), tuple(dict.fromkeys(missed)))
