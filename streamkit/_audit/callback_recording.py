@@ -6,8 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.driver_recording import DriverRecording
-from streamkit._audit.driver_steps import WORK
+from streamkit._audit.driver_recording import WORK, DriverRecording
 from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._base import messages
 from streamkit._cuda import driver, loader
@@ -18,8 +17,7 @@ from streamkit.errors import BackendNotInstalledError, ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from streamkit._audit.driver_recording import DriverQueues
-    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.driver_recording import CudaQueue, CudaStep, DriverQueues
     from streamkit._audit.operations import Kind
 
 _NO_OPERATIONS = ("free", "wait for a value")

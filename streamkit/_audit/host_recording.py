@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.wait_times import WaitTimes
+from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark

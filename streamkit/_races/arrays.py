@@ -7,15 +7,16 @@ import itertools
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamkit._base.messages import describe
 from streamkit._race_engine.extents import strided
+from streamkit._race_engine.search import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from streamkit._race_engine.extents import Extent
+    from streamkit._race_engine.search import Mode
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 _CONTAINERS = (tuple, list, set, frozenset)
@@ -54,15 +55,6 @@ class RacedArray:
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 
 
-class Memory(NamedTuple):
-    """The memory of an array. It keeps nothing alive."""
-
-    allocation: int | None
-    """Other than that of each array that was freed before; None where that cannot be told."""
-    extent: Extent
-    array: RacedArray
-
-
 class Memories:
     """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
@@ -70,11 +62,13 @@ class Memories:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
 
-    def of(self, value: Any, names: Mapping[int, str]) -> Memory | None:
-        """Return the memory of an array of the host, None if it has none.
+    def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
+        """Return the use of an array of the host, None if it has no memory. It keeps nothing alive.
 
-        ``names`` are those of objects, by their ids.
+        The allocation differs from that of each array that was freed before; it is None where the
+        owner of the memory is not known. ``names`` are those of objects, by their ids.
         """
+        value, mode, is_sure = use
         array = _as_numpy(value)
         interface = array.__array_interface__
         shape, strides = interface["shape"], interface["strides"]
@@ -93,7 +87,7 @@ class Memories:
             name = f"part of {names[id(owner)]}"
         described = RacedArray(name, str(dtype), tuple(shape), array.nbytes)
         number = self._number(owner) if owner.flags.owndata else None
-        return Memory(number, extent, described)
+        return Access(number, extent, mode, is_sure, described)
 
     def _number(self, owner: Any) -> int:
         found = self._owners.get(id(owner))

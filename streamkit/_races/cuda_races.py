@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._audit.driver_steps import WORK, CudaQueue
+from streamkit._audit.driver_recording import WORK, CudaQueue
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._pictures.kernel_names import operation
 from streamkit._race_engine import search
@@ -14,7 +14,7 @@ from streamkit._races.report import RacedOperation, array_of, races_among
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from streamkit._audit.driver_steps import CudaStep
+    from streamkit._audit.driver_recording import CudaStep
     from streamkit._audit.operations import AuditedQueue, Operation
     from streamkit._race_engine.order import Clock, Stamp
     from streamkit._race_engine.search import Mode, Pair

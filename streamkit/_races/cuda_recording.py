@@ -14,8 +14,7 @@ from streamkit._cuda.driver_callbacks import NoCallbacksError
 from streamkit._queues import registry
 from streamkit._races import places
 from streamkit._races.cuda_races import Found, PlacedLaunch, find
-from streamkit._races.cuda_work import WorkReader
-from streamkit._races.memory_use import LaunchReader, NamedMemory, named_memory
+from streamkit._races.memory_use import LaunchReader, NamedMemory, WorkReader, named_memory
 from streamkit._races.places import Place
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
-    from streamkit._audit.driver_recording import DriverQueues
-    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.driver_recording import CudaQueue, CudaStep, DriverQueues
     from streamkit._audit.operations import AuditedQueue
     from streamkit._cuda.driver_callbacks import Fact
 

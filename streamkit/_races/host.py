@@ -9,7 +9,6 @@ from streamkit._audit.host_recording import HostRecorder
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._race_engine.order import EVERYTHING, VectorClocks
-from streamkit._race_engine.search import Access
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from streamkit._race_engine.order import Clock, Stamp
+    from streamkit._race_engine.search import Access
     from streamkit._races.places import Place
 
 
@@ -83,11 +83,10 @@ class RaceRecorder(HostRecorder):
         try:
             uses, is_known = calls.uses(step.call)
             with self._lock:
-                for array, mode, is_sure in uses:
-                    memory = self._memories.of(array, names)
-                    if memory is not None:
-                        extent, described = memory.extent, memory.array
-                        found.append(Access(memory.allocation, extent, mode, is_sure, described))
+                for use in uses:
+                    access = self._memories.access(use, names)
+                    if access is not None:
+                        found.append(access)
         except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
             is_known = False
         return Given(step, place, tuple(found), is_known, is_future=False, streams=streams)

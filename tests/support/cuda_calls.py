@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkit._audit import driver_steps  # what is made of facts
+from streamkit._audit import driver_recording  # what is made of facts
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
 from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
@@ -84,10 +84,10 @@ class Program:
 
     def found(self):
         """Return what was found in it."""
-        program = driver_steps.steps(self.facts, self._capturing)
+        program = driver_recording.steps(self.facts, self._capturing)
         works = {}
         for step in program:
-            if step.kind in driver_steps.WORK:
+            if step.kind in driver_recording.WORK:
                 access = self._accesses.get(step.number)
                 launch = Launch(
                     step.kind,
