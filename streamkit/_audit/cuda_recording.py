@@ -183,7 +183,7 @@ class CudaRecorder:
                 defaults = {LEGACY: driver.legacy_id(), PER_THREAD: None}
             for handle, number in defaults.items():
                 key = self._ids(context, handle)
-                known[key] = default_queue(handle, context, number, key)
+                known[key] = default_queue(handle, device, number, key)
                 devices[key[0]] = device
         for queue in identity.living():
             if queue.context in contexts and identity.is_alive(queue):

@@ -28,6 +28,8 @@ WORK = {
     "fill of 4", "other work", "wait for a value", "free",
 }  # fmt: skip
 """The kinds of calls that give a queue work."""
+ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
+"""The bytes of an element, by the kinds of fills."""
 _DONE = {"event done", "stream done", "device done", "copy and wait"}
 
 
@@ -229,12 +231,13 @@ class DriverQueues:
         handle = queue.handle
         if handle <= PER_THREAD:
             number = None
-            if handle == LEGACY or queue.thread == threading.get_ident():
-                with contextlib.suppress(StreamKitError), driver.in_context(queue.number):
-                    number = (
-                        driver.legacy_id() if handle == LEGACY else driver.stream_id(PER_THREAD)
-                    )
-            return default_queue(handle, queue.number, number, (queue.number, queue.thread)), True
+            with contextlib.suppress(StreamKitError), driver.in_context(queue.number):
+                if handle == LEGACY:
+                    number = driver.legacy_id()
+                elif queue.thread == threading.get_ident():
+                    number = driver.stream_id(PER_THREAD)
+            device = driver.device_of.get(queue.number, "?")
+            return default_queue(handle, device, number, (queue.number, queue.thread)), True
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
                 record = identity.identify(Queue(handle))
@@ -251,12 +254,12 @@ def _is_blocking(queue: QueueRecord) -> bool | None:
 
 
 def default_queue(
-    handle: int, context: int, number: int | None, key: tuple[int, int]
+    handle: int, device: int | str, number: int | None, key: tuple[int, int]
 ) -> AuditedQueue:
-    """Return what a report calls a default stream of a context that the driver knows."""
+    """Return what a report calls a default stream."""
     is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
-    return AuditedQueue(f"cuda:{driver.device_of.get(context, '?')}", name, number, is_legacy, key)
+    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
 
 
 def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:

@@ -126,12 +126,10 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
-    if node.kind == "kernel":
-        launch = reader.kernel(node.symbol, node.parameters or ())
-        name = operation(launch.name, launch.library) or node.kind
-        return launch._replace(name=name, is_known=launch.is_known and node.parameters is not None)
-    launch = reader.transfer(_NAMES.get(node.kind, node.kind), node.uses or ())
-    return launch._replace(is_known=node.uses is not None)
+    if node.kind != "kernel":
+        return reader.transfer(_NAMES.get(node.kind, node.kind), node.uses)
+    launch = reader.kernel(node.symbol, node.parameters)
+    return launch._replace(name=operation(launch.name, launch.library) or node.kind)
 
 
 def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:

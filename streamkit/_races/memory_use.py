@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._audit.driver_recording import WORK
+from streamkit._audit.driver_recording import ELEMENTS, WORK
 from streamkit._cuda import memory
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
@@ -19,7 +20,7 @@ from streamkit._streams.array_libraries import ARRAYS
 from streamkit.protocols import ExplainsKernels, MemoryUse, TellsMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from streamkit._audit.driver_recording import CudaStep
     from streamkit.protocols import ArrayLayout
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
 _HOST, _ARRAY = 1, 3  # kinds of memory there
-_ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 _NAMES = {
     "cuGraphLaunch": "a CUDA graph",
     "cuLaunchHostFunc": "a host function",
@@ -71,22 +71,31 @@ class LaunchReader:
         self._named += noted
         self.now = 0
         """How many calls of the driver there were before what is read next."""
-        self._pieces = sorted(_pieces())
-        self._allocations: dict[int, bool] = {}  # whether there is one, by the addresses asked for
+        adapters = (load() for load in registry.loaded().values())
+        self._pieces = sorted(
+            piece
+            for adapter in adapters
+            if isinstance(adapter, TellsMemory)
+            for piece in adapter.pieces_of_memory()
+        )
+        self.allocation = functools.cache(memory.allocation)
+        """Returns the start and size of the driver's allocation around an address, if any."""
 
-    def kernel(self, symbol: str, parameters: Sequence[bytes]) -> Launch:
-        """Read the launch of a kernel of this symbol with the bytes of these parameters."""
+    def kernel(self, symbol: str, parameters: Sequence[bytes] | None) -> Launch:
+        """Read the launch of a kernel with its parameters' bytes, None if they are unknown."""
         name = readable(symbol)
         library = library_of_kernel(name)
+        if parameters is None:
+            return Launch(name, library, (), is_known=False)
         explained = _explained(library, name, parameters)
         found = _addresses(parameters) if explained is None else explained
         uses = [use for use in found if self._is_memory(use.address)]
         is_known = explained is not None and all(use.mode != "unknown" for use in uses)
         return Launch(name, library, tuple(self._accesses(uses)), is_known)
 
-    def transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
-        """Read a copy or a fill."""
-        return Launch(name, None, tuple(self._accesses(uses)), is_known=True)
+    def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
+        """Read a copy, a fill or other work; ``uses`` is None if it is not known what it uses."""
+        return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
         placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
@@ -109,11 +118,8 @@ class LaunchReader:
     def _is_memory(self, address: int) -> bool:
         if not _LOWEST <= address < _HIGHEST:
             return False
-        if self._piece(address) is not None or any(self._with(address)):
-            return True
-        if address not in self._allocations:
-            self._allocations[address] = memory.allocation(address) is not None
-        return self._allocations[address]
+        is_known = self._piece(address) is not None or any(self._with(address))
+        return is_known or self.allocation(address) is not None
 
     def _piece(self, address: int) -> int | None:
         """Return the end of the library's memory at an address."""
@@ -172,13 +178,6 @@ def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
     return (MemoryUse(address, "unknown") for address in found)
 
 
-def _pieces() -> Iterator[tuple[int, int]]:
-    for load in registry.loaded().values():
-        adapter = load()
-        if isinstance(adapter, TellsMemory):
-            yield from adapter.pieces_of_memory()
-
-
 def named_memory(name: str, value: object) -> NamedMemory | None:
     """Return the memory of an array, None if the object is none; it calls no driver."""
     layout = _layout(value)
@@ -215,16 +214,6 @@ class WorkReader:
     def __init__(self, launches: LaunchReader) -> None:
         self._launches = launches
         self._sizes: dict[int, int] = {}  # of allocations
-        self._allocations: dict[int, int] = {}  # of the driver, by addresses
-        self._readers: dict[str, Callable[[CudaStep], Launch]] = {
-            "launch": self._read_kernel,
-            "launch with more": self._read_kernel,
-            "copy": self._read_copy,
-            "copy and wait": self._read_copy,
-            "copy of rows": self._read_copy_of_rows,
-            **dict.fromkeys(_ELEMENTS, self._read_fill),
-            "free": self._read_free,
-        }
 
     def read(self, step: CudaStep) -> Launch | None:
         """Return what a step does, None if that is no work."""
@@ -233,24 +222,33 @@ class WorkReader:
         if step.kind not in WORK:
             return None
         self._launches.now = int(step.number)
-        launch = self._readers.get(step.kind, self._read_other)(step)
-        accesses = [
-            one._replace(allocation=self._allocation(one.extent.start)) for one in launch.accesses
-        ]
+        launch = self._launch(step)
+        accesses = []
+        for one in launch.accesses:  # those of different allocations cannot share a byte
+            allocation = self._launches.allocation(one.extent.start)
+            accesses.append(one._replace(allocation=allocation[0] if allocation else 0))
         return launch._replace(accesses=tuple(accesses))
 
-    def _read_kernel(self, step: CudaStep) -> Launch:
-        kernel = Kernel(*step.fact.more)
-        if kernel.parameters is not None:
+    def _launch(self, step: CudaStep) -> Launch:
+        kind, fields = step.kind, step.fields
+        if kind.startswith("launch"):
+            kernel = Kernel(*step.fact.more)
             return self._launches.kernel(kernel.symbol, kernel.parameters)
-        name = readable(kernel.symbol)
-        return Launch(name, library_of_kernel(name), (), is_known=False)
+        if kind in ("copy", "copy and wait"):
+            target, source, size = fields[:3]
+            return self._transfer("copy", [_use(source, "read", size), _use(target, "write", size)])
+        if kind == "copy of rows":
+            return self._copy_of_rows(step)
+        if kind == "free":
+            freed = _use(fields[0], "write", self._sizes.pop(fields[0], 1))
+            return self._launches.transfer("free", [freed])
+        if kind in ELEMENTS:
+            return self._transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
+        is_wait = kind == "wait for a value"
+        name = "a wait for a value" if is_wait else _NAMES.get(step.call.name, step.call.name)
+        return self._launches.transfer(name, None)
 
-    def _read_copy(self, step: CudaStep) -> Launch:
-        target, source, size = step.fields[:3]
-        return self._transfer("copy", [_use(source, "read", size), _use(target, "write", size)])
-
-    def _read_copy_of_rows(self, step: CudaStep) -> Launch:
+    def _copy_of_rows(self, step: CudaStep) -> Launch:
         found = _ROWS.unpack(step.fact.more)
         width, height = found[12:]
         uses = []
@@ -258,38 +256,16 @@ class WorkReader:
         for mode, side in zip(modes, (found[:6], found[6:12]), strict=True):
             first, row, kind, host, device, pitch = side
             if kind == _ARRAY:  # of texture memory, which has no addresses
-                return Launch("copy", None, (), is_known=False)
+                return self._launches.transfer("copy", None)
             address = (host if kind == _HOST else device) + row * pitch + first
             use = _use(address, mode, 0)
             uses.append(use._replace(shape=(height, width), strides=(pitch, 1)))
         return self._transfer("copy", uses)
 
-    def _read_fill(self, step: CudaStep) -> Launch:
-        address, count = step.fields[:2]
-        return self._transfer("fill", [_use(address, "write", count * _ELEMENTS[step.kind])])
-
-    def _read_free(self, step: CudaStep) -> Launch:
-        address = step.fields[0]
-        size = self._sizes.pop(address, 1)
-        return self._launches.transfer("free", [_use(address, "write", size)])
-
-    def _read_other(self, step: CudaStep) -> Launch:
-        is_wait = step.kind == "wait for a value"
-        name = "a wait for a value" if is_wait else _NAMES.get(step.call.name, step.call.name)
-        return Launch(name, None, (), is_known=False)
-
     def _transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
         # the driver does not know memory of the host that is not pinned: nothing runs beside it
-        known = [use for use in uses if memory.allocation(use.address) is not None]
+        known = [use for use in uses if self._launches.allocation(use.address) is not None]
         return self._launches.transfer(name, known)
-
-    def _allocation(self, address: int) -> int:
-        """Return what keeps accesses apart that cannot share a byte."""
-        found = self._allocations.get(address)
-        if found is None:
-            allocation = memory.allocation(address)
-            found = self._allocations[address] = 0 if allocation is None else allocation[0]
-        return found
 
 
 def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:
