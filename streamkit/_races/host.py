@@ -59,9 +59,9 @@ class RaceRecorder(HostRecorder):
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
-    def when(self, step: Step) -> tuple[int, int]:
-        """Return when a step was given: after how many calls of the driver, and its order."""
-        return self._calls_before[step.order], step.order
+    def when(self, order: int) -> tuple[int, int]:
+        """Return when the step of this order was given: after how many calls of the driver."""
+        return self._calls_before[order], order
 
     def take(self, step: Step) -> None:
         """Note a step and what it uses, in the thread that gives it."""

@@ -88,24 +88,14 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         operation=describer.operation,
         missing_call=describer.missing_call,
     )
-    all_races = tuple(race for race, _ in (*found, *on_cuda.races))
     if on_cuda.operations:
-        when = [
-            (recorder.when(given[pair.first].step), recorder.when(given[pair.second].step))
-            for _, pair in found
-        ]
-        when += [
-            (live_page.on_cuda(pair.first), live_page.on_cuda(pair.second))
-            for _, pair in on_cuda.races
-        ]
-        shown = live_page.of_host(recorder, describer.queue)
-        shown_on_cuda = live_page.of_cuda(on_cuda.operations)
-        draw = live_page.in_order((*shown, *shown_on_cuda), all_races, when)
+        draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
     else:
-        draw = live_page.in_time(operations, all_races)
+        draw = live_page.in_time(operations, found)
     counted = [(_name(one), one.is_known) for _, one in sorted(given.items())]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
-    report.complete(all_races, coverage, draw)
+    races_found = tuple(race for race, _ in (*found, *on_cuda.races))
+    report.complete(races_found, coverage, draw)
 
 
 def _work(given: Given) -> search.Work:
