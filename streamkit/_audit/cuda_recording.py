@@ -121,11 +121,10 @@ class CudaRecorder:
             isinstance(one, Sync) and one.kind == CONTEXT_SYNCHRONIZE and one.start >= self._ended
             for one in records
         ):
-            message = (
+            raise ScopeError(
                 "another tool took CUPTI inside the audit, so its records are lost: PyTorch's "
                 "profiler is one. Run them one after the other."
             )
-            raise ScopeError(message)
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in driver.private_streams}
         found = operations(records, self._queues, window, self._own)

@@ -113,7 +113,17 @@ class Operations:
         if has_times:
             found.sort(key=lambda one: one.start_ns)
         self.has_times = has_times
-        self._operations = tuple(_with_distinct_queue_names(found))
+        names = distinct_names(found)
+        if names:
+            found = [
+                replace(
+                    one,
+                    queue=names.get(one.queue, one.queue),
+                    after=names.get(one.after, one.after),
+                )
+                for one in found
+            ]
+        self._operations = tuple(found)
         self.unfinished, self._key_of = unfinished, key_of
 
     @property
@@ -123,8 +133,9 @@ class Operations:
         Without times, what was given to GPUs in that order, and then what ran on the host.
         """
         if self._operations is None:
-            message = "the report is made when the block ends. Read it after 'with ... as report:'"
-            raise ScopeError(message)
+            raise ScopeError(
+                "the report is made when the block ends. Read it after 'with ... as report:'"
+            )
         return self._operations
 
     @property
@@ -153,26 +164,13 @@ class Operations:
         return [one for one in self.work if one.queue is not None and one.queue.is_legacy]
 
 
-def _with_distinct_queue_names(operations: list[Operation]) -> list[Operation]:
-    """Add its id to the name of each queue that has the name of another."""
-    names = distinct_names(queue for one in operations for queue in (one.queue, one.after))
-    if not names:
-        return operations
-    return [
-        replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
-        for one in operations
-    ]
-
-
-def distinct_names(
-    queues: Iterable[AuditedQueue | None],
-) -> dict[AuditedQueue | None, AuditedQueue]:
-    """Return what to call each queue that has the name of another."""
-    known = {queue for queue in queues if queue is not None}
-    count = Counter(map(str, known))
+def distinct_names(operations: Iterable[Operation]) -> dict[AuditedQueue | None, AuditedQueue]:
+    """Return what to call each queue that has the name of another: its id is added."""
+    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
+    count = Counter(map(str, queues))
     return {
         queue: replace(queue, name=f"{queue.name} id={queue.id}")
-        for queue in known
+        for queue in queues
         if count[str(queue)] > 1 and queue.id is not None
     }
 

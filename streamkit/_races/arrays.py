@@ -70,22 +70,15 @@ class Memories:
         """
         value, mode, is_sure = use
         array = _as_numpy(value)
-        interface = array.__array_interface__
-        shape, strides = interface["shape"], interface["strides"]
-        dtype = array.dtype
-        if strides is None:
-            strides = tuple(
-                dtype.itemsize * count
-                for count in itertools.accumulate((1, *shape[:0:-1]), int.__mul__)
-            )[::-1]
-        extent = strided(interface["data"][0], shape, strides[: len(shape)], dtype.itemsize)
+        address = array.__array_interface__["data"][0]
+        extent = strided(address, array.shape, array.strides, array.itemsize)
         if extent is None:
             return None
         owner = owner_of(array)
         name = names.get(id(value))
         if name is None and id(owner) in names:
             name = f"part of {names[id(owner)]}"
-        described = RacedArray(name, str(dtype), tuple(shape), array.nbytes)
+        described = RacedArray(name, str(array.dtype), array.shape, array.nbytes)
         number = self._number(owner) if owner.flags.owndata else None
         return Access(number, extent, mode, is_sure, described)
 

@@ -114,7 +114,7 @@ class CudaRaceRecorder:
             if launch is not None and step.queue is not None and step.queue.handle not in private:
                 works[step.number] = PlacedLaunch(launch, _placed(step.fact), step.queue)
         operations = (*given_to_cuda(program, queues.named, private), *_frees(program, queues))
-        others = distinct_names(queue for one in operations for queue in (one.queue, one.after))
+        others = distinct_names(operations)
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:
             name = queues.named(queue)

@@ -57,10 +57,10 @@ def races_of(
     for one, other, is_certain in _sharing(alike):
         pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
         pairs.add(alike[one], alike[other], unordered, is_certain=is_certain)
-    races = (_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible)
-    return tuple(sorted(races, key=_place)), coverage_of(
-        (work.launch.name, work.launch.is_known) for work in works.values()
-    )
+    races = [_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible]
+    races.sort(key=lambda race: (race.first.node or 0, race.second.node or 0))
+    counted = ((work.launch.name, work.launch.is_known) for work in works.values())
+    return tuple(races), coverage_of(counted)
 
 
 class _Work(NamedTuple):
@@ -165,16 +165,10 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
-    """Return what a report tells of a node that uses the memory in these ways."""
-    launch = work.launch
-    where = work.place, work.section
+    launch, where = work.launch, (work.place, work.section)
     return RacedOperation(
         launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
     )
-
-
-def _place(race: Race) -> tuple[int, int]:
-    return race.first.node or 0, race.second.node or 0
 
 
 def _mend(first: RacedOperation, second: RacedOperation) -> str:

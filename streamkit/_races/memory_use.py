@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import math
 import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from streamkit._audit.driver_recording import CudaStep
-    from streamkit.protocols import ArrayLayout
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
@@ -178,9 +178,14 @@ def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
     return (MemoryUse(address, "unknown") for address in found)
 
 
-def named_memory(name: str, value: object) -> NamedMemory | None:
+def named_memory(name: str, value: Any) -> NamedMemory | None:
     """Return the memory of an array, None if the object is none; it calls no driver."""
-    layout = _layout(value)
+    layout = None
+    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+        library = registry.find(value, ARRAYS)
+        if library is not None and library.memory_layout is not None:
+            library.device_of(value)  # raises TypeError if this object of the type is no array
+            layout = library.memory_layout(value)
     if layout is None:
         return None
     address, shape, strides, _, itemsize = layout
@@ -189,20 +194,8 @@ def named_memory(name: str, value: object) -> NamedMemory | None:
         return None
     dtype = getattr(value, "dtype", "")
     text = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
-    nbytes = itemsize
-    for count in shape:
-        nbytes *= count
-    return NamedMemory(extent, RacedArray(name, text, tuple(shape), nbytes, address))
-
-
-def _layout(value: Any) -> ArrayLayout | None:
-    """Return the layout of an array of a library, None if the object is none."""
-    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
-        library = registry.find(value, ARRAYS)
-        if library is not None and library.memory_layout is not None:
-            library.device_of(value)  # raises TypeError if this object of the type is no array
-            return library.memory_layout(value)
-    return None
+    size = itemsize * math.prod(shape)
+    return NamedMemory(extent, RacedArray(name, text, tuple(shape), size, address))
 
 
 # -- the calls of the driver ----------------------------------------------------------------------
