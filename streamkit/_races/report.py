@@ -154,8 +154,9 @@ class RaceReport:
 
     def _check(self) -> None:
         if self._coverage is None:
-            message = "the report is made when the block ends. Read it after 'with ... as report:'"
-            raise ScopeError(message)
+            raise ScopeError(
+                "the report is made when the block ends. Read it after 'with ... as report:'"
+            )
 
     def assert_none(self, *, possible: bool = False) -> None:
         """Check that there are no certain races.
@@ -190,9 +191,8 @@ class RaceReport:
             path: The file to write.
         """
         text = self._page(f"{_counted(self.races)}. {self.coverage}")
-        written = Path(path)
-        written.write_text(text, encoding="utf-8")
-        return written
+        Path(path).write_text(text, encoding="utf-8")
+        return Path(path)
 
     def _repr_html_(self) -> str | None:
         """Show the text in a notebook."""

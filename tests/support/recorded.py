@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 
 from streamkit._audit import cuda_recording  # records come from a file here
 from streamkit._audit import cupti as cupti_module  # it reads CUPTI's records
+from streamkit._audit.audit import AuditReport  # records come from a file here
 from streamkit._audit.cuda_recording import Queues  # records come from a file here
 from streamkit._audit.operations import AuditedQueue  # records come from a file here
-from streamkit._audit.report import AuditReport  # records come from a file here
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
