@@ -1,4 +1,4 @@
-"""What a call reads and writes: as NumPy's functions do, as its author said, or a guess."""
+"""What a call reads and writes: as its author declared, as NumPy documents it, or as a guess."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def accesses(
 ) -> Callable[[FunctionT], FunctionT]:
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
-    It is a promise: the function uses all of these arrays, and no other that anybody writes. The
-    function itself is returned.
+    It is a promise: the function uses all of these arrays, and no other array that is written while
+    it runs. The function itself is returned.
 
     Args:
         reads: The names of the parameters that it only reads.
-        writes: Those that it writes, also if it reads them.
+        writes: The names of those that it writes, whether or not it reads them too.
 
     Raises:
         TypeError: The names are no sequence of strings, or the object cannot be marked.
-        ValueError: A name is that of no parameter.
+        ValueError: The function has no parameter of one of these names.
 
     >>> from streamkit.testing import accesses
     >>> @accesses(reads=("x",), writes=("y",))
@@ -98,7 +98,7 @@ def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
 def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[Use]:
     try:
         bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
-    except TypeError:  # the call will fail, and use nothing
+    except TypeError:  # the arguments do not fit: the call will fail before it uses anything
         return
     bound.apply_defaults()
     for name, value in bound.arguments.items():
@@ -115,7 +115,7 @@ def _brought_along(fn: Any) -> Iterator[object]:
         for cell in fn.__closure__ or ():
             try:
                 yield cell.cell_contents
-            except ValueError:  # it has none yet
+            except ValueError:  # the variable has no value yet
                 continue
         yield from (fn.__globals__[name] for name in code.co_names if name in fn.__globals__)
 
@@ -138,12 +138,12 @@ _FUNCTIONS_READ_ALL = _READ_ALL | {
 _METHODS_WRITE = {
     "__setitem__": False, "fill": True, "partition": True, "put": False, "sort": True,
 }  # fmt: skip
-"""Those that write their array: whether surely all of it."""
+"""The methods that write their array, and whether they surely write all of it."""
 _FUNCTIONS_WRITE = {
     "copyto": True, "fill_diagonal": False, "place": False, "put": False,
     "put_along_axis": False, "putmask": False,
 }  # fmt: skip
-"""Those that write their first argument."""
+"""The functions that write their first argument, and whether they surely write all of it."""
 _UFUNC_METHODS = {"reduce": 3, "accumulate": 3, "reduceat": 4, "outer": None}
 
 
@@ -160,14 +160,14 @@ def uses_of_numpy(call: Any) -> list[Use] | None:
     elif isinstance(owner, numpy.ufunc):
         found = _of_ufunc_method(name, args, named)
     elif type(owner) is numpy.ndarray:
-        found = _of_method(name, (owner, *args), named)
+        found = _of_function(name, (owner, *args), named, is_method=True)
     elif getattr(numpy, name, None) is fn:
-        found = _of_function(name, args, named)
+        found = _of_function(name, args, named, is_method=False)
     return found
 
 
 def _is_plain(numpy: Any, values: tuple[object, ...]) -> bool:
-    """Whether no argument has an idea of its own of what NumPy's functions do."""
+    """Whether no argument overrides what NumPy's functions do with it."""
     return all(
         type(value) in (numpy.ndarray, numpy.memmap)
         or not (hasattr(value, "__array_ufunc__") or hasattr(value, "__array_function__"))
@@ -177,7 +177,7 @@ def _is_plain(numpy: Any, values: tuple[object, ...]) -> bool:
 
 
 def _is_everywhere(*positional: object, where: object = True, **_: object) -> bool:
-    """Whether a function that takes ``where`` last has all elements to do with."""
+    """Whether a call of a function that takes ``where`` last leaves no element out."""
     return where is True and not positional
 
 
@@ -204,19 +204,18 @@ def _of_ufunc_method(name: str, args: tuple[Any, ...], named: dict[str, Any]) ->
     return _with_out(_UFUNC_METHODS, name, args, named, is_sure=True)
 
 
-def _of_method(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> list[Use] | None:
-    if name in _METHODS_WRITE:
-        is_sure = _METHODS_WRITE[name] or (len(args) > 1 and args[1] is Ellipsis)
+def _of_function(
+    name: str, args: tuple[Any, ...], named: dict[str, Any], *, is_method: bool
+) -> list[Use] | None:
+    writes = (_METHODS_WRITE if is_method else _FUNCTIONS_WRITE).get(name)
+    if writes is not None and args:
+        if is_method:
+            is_sure = writes or (len(args) > 1 and args[1] is Ellipsis)
+        else:
+            is_sure = writes and _is_everywhere(*args[3:], **named)
         return [*_writes(args[:1], is_sure=is_sure), *_reads((args[1:], named), is_sure=is_sure)]
-    found = _with_out(_READ_ALL, name, args, named, is_sure=True)
-    return found or _with_out(_READ_SOME, name, args, named, is_sure=False)
-
-
-def _of_function(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> list[Use] | None:
-    if name in _FUNCTIONS_WRITE and args:
-        is_sure = _FUNCTIONS_WRITE[name] and _is_everywhere(*args[3:], **named)
-        return [*_writes(args[:1], is_sure=is_sure), *_reads((args[1:], named), is_sure=is_sure)]
-    found = _with_out(_FUNCTIONS_READ_ALL, name, args, named, is_sure=True)
+    read_all = _READ_ALL if is_method else _FUNCTIONS_READ_ALL
+    found = _with_out(read_all, name, args, named, is_sure=True)
     return found or _with_out(_READ_SOME, name, args, named, is_sure=False)
 
 
@@ -228,7 +227,7 @@ def _with_out(
     *,
     is_sure: bool,
 ) -> list[Use] | None:
-    """Return what a function does that reads all arguments but ``out``; None if it is none."""
+    """Return what a ``known`` function does, which reads all arguments but ``out``; else None."""
     if name not in known:
         return None
     place = known[name]
