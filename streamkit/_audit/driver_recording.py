@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamkit._cuda.driver_calls import DriverCall
 
     Met = tuple[int, AuditedQueue, bool | None]
-    """How many facts there were when a queue was met, what it is, and whether it is blocking."""
+    """How many facts there were when a queue was met, its name, and whether it is blocking."""
 
 WORK = {
     "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
@@ -34,17 +34,17 @@ _DONE = {"event done", "stream done", "device done", "copy and wait"}
 
 
 class CudaQueue(NamedTuple):
-    """A queue, told from others that have its handle before or after it."""
+    """A queue, which is another one than those that had its handle before or will have it later."""
 
     handle: int
     number: int
-    """How many streams had the handle before; of a default stream its context."""
+    """How many streams had the handle before; for a default stream its context."""
     thread: int = 0
-    """Of a per-thread stream."""
+    """The thread of a per-thread stream."""
 
 
 def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
-    """Return the queue that has a handle in this context and thread, as ``ended`` others had it."""
+    """Return the queue that has a handle in this context and thread, after ``ended`` others."""
     if handle == LEGACY:
         return CudaQueue(handle, context)
     if handle == PER_THREAD:
@@ -63,11 +63,11 @@ class CudaStep(NamedTuple):
     fields: tuple[int, ...]
     queue: CudaQueue | None
     point: int = -1
-    """Which one was waited for."""
+    """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
 def steps(facts: Sequence[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
-    """Return the steps of a program, without what was captured: that does not run.
+    """Return the steps of a program without what was captured, because that does not run.
 
     ``capturing`` are the streams that captured at the beginning.
     """
@@ -87,7 +87,6 @@ class _Steps:
         self._captured: dict[int, object] = {}  # events, by the captures that recorded them
 
     def read(self, number: int, fact: Fact) -> None:
-        """Read the next call."""
         call = CALLS[fact.call]
         is_launch = isinstance(fact.more, tuple)
         fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
@@ -114,7 +113,7 @@ class _Steps:
         return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
 
     def _is_captured(self, kind: str, queue: CudaQueue | None, fields: tuple[int, ...]) -> bool:
-        """Whether a call is part of a capture: also by a wait for an event of one."""
+        """Whether a call is part of a capture, which a wait for an event of one makes it too."""
         if queue is None:
             return False
         if kind == "begin of capture":
@@ -140,7 +139,7 @@ class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
     def __init__(self, place: Callable[[], Any] | None = None) -> None:
-        """Take what says where a call comes from."""
+        """Take a function that says where the present call comes from."""
         self.lost = 0
         """Calls that could not be read."""
         self._place = place
@@ -167,7 +166,6 @@ class DriverRecording:
         subscription.close(self._place)
 
     def count(self) -> int:
-        """Return how many calls there were so far."""
         return len(self._all) - self._begin
 
     def _meet(self, queue: QueueRecord) -> None:
@@ -176,19 +174,18 @@ class DriverRecording:
             self._met.setdefault(queue.handle, []).append(met)
 
     def steps(self) -> list[CudaStep]:
-        """Return what the calls did that were noted."""
         facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
         return steps(facts, self._capturing)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
-        """Return what is known of queues of the steps; asks the driver for those that live now."""
+        """Return what is known of the queues of the steps; it asks the driver for living ones."""
         with contextlib.suppress(StreamKitError):
             used_contexts()  # from now on the driver knows the device of each
         return DriverQueues(self._met, program, self._begin)
 
 
 class DriverQueues:
-    """What is known of queues: as they were met, and at the end."""
+    """What is known of queues: what was noted when they were met, and what the driver says now."""
 
     def __init__(
         self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
@@ -208,11 +205,11 @@ class DriverQueues:
         return self._of(queue)[0]
 
     def is_blocking(self, queue: CudaQueue) -> bool | None:
-        """Whether it waits for the legacy stream; None if that is not known."""
+        """Whether a queue waits for the legacy stream; None if that is not known."""
         return self._of(queue)[1]
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
-        """Return what a report calls a queue that lives; a per-thread one is this thread's."""
+        """Return what a report calls a living queue; a per-thread one is this thread's."""
         ended, thread = len(self._ends.get(queue.handle, ())), threading.get_ident()
         found = queue_with(queue.handle, queue.context, thread, ended)
         return self.named(found)

@@ -35,7 +35,7 @@ def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class RacedArray:
-    """An array of which a race is."""
+    """An array with a race on it."""
 
     name: str | None
     """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
@@ -56,17 +56,18 @@ class RacedArray:
 
 
 class Memories:
-    """Finds the memory of arrays, and tells allocations apart that follow at one address."""
+    """Finds the memory of arrays, and distinguishes allocations that follow at one address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
 
     def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
-        """Return the use of an array of the host, None if it has no memory. It keeps nothing alive.
+        """Return what a use of an array of the host accesses, None if the array has no memory.
 
-        The allocation differs from that of each array that was freed before; it is None where the
-        owner of the memory is not known. ``names`` are those of objects, by their ids.
+        It keeps nothing alive. Its allocation differs from that of each array that was freed
+        before, and is None if NumPy does not own the memory. ``names`` are those of objects, by
+        their ids.
         """
         value, mode, is_sure = use
         array = _as_numpy(value)
@@ -108,13 +109,15 @@ def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _as_numpy(value: Any) -> Any:
-    """Return the array of the host, of any library, as one of NumPy; None if it is none."""
+    """Return an array of the host, of any library, as one of NumPy; None for another object."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or isinstance(value, (type, numpy.generic)):  # a scalar's memory is its own
+    if numpy is None or isinstance(
+        value, (type, numpy.generic)
+    ):  # nothing else uses the memory of a scalar
         return None
     if isinstance(value, numpy.ndarray):
         return value
-    with contextlib.suppress(Exception):  # it cannot be lent, or its memory is on a GPU
+    with contextlib.suppress(Exception):  # its memory is on a GPU, or the library does not lend it
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None

@@ -33,10 +33,10 @@ def stamps(
 ) -> dict[float, Stamp]:
     """Return where each piece of work stands, by the number of its step.
 
-    Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and
-    nothing counts that is not sure. With it, StreamKit supposes each order that there may be: what
-    one thread learned, all know. ``is_blocking`` tells whether a stream waits for the legacy one,
-    None if it is not known.
+    Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and an
+    order counts only if it is sure. With it, StreamKit supposes each order that there may be: what
+    one thread learned, all know. ``is_blocking`` says whether a stream waits for the legacy one, or
+    None if that is not known.
     """
     reader = _CudaReader(is_blocking, threads_talk=threads_talk)
     for step in program:
@@ -45,8 +45,6 @@ def stamps(
 
 
 class _CudaReader:
-    """Reads steps in their order."""
-
     def __init__(
         self, is_blocking: Callable[[CudaQueue], bool | None], *, threads_talk: bool
     ) -> None:
@@ -56,8 +54,8 @@ class _CudaReader:
         self._clocks = VectorClocks()
         self._events: dict[int, Clock] = {}
         self._points: dict[int, Clock] = {}
-        self._queues: dict[CudaQueue, int] = {}  # all that had work, with their contexts
-        self._blocking: dict[CudaQueue, bool] = {}  # of the new ones
+        self._queues: dict[CudaQueue, int] = {}  # those that had work, with their contexts
+        self._blocking: dict[CudaQueue, bool] = {}  # of the streams made meanwhile
         self._sizes: dict[int, int] = {}  # of allocations
         self._freed: dict[int, tuple[int, Clock]] = {}
         self._read: Mapping[str, Callable[[CudaStep, Hashable], None]] = {
@@ -73,13 +71,12 @@ class _CudaReader:
         }
 
     def read(self, step: CudaStep) -> None:
-        """Read the next step."""
         read = self._read.get(step.kind)
         if read is not None:
             read(step, None if self._threads_talk else step.fact.thread)
 
     def _use(self, step: CudaStep) -> CudaQueue:
-        """Return the queue of a step, ordered as each use of it is: with the legacy stream."""
+        """Return the queue of a step, after ordering it with the legacy stream as each use does."""
         queue, context = step.queue, step.fact.context
         assert queue is not None  # noqa: S101 - the kinds that come here have one
         context = self._queues.setdefault(queue, context)
@@ -92,7 +89,7 @@ class _CudaReader:
         return queue
 
     def _end_of(self, queue: CudaQueue) -> Clock:
-        return self._clocks.point(queue, self)  # by a host that has learned nothing
+        return self._clocks.point(queue, self)  # ``self`` is a host that has learned nothing
 
     def _waits_for_legacy(self, queue: CudaQueue) -> bool:
         if queue.handle <= PER_THREAD:
@@ -121,7 +118,7 @@ class _CudaReader:
         self._clocks.wait(self._use(step), self._events.get(step.fields[1], {}))
 
     def _point(self, step: CudaStep, host: Hashable) -> None:
-        """Note the point for which the host begins to wait."""
+        """Remember the point for which the host begins to wait."""
         if step.call.kind == "event done":
             clock = self._events.get(step.fields[0], {})
         elif step.call.kind == "device done":
@@ -150,7 +147,7 @@ class _CudaReader:
         self._events[step.fact.more] = EVERYTHING  # another process can have recorded anything
 
     def _allocation(self, step: CudaStep, _: Hashable) -> None:
-        """Order the use of memory after what was freed there: CUDA sees to that."""
+        """Order the use of new memory after what was freed there, because CUDA does so."""
         queue, start, size = self._use(step), step.fact.more, step.fields[1]
         self._sizes[start] = size
         for address, (end, clock) in list(self._freed.items()):

@@ -46,7 +46,7 @@ class CudaRaceRecorder:
         self._variables: dict[Place | None, dict[int, _Variable]] = {}
 
     def start(self) -> None:
-        """Begin, if the process may use CUDA. It never loads the driver itself."""
+        """Begin, if the process may use CUDA. This never loads the driver."""
         if not _may_use_cuda():
             return
         calls = DriverRecording(self._place)
@@ -67,13 +67,12 @@ class CudaRaceRecorder:
         self._calls.stop()
 
     def count(self) -> int:
-        """Return how many calls of the driver there were so far."""
         return 0 if self._calls is None else self._calls.count()
 
     # -- in the callback ------------------------------------------------------------------------
 
     def _place(self) -> tuple[CodeType, int] | None:
-        """Return where the user's code is that calls."""
+        """Return the line of the user's code that makes the present call."""
         frame = places.users_frame()
         if frame is None:
             return None
@@ -84,7 +83,7 @@ class CudaRaceRecorder:
         return place
 
     def _note_names(self, frame: FrameType) -> None:
-        """Note what the code of a frame calls streams and memory, and keep none of them."""
+        """Note the names of streams and memory in the code of a frame, but keep none of them."""
         streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # of somebody's object, which may be anything
@@ -137,7 +136,7 @@ class CudaRaceRecorder:
 
 
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
-    """Yield the frees of memory, which an audit does not show."""
+    """Yield the frees of memory, because an audit does not show them."""
     for step in program:
         if step.kind == "free" and step.queue is not None:
             number = int(step.number)
@@ -160,7 +159,7 @@ def _placed(fact: Fact) -> Place | None:
 
 
 def _may_use_cuda() -> bool:
-    """Whether a driver works that some library has loaded; loads none itself."""
+    """Whether some library has loaded a driver that works; this loads none."""
     try:
         return _has_cuda_library() and driver.is_present()
     except StreamKitError:  # the driver gives an error
@@ -168,7 +167,7 @@ def _may_use_cuda() -> bool:
 
 
 def _uses_cuda() -> bool:
-    """Whether a library of the process may have work on a CUDA device; loads no driver itself."""
+    """Whether a library of the process may have work on a CUDA device; this loads no driver."""
     try:
         return (
             _has_cuda_library()

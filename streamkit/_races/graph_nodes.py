@@ -30,9 +30,7 @@ _NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
     """Return objects with their names, those of ``arrays`` first, then those of the caller."""
     given = checked_names(arrays)
-    frame = places.users_frame()
-    variables = [] if frame is None else places.variables(frame)
-    return [*given.items(), *reversed(variables)]
+    return [*given.items(), *reversed(places.variables(places.users_frame()))]
 
 
 def races_of(

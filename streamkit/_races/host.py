@@ -1,4 +1,4 @@
-"""Host streams: from the steps that they tell to work, its memory and its order."""
+"""Host streams: from the steps that they report to work, the memory it uses, and its order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Given(NamedTuple):
     is_future: bool
     """Whether it only waits for a future."""
     streams: Mapping[int, str]
-    """What its place calls host streams, by their ids."""
+    """What the code of its place calls host streams, by their ids."""
 
 
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
 
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
-        """Take names, and what tells how many calls of the driver there were so far."""
+        """Take arrays by their names, and what counts the calls of the driver so far."""
         super().__init__()
         self.given: dict[int, Given] = {}
         """By the order of their steps."""
@@ -72,8 +72,7 @@ class RaceRecorder(HostRecorder):
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
-        place = None if frame is None else places.place_of(frame)
-        variables = [] if frame is None else places.variables(frame)
+        place, variables = places.place_of(frame), places.variables(frame)
         streams = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         if step.call is None:
             is_future = step.kind == "function"
@@ -98,9 +97,9 @@ def stamps(
     """Return where each piece of work stands, by the order of its step.
 
     Without ``threads_talk`` a wait of the host orders only what its own thread gives later. With
-    it, StreamKit supposes that it was told by all that could have told it: what one thread learned,
-    all know, and a function that is not known has told that it ran. What is unordered even so has
-    no order.
+    it, StreamKit supposes that threads told each other everything: what one thread learned, all
+    know, and a function that StreamKit does not know has told all threads that it ran. Work that is
+    unordered even so surely has no order.
     """
     reader = _Reader(given, threads_talk=threads_talk)
     for step in steps:
@@ -109,8 +108,6 @@ def stamps(
 
 
 class _Reader:
-    """Reads steps in their order."""
-
     def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
         self.stamps: dict[int, Stamp] = {}
         self._given = given
@@ -131,7 +128,6 @@ class _Reader:
         }
 
     def read(self, step: Step) -> None:
-        """Read the next step."""
         for wait in self._waits.copy():
             ended, host, clock = wait
             if ended.end_ns and ended.end_ns <= step.given_ns:
@@ -215,7 +211,7 @@ class _Reader:
         self._clocks.learn(host, self._reached(step, host))
 
     def _reached(self, step: Step, host: Hashable) -> Clock:
-        """Return the clock of what the host waited for, or saw that it had ended."""
+        """Return the clock of what the host waited for, or of what it saw to have ended."""
         mark = step.mark
         if isinstance(mark, Step):
             return self.stamps[mark.order].clock if mark.order in self.stamps else {}

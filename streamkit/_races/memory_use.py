@@ -41,9 +41,9 @@ class Launch(NamedTuple):
     name: str
     """Of the kernel, as its source has it; or "copy" or "fill"."""
     library: str | None
-    """Whose kernel it is, where its name tells."""
+    """The library whose kernel it is, if its name tells."""
     accesses: tuple[Access, ...]
-    """Without allocations: those are put in by who knows how long memory was whose."""
+    """Without allocations, which the caller adds if it knows them."""
     is_known: bool
     """Whether all that it reads and writes is known."""
 
@@ -54,7 +54,7 @@ class NamedMemory(NamedTuple):
     extent: Extent
     array: RacedArray
     noted: int | None = None
-    """After how many calls of the driver; None where it has its name at all times."""
+    """After how many calls of the driver it had this name; None if it has the name throughout."""
 
 
 class LaunchReader:
@@ -63,9 +63,9 @@ class LaunchReader:
     def __init__(
         self, named: Iterable[tuple[str, object]] = (), noted: Iterable[NamedMemory] = ()
     ) -> None:
-        """Take objects with their names; those that are arrays give their names to the memory.
+        """Take objects with their names, and what ``named_memory`` found before.
 
-        ``noted`` is what ``named_memory`` found before.
+        The objects that are arrays give their names to their memory.
         """
         self._named = [found for name, value in named if (found := named_memory(name, value))]
         self._named += noted
@@ -99,7 +99,7 @@ class LaunchReader:
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
         placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
-        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report tells
+        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report names
         for use, extent in placed:
             if use.address not in widest or widest[use.address][1].stop < extent.stop:
                 widest[use.address] = use, extent
@@ -155,7 +155,7 @@ class LaunchReader:
         return RacedArray(f"part of {nearest.array.name}", "", (), size, extent.start)
 
     def _age(self, one: NamedMemory) -> int:
-        """Return how far from now a name was noted: other arrays use the memory again."""
+        """Return how far from now a name was noted, because arrays may use the memory in turn."""
         return -1 if one.noted is None else abs(one.noted - self.now)
 
 
@@ -171,7 +171,7 @@ def _explained(
 
 
 def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
-    """Yield what may be addresses, each once: also inside structures, where they are aligned."""
+    """Yield what may be addresses, each once, also those inside structures: they are aligned."""
     found: dict[int, None] = {}
     for parameter in parameters:
         found.update(dict.fromkeys(struct.unpack_from(f"<{len(parameter) // 8}Q", parameter)))
@@ -202,7 +202,7 @@ def named_memory(name: str, value: Any) -> NamedMemory | None:
 
 
 class WorkReader:
-    """Reads the steps of a program, in their order."""
+    """Reads what the steps of a program do with memory, in their order."""
 
     def __init__(self, launches: LaunchReader) -> None:
         self._launches = launches

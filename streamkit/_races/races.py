@@ -1,4 +1,4 @@
-"""``races``: which work on the same memory nothing orders, in a block."""
+"""``races``: finds work of a block that uses the same memory and that nothing orders."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
-    them, by callbacks of CUPTI; where there are none, the report's coverage says why. What a kernel
-    does with an array counts as possible where its name does not tell. What a CUDA graph does is
-    not seen.
+    them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
+    of a kernel does not tell what it does with an array, a race on that array counts as possible.
+    What a CUDA graph does is not seen.
 
-    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``, and
-    at what NumPy's own functions do with them. Of other functions
-    ``streamkit.testing.accesses`` tells it.
-    Where nobody does, what they do with their arrays, and with those that they bring along, is
-    possible. It does not see what the Python code of the block, or the body of ``with s:``, does
-    with an array itself. Nor does it see an order that functions make among themselves, with locks
-    say, if the one that waits was given first.
+    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``. It
+    knows what NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what
+    other functions do. A function without such a declaration may do anything with its arrays, and
+    with those that it brings along, so its races count as possible. ``races`` does not see what the
+    Python code of the block, or the body of ``with s:``, does with an array itself. Nor does it see
+    an order that functions make among themselves, with locks say, if the one that waits was given
+    first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
-    raises, it holds what was given by then. Blocks nest, with each other and with audits. Nothing
-    is left behind.
+    raises, the report holds what was given by then. Blocks nest, with each other and with audits.
+    Nothing is left behind.
 
     Args:
-        arrays: Arrays by the names that the report is to use; others have those of the caller's
-            variables.
+        arrays: Arrays by the names that the report is to use. Others get the names of the
+            caller's variables.
 
     Raises:
         TypeError: ``arrays`` is no dictionary.
@@ -99,7 +99,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
 
 
 def _work(given: Given) -> search.Work:
-    """Return what the search takes; work that failed has perhaps not come to its accesses."""
+    """Return what the search takes: work that failed perhaps never came to its accesses."""
     step = given.step
     accesses = [
         access._replace(is_sure=access.is_sure and not step.has_failed) for access in given.accesses
