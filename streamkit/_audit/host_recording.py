@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamkit._base.trace import Step
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
-_SHOWN: dict[str, Kind] = {
+SHOWN: dict[str, Kind] = {
     "function": "function",
     "scope": "scope",
     "record": "record",
@@ -81,7 +81,7 @@ class HostRecorder:
         found: list[Operation] = []
         unfinished = 0
         for step in self._steps:
-            kind = _SHOWN.get(step.kind)
+            kind = SHOWN.get(step.kind)
             if kind is None:
                 continue
             queue, after = queues[step.stream], None

@@ -100,28 +100,26 @@ def _joined(one: Clock, other: Clock) -> Clock:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-class Reachability:
-    """Which nodes, by their numbers, nothing orders. A set of them is a number with their bits."""
+def unordered_nodes(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return for each node the set of those that may run while it runs.
 
-    def __init__(self, count: int, edges: Iterable[tuple[int, int]]) -> None:
-        """Follow the edges, each from a node to one that waits for it."""
-        waits_for: list[set[int]] = [set() for _ in range(count)]
-        for one, other in edges:
-            waits_for[other].add(one)
-        before = [0] * count
-        sequence = list(TopologicalSorter(dict(enumerate(waits_for))).static_order())
-        for node in sequence:
-            for one in waits_for[node]:
-                before[node] |= before[one] | 1 << one
-        after = [0] * count
-        for node in reversed(sequence):
-            for one in waits_for[node]:
-                after[one] |= after[node] | 1 << node
-        every = (1 << count) - 1
-        self.unordered = [
-            every & ~(before[node] | after[node] | 1 << node) for node in range(count)
-        ]
-        """By node: those that may run while it runs."""
+    Each edge is from a node to one that waits for it. A node is its number, and a set of nodes is a
+    number with their bits.
+    """
+    waits_for: list[set[int]] = [set() for _ in range(count)]
+    for one, other in edges:
+        waits_for[other].add(one)
+    before = [0] * count
+    sequence = list(TopologicalSorter(dict(enumerate(waits_for))).static_order())
+    for node in sequence:
+        for one in waits_for[node]:
+            before[node] |= before[one] | 1 << one
+    after = [0] * count
+    for node in reversed(sequence):
+        for one in waits_for[node]:
+            after[one] |= after[node] | 1 << node
+    every = (1 << count) - 1
+    return [every & ~(before[node] | after[node] | 1 << node) for node in range(count)]
 
 
 def numbers(nodes: int) -> Iterator[int]:

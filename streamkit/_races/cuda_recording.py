@@ -47,7 +47,10 @@ class CudaRaceRecorder:
 
     def start(self) -> None:
         """Begin, if the process may use CUDA. This never loads the driver."""
-        if not _may_use_cuda():
+        has_driver = False
+        with contextlib.suppress(StreamKitError):  # the driver gives an error
+            has_driver = _has_driver()
+        if not has_driver:
             return
         calls = DriverRecording(self._place)
         try:
@@ -158,25 +161,16 @@ def _placed(fact: Fact) -> Place | None:
     return Place(code.co_filename, line)
 
 
-def _may_use_cuda() -> bool:
-    """Whether some library has loaded a driver that works; this loads none."""
-    try:
-        return _has_cuda_library() and driver.is_present()
-    except StreamKitError:  # the driver gives an error
-        return False
+def _has_driver() -> bool:
+    """Whether some library has loaded a driver, and it works; this loads none."""
+    is_used = not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))
+    return is_used and driver.is_present()
 
 
 def _uses_cuda() -> bool:
-    """Whether a library of the process may have work on a CUDA device; this loads no driver."""
+    """Whether a library of the process may have work on a CUDA device."""
     try:
-        return (
-            _has_cuda_library()
-            and driver.is_present()
-            and any(map(driver.primary_is_active, range(driver.device_count())))
-        )
+        devices = range(driver.device_count()) if _has_driver() else ()
+        return any(map(driver.primary_is_active, devices))
     except StreamKitError:  # the driver gives an error, and a library may use it all the same
         return True
-
-
-def _has_cuda_library() -> bool:
-    return not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))

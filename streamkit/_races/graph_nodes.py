@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine.order import Reachability, numbers
+from streamkit._race_engine.order import numbers, unordered_nodes
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
@@ -50,7 +50,7 @@ def races_of(
     for number, work in works.items():
         for access in work.accesses:
             alike[_Part(work.who, access)] |= 1 << number
-    unordered = Reachability(len(nodes), edges).unordered
+    unordered = unordered_nodes(len(nodes), edges)
     found: defaultdict[tuple[Hashable, RacedArray], _Pairs] = defaultdict(_Pairs)
     for one, other, is_certain in _sharing(alike):
         pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
@@ -91,29 +91,24 @@ class _Pairs:
 
     def __init__(self) -> None:
         self.possible: dict[int, int] = {}
-        """All of them."""
-        self._certain: dict[int, int] = {}
+        """All of them, also those that surely race."""
+        self.certain: dict[int, int] = {}
 
     def add(self, ones: int, others: int, unordered: Sequence[int], *, is_certain: bool) -> None:
         """Add those that nothing orders, of two sets that share memory."""
         for nodes, opposite in ((ones, others), (others, ones)):
             for node in numbers(nodes):
                 met = opposite & unordered[node]
-                for pairs in (self.possible, self._certain)[: 1 + is_certain] if met else ():
+                for pairs in (self.possible, self.certain)[: 1 + is_certain] if met else ():
                     pairs[node] = pairs.get(node, 0) | met
 
     def __len__(self) -> int:
         return sum(met.bit_count() for met in self.possible.values()) // 2
 
     @property
-    def is_certain(self) -> bool:
-        """Whether one of them surely races."""
-        return bool(self._certain)
-
-    @property
     def first(self) -> tuple[int, int]:
         """The first of them, of the certain ones if there are any."""
-        pairs = self._certain or self.possible
+        pairs = self.certain or self.possible
         one = min(pairs)
         return one, next(numbers(pairs[one]))
 
@@ -159,7 +154,7 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     ]
     first = _operation(one, {mode for mode, _ in shared})
     second = _operation(other, {mode for _, mode in shared})
-    return Race(array, first, second, pairs.is_certain, _mend(first, second), len(pairs))
+    return Race(array, first, second, bool(pairs.certain), _mend(first, second), len(pairs))
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:

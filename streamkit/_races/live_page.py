@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamkit._audit import page
-from streamkit._audit.host_recording import library_of
+from streamkit._audit.host_recording import SHOWN, library_of
 from streamkit._audit.operations import Operation, Operations
 from streamkit._host.stream import HostStream
 
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     """The number of the driver's call, and for work of a host stream that of its step before it."""
 
 _SLOT_NS = 10**6  # the page counts milliseconds
-_SHOWN: dict[str, Kind] = {
-    "function": "function",
-    "then": "function",
-    "scope": "scope",
-    "wait": "wait",
-    "synchronisation": "synchronisation",
-}
+_SHOWN: dict[str, Kind] = {**SHOWN, "then": "function"}
 _LAST = 1 << 62  # the call of the driver comes after the steps that were given before it
 
 

@@ -340,7 +340,7 @@ def test_a_graph_orders_what_its_edges_reach(data):
     edges = [(one, other) for one, other in data.draw(st.lists(edge)) if one < other]
     names = data.draw(st.permutations(range(count)))  # the driver lists nodes in any order
     edges = [(names[one], names[other]) for one, other in edges]
-    unordered = order.Reachability(count, edges).unordered
+    unordered = order.unordered_nodes(count, edges)
 
     def reaches(one, other):
         return any(end == other or reaches(end, other) for begin, end in edges if begin == one)
