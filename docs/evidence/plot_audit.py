@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.report import AuditReport
+from streamkit._audit.audit import AuditReport
 from streamkit._audit.timeline import library_of, plain, rows_of, span_ns
 from streamkit._pictures.styles import STYLES
 

@@ -1,19 +1,29 @@
-"""``audit``: what really ran in a block, and on which queue."""
+"""``audit``: what really ran in a block, and on which queue; and its report."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from streamkit._audit import chrome_trace, page, terminal
 from streamkit._audit.callback_recording import CallbackRecorder
 from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
-from streamkit._audit.report import AuditReport
+from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
+from streamkit._audit.timeline import counted
+from streamkit._base.messages import describe
 from streamkit._cuda import driver, loader
+from streamkit._host.stream import HostStream
+from streamkit._streams.stream import CudaStream, wrap
+from streamkit.errors import OneQueueError, ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from os import PathLike
+
+    from streamkit.protocols import StreamLike
 
 
 @contextmanager
@@ -46,29 +56,165 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
     if not loader.is_forked and driver.is_present():
         cuda = CudaRecorder() if times else CallbackRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
+
+    def complete() -> None:
+        found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
+        if cuda is not None:
+            found = [*cuda.operations(), *found]
+        if not times:
+            found = [replace(one, start_ns=0, end_ns=0) for one in found]
+        key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
+        report.complete(found, unfinished=unfinished, key_of=key_of, has_times=times)
+
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
             finishing.callback(recorder.stop)
             recorder.start()
-        completing.callback(  # all have begun: after all have stopped
-            _complete, report, host, cuda, has_times=times
-        )
+        completing.callback(complete)  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
             recorder.sync()
 
 
-def _complete(
-    report: AuditReport,
-    host: HostRecorder,
-    cuda: CudaRecorder | CallbackRecorder | None,
-    *,
-    has_times: bool,
-) -> None:
-    found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
-    if cuda is not None:
-        found = [*cuda.operations(), *found]
-    if not has_times:
-        found = [replace(one, start_ns=0, end_ns=0) for one in found]
-    key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-    report.complete(found, unfinished=unfinished, key_of=key_of, has_times=has_times)
+class AuditReport(Operations):
+    """What ran in the block of ``streamkit.audit``; made when the block ends."""
+
+    def off_queue(self, stream: StreamLike | AuditedQueue) -> list[Operation]:
+        """Return the work that ran elsewhere than on a stream.
+
+        Args:
+            stream: Any library's, or one of ``queues``.
+        """
+        is_there = self._finder(stream)
+        return [one for one in self.work if one.queue is None or not is_there(one.queue)]
+
+    def assert_one_queue(self, stream: StreamLike | AuditedQueue) -> None:
+        """Check that all work ran on one stream.
+
+        Args:
+            stream: Any library's, or one of ``queues``.
+
+        Raises:
+            OneQueueError: Some ran elsewhere, which is listed; or there was none, which would prove
+                nothing.
+        """
+        work, strays, wanted = self.work, self.off_queue(stream), describe(_known(stream))
+        if not work:
+            raise OneQueueError(
+                f"nothing ran in the audit, so nothing is known of {wanted}. Put the work inside "
+                "its block."
+            )
+        if strays:
+            lines = "\n".join(listed(strays))
+            raise OneQueueError(
+                f"{len(strays)} of {len(work)} operations did not run on {wanted}:\n{lines}\n"
+                "Put the work inside 'with streamkit.use(stream):', after every import."
+            )
+
+    def _finder(self, stream: StreamLike | AuditedQueue) -> Callable[[AuditedQueue], bool]:
+        wanted = _known(stream)
+        if isinstance(wanted, AuditedQueue):
+            return lambda queue: queue == wanted
+        if self._key_of is None or wanted.device == "cpu" or wanted.closed:
+            return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
+        key = self._key_of(wanted)
+        return lambda queue: queue.device != "cpu" and queue.key == key
+
+    # -- to look at ---------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Print one row for each queue; without times, what was given to it.
+
+        Raises:
+            BackendNotInstalledError: rich is missing.
+        """
+        terminal.show(self)
+
+    def to_chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            ScopeError: The audit recorded no times.
+        """
+        self._need_times()
+        chrome_trace.write(self, path)
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write a page to zoom into, filter and search; return its path. It needs no network.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            ScopeError: The audit recorded no times.
+        """
+        self._need_times()
+        Path(path).write_text(page.html_of(self), encoding="utf-8")
+        return Path(path)
+
+    def _repr_html_(self) -> str | None:
+        """Show the page in a notebook; where scripts are not trusted, its first sentence."""
+        if self._operations is None or not self.has_times:
+            return None
+        return page.as_cell(self)
+
+    def _need_times(self) -> None:
+        if self._operations is not None and not self.has_times:
+            raise ScopeError(
+                "the audit recorded no times, which this picture shows. Record with "
+                "streamkit.audit(), not audit(times=False)."
+            )
+
+    # -- as data ------------------------------------------------------------------------------
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report in JSON's types, the queues listed once."""
+        places = (queue for one in self.operations for queue in (one.queue, one.after))
+        queues = dict.fromkeys(queue for queue in places if queue is not None)
+        number: dict[AuditedQueue | None, int] = {one: place for place, one in enumerate(queues)}
+        operations = [
+            {**vars(one), "queue": number.get(one.queue), "after": number.get(one.after)}
+            for one in self.operations
+        ]
+        return {
+            "queues": [asdict(queue) for queue in queues],
+            "operations": operations,
+            "unfinished": self.unfinished,
+            "has_times": self.has_times,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> AuditReport:
+        """Return the report that ``as_data`` gave.
+
+        Args:
+            data: What it gave, also by way of JSON.
+        """
+        queue_of: dict[int | None, Any] = {}
+        for place, found in enumerate(data["queues"]):
+            queue_of[place] = AuditedQueue(**(found | {"key": tuple(found["key"])}))
+        report = cls()
+        report.complete(
+            (
+                Operation(**(one | {key: queue_of.get(one[key]) for key in ("queue", "after")}))
+                for one in data["operations"]
+            ),
+            unfinished=data["unfinished"],
+            has_times=data.get("has_times", True),  # older data says nothing
+        )
+        return report
+
+    def __repr__(self) -> str:
+        if self._operations is None:
+            return "<streamkit audit report, not over>"
+        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
+        return f"<streamkit audit report: {work}, {queues}>"
+
+
+def _known(stream: StreamLike | AuditedQueue) -> Any:
+    """Return a stream of ours, closed ones included, or a queue of a report."""
+    is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
+    return stream if is_ours else wrap(stream)

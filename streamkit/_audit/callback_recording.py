@@ -6,8 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.driver_recording import DriverRecording
-from streamkit._audit.driver_steps import WORK
+from streamkit._audit.driver_recording import ELEMENTS, WORK, DriverRecording
 from streamkit._audit.operations import AuditedQueue, Operation
 from streamkit._base import messages
 from streamkit._cuda import driver, loader
@@ -18,14 +17,12 @@ from streamkit.errors import BackendNotInstalledError, ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from streamkit._audit.driver_recording import DriverQueues
-    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.driver_recording import CudaQueue, CudaStep, DriverQueues
     from streamkit._audit.operations import Kind
 
 _NO_OPERATIONS = ("free", "wait for a value")
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
-_ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 _OTHERS: dict[str, tuple[Kind, str]] = {
     "cuGraphLaunch": ("graph", "CUDA graph"),
     "cuLaunchHostFunc": ("function", "host function"),
@@ -91,48 +88,28 @@ def operations(
 
     Their times are the numbers of their steps; a wait begins with that of the awaited point.
     """
-    reader = _Reader(named)
+    recorded: dict[int, CudaStep] = {}  # by events
+
+    def queue_of(step: CudaStep | None) -> AuditedQueue | None:
+        return None if step is None or step.queue is None else named(step.queue)
+
     for step in steps:
-        found = reader.operation(step)
-        if found is not None and not (step.queue and step.queue.handle in private):
-            number = int(step.number)
-            since = number if found.kind != "wait" else reader.recorded_at(step)
-            yield replace(found, start_ns=since, end_ns=number)
-
-
-class _Reader:
-    """Reads the steps of a block."""
-
-    def __init__(self, named: Callable[[CudaQueue], AuditedQueue]) -> None:
-        self._names = named
-        self._recorded: dict[int, CudaStep] = {}  # by events
-
-    def recorded_at(self, wait: CudaStep) -> int:
-        """Return the number of the step that recorded what a wait waits for; else its own."""
-        return int(self._recorded.get(wait.fields[1], wait).number)
-
-    def operation(self, step: CudaStep) -> Operation | None:
-        queue = self._named(step.queue)
+        queue, begun, found = queue_of(step), step, None
         if step.kind in WORK:
-            return None if step.kind in _NO_OPERATIONS else _work(step, queue)
-        if step.kind == "record":
-            self._recorded[step.fields[0]] = step
-            return Operation("record", "record", queue, 0, 0)
-        if step.kind == "wait":
-            after = self._queue_of(step.fields[1])
-            return Operation("wait", step.call.name, queue, 0, 0, after=after)
-        if step.kind == "done" and "Synchronize" in step.call.name:
+            found = None if step.kind in _NO_OPERATIONS else _work(step, queue)
+        elif step.kind == "record":
+            recorded[step.fields[0]] = step
+            found = Operation("record", "record", queue, 0, 0)
+        elif step.kind == "wait":
+            awaited = recorded.get(step.fields[1])
+            begun = awaited or step
+            found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
+        elif step.kind == "done" and "Synchronize" in step.call.name:
             if step.call.kind == "event done":
-                queue = self._queue_of(step.fields[0])
-            return Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
-        return None
-
-    def _queue_of(self, event: int) -> AuditedQueue | None:
-        """Return the queue on which an event was recorded, if that was seen."""
-        return self._named(self._recorded[event].queue) if event in self._recorded else None
-
-    def _named(self, queue: CudaQueue | None) -> AuditedQueue | None:
-        return None if queue is None else self._names(queue)
+                queue = queue_of(recorded.get(step.fields[0]))
+            found = Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+        if found is not None and not (step.queue and step.queue.handle in private):
+            yield replace(found, start_ns=int(begun.number), end_ns=int(step.number))
 
 
 def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
@@ -140,8 +117,8 @@ def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
     if isinstance(step.fact.more, tuple):
         name = readable(Kernel(*step.fact.more).symbol)
         return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
-    if step.kind in _ELEMENTS:
-        size = step.fields[1] * _ELEMENTS[step.kind]
+    if step.kind in ELEMENTS:
+        size = step.fields[1] * ELEMENTS[step.kind]
         return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
     if call.name in _OTHERS:
         return Operation(*_OTHERS[call.name], queue, 0, 0)

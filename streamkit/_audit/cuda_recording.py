@@ -1,23 +1,62 @@
-"""The recorder of the GPU: it has CUPTI record, and knows which queues CUPTI's are."""
+"""The recorder of the GPU: from CUPTI's records to queues and operations."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.cuda_operations import Queues, operations
-from streamkit._audit.cupti import CONTEXT_SYNCHRONIZE, Sync, collector
-from streamkit._audit.operations import AuditedQueue
+from streamkit._audit.cupti import (
+    CONTEXT_SYNCHRONIZE,
+    EVENT_SYNCHRONIZE,
+    STREAM_WAIT,
+    Activity,
+    Call,
+    Recorded,
+    Sync,
+    collector,
+)
+from streamkit._audit.driver_recording import audited, default_queue, name_of, used_contexts
+from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord
 from streamkit._cuda import driver, loader
-from streamkit._queues import identity, ordering, registry
+from streamkit._pictures.kernel_names import library_of_kernel, readable
+from streamkit._queues import identity, ordering
 from streamkit._streams.current import current_streams
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from streamkit._audit.cupti import Record
-    from streamkit._audit.operations import Operation
+    from collections.abc import Iterator, Mapping
+
+    from streamkit._audit.cupti import Key, Record
+
+_NOWHERE = 0xFFFFFFFF  # for CUPTI, no stream
+
+
+class Queues(dict["Key", AuditedQueue]):
+    """The queues behind CUPTI's ids: those with a name, and unknown ones from their first use."""
+
+    def __init__(self, named: Mapping[Key, AuditedQueue], devices: dict[int, int]) -> None:
+        super().__init__(named)
+        self.devices = devices
+        """Of CUPTI's context ids."""
+
+    def __missing__(self, key: Key) -> AuditedQueue:
+        device = f"cuda:{self.devices.get(key[0], '?')}"
+        queue = self[key] = AuditedQueue(device, f"stream #{key[1]}", None, key=key)
+        return queue
+
+    def with_id(self, number: int) -> AuditedQueue | None:
+        """Return the one that has this public id, if it has a name."""
+        return next((queue for queue in self.values() if queue.id == number), None)
+
+    def called_for(self, key: Key) -> AuditedQueue:
+        """Return the queue of a record or a wait: these name the context of the caller."""
+        if key in self:
+            return self[key]
+        there = [queue for (_, stream), queue in self.items() if stream == key[1]]
+        return there[0] if len(there) == 1 else self[key]
 
 
 class CudaRecorder:
@@ -82,17 +121,16 @@ class CudaRecorder:
             isinstance(one, Sync) and one.kind == CONTEXT_SYNCHRONIZE and one.start >= self._ended
             for one in records
         ):
-            message = (
+            raise ScopeError(
                 "another tool took CUPTI inside the audit, so its records are lost: PyTorch's "
                 "profiler is one. Run them one after the other."
             )
-            raise ScopeError(message)
         window = self._began, self._ended
         private = {self._ids(context, handle) for context, handle in driver.private_streams}
         found = operations(records, self._queues, window, self._own)
         return [one for one in found if one.queue is None or one.queue.key not in private]
 
-    def key_of(self, stream: Any) -> tuple[int, int]:
+    def key_of(self, stream: Any) -> Key:
         """Return CUPTI's ids of the queue of a StreamKit stream."""
         queue = stream._live()  # ``handle`` would note that others may have it
         return self._ids(queue.context, queue.handle)
@@ -108,7 +146,7 @@ class CudaRecorder:
             return self._queues[self.key_of(stream)]
         return self._queues.with_id(stream.id)
 
-    def _ids(self, context: int, handle: int) -> tuple[int, int]:
+    def _ids(self, context: int, handle: int) -> Key:
         if loader.is_forked:
             raise messages.forked()
         cupti = self._cupti
@@ -125,31 +163,26 @@ class CudaRecorder:
                 self._remembered.add(queue.id)
 
     def _named(self, queue: QueueRecord) -> AuditedQueue:
-        key = self._ids(queue.context, queue.handle)
-        return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
+        return audited(queue, self._ids(queue.context, queue.handle))
 
     def _find_queues(self) -> dict[int, int]:
         """Note whose queues CUPTI's are; return their contexts. CaptureError in a capture."""
         contexts = used_contexts()
-        current: list[
-            Any
-        ] = []  # held until their queues have names, also those that no code has wrapped
+        # held until their queues have names, also those that no code has wrapped
+        current: list[Any] = []
         for device in set(contexts.values()):
             # a library that cannot tell its current stream must not cost the report
             with contextlib.suppress(Exception):
                 current.extend(current_streams(device=device).values())
         _refuse_in_capture(current)
-        known: dict[tuple[int, int], AuditedQueue] = {}
+        known: dict[Key, AuditedQueue] = {}
         devices = {}
         for context, device in contexts.items():
             with driver.in_context(context):
-                defaults = (
-                    (LEGACY, driver.legacy_id(), "legacy default stream"),
-                    (PER_THREAD, None, "per-thread default stream"),
-                )
-            for handle, number, name in defaults:
+                defaults = {LEGACY: driver.legacy_id(), PER_THREAD: None}
+            for handle, number in defaults.items():
                 key = self._ids(context, handle)
-                known[key] = AuditedQueue(f"cuda:{device}", name, number, handle == LEGACY, key)
+                known[key] = default_queue(handle, device, number, key)
                 devices[key[0]] = device
         for queue in identity.living():
             if queue.context in contexts and identity.is_alive(queue):
@@ -158,19 +191,6 @@ class CudaRecorder:
         self._queues.update(known)
         self._queues.devices.update(devices)
         return contexts
-
-
-def used_contexts() -> dict[int, int]:
-    """Return the contexts in which there can be work, with their devices."""
-    found = {
-        driver.primary_context(device): device
-        for device in range(driver.device_count())
-        if driver.primary_is_active(device)
-    }
-    for queue in identity.living():
-        if identity.is_alive(queue):
-            found.setdefault(queue.context, queue.device)
-    return found
 
 
 def _refuse_in_capture(streams: list[Any]) -> None:
@@ -182,10 +202,114 @@ def _refuse_in_capture(streams: list[Any]) -> None:
             raise messages.illegal_in_capture("ending an audit", name, "end it afterwards.")
 
 
-def name_of(queue: QueueRecord) -> str:
-    """Return what a report calls a queue."""
-    if queue.name:
-        return queue.name
-    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
-    row = registry.BY_NAME.get(maker)
-    return f"{maker if row is None else row.label} stream id={queue.id}".strip()
+# -- from records to operations -------------------------------------------------------------------
+
+
+def operations(
+    records: list[Record], queues: Queues, window: tuple[int, int], own: list[tuple[int, int]]
+) -> list[Operation]:
+    """Return what was asked for in the window, in nanoseconds since it began.
+
+    ``own`` are the times of the recorder's own synchronisations, which are left out.
+    """
+    reader = _Reader(records, queues, window)
+    found = [*reader.work(), *reader.recorded()]
+    for one in records:
+        if not isinstance(one, Sync):
+            continue
+        if one.kind == STREAM_WAIT:
+            found += reader.waits(one)
+        elif not any(start <= one.start <= end for start, end in own):
+            found += reader.synced(one)
+    return found
+
+
+class _Reader:
+    """One audit's view of the records."""
+
+    def __init__(self, records: list[Record], queues: Queues, window: tuple[int, int]) -> None:
+        self._queues = queues
+        self._began, self._ended = window
+        self._calls = {one.correlation: one for one in records if isinstance(one, Call)}
+        activities = [one for one in records if isinstance(one, Activity)]
+        self._activities = list(_on_launching_queue(activities, queues))
+        self._times_of_waits = WaitTimes(
+            (queues[one.key], one.correlation, one.start, one.end) for one in self._activities
+        )
+        self._recorded = [one for one in records if isinstance(one, Recorded)]
+        self._points: dict[int, tuple[AuditedQueue, int]] = {}
+        """By event: where it was recorded, and when its queue got there."""
+        for mark in self._recorded:
+            queue = queues.called_for(mark.key)
+            given = self._asked_at(mark.correlation, self._began)
+            reached = self._times_of_waits.got_to(queue, mark.correlation, given)
+            self._points[mark.event] = queue, reached
+
+    def _asked_at(self, correlation: int, otherwise: int) -> int:
+        call = self._calls.get(correlation)
+        return otherwise if call is None else call.start
+
+    def _is_inside(self, correlation: int, start: int) -> bool:
+        return self._began <= self._asked_at(correlation, start) <= self._ended
+
+    def _name(self, sync: Sync, otherwise: str) -> str:
+        call = self._calls.get(sync.correlation)
+        return otherwise if call is None else call.name
+
+    def _times(self, start: int, end: int) -> tuple[int, int]:
+        return start - self._began, end - self._began
+
+    def work(self) -> Iterator[Operation]:
+        for one in self._activities:
+            if one.end and self._is_inside(one.correlation, one.start):
+                name = readable(one.name)
+                yield Operation(
+                    one.kind,
+                    name,
+                    self._queues[one.key],
+                    *self._times(one.start, one.end),
+                    library_of_kernel(name) if one.kind == "kernel" else None,
+                    one.graph or None,
+                    blocks_host=one.blocks_host,
+                )
+
+    def recorded(self) -> Iterator[Operation]:
+        for mark in self._recorded:
+            queue, reached = self._points[mark.event]
+            if self._is_inside(mark.correlation, reached):
+                yield Operation("record", "record", queue, *self._times(reached, reached))
+
+    def waits(self, sync: Sync) -> Iterator[Operation]:
+        if self._is_inside(sync.correlation, sync.start):
+            queue = self._queues.called_for(sync.key)
+            after, start = self._points.get(sync.event, (None, sync.start))
+            free = max(start, sync.start)
+            end = self._times_of_waits.went_on(queue, sync.correlation, free)
+            name = self._name(sync, "wait")
+            yield Operation("wait", name, queue, *self._times(start, end), after=after)
+
+    def synced(self, sync: Sync) -> Iterator[Operation]:
+        name = self._name(sync, "synchronisation")
+        if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
+            where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
+            if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:
+                where = self._points[sync.event][0]
+            times = self._times(sync.start, sync.end)
+            yield Operation("synchronisation", name, where, *times, blocks_host=True)
+
+
+def _on_launching_queue(activities: list[Activity], queues: Queues) -> Iterator[Activity]:
+    """Put what a graph ran on streams of its own on the queue that launched the graph.
+
+    The record does not name that: it is the stream that has a name, or else the first node's.
+    """
+    launches: defaultdict[int, list[Activity]] = defaultdict(list)
+    for one in activities:
+        if one.graph:
+            launches[one.correlation].append(one)
+        else:
+            yield one
+    for nodes in launches.values():
+        first = min(nodes, key=lambda one: (one.key not in queues, one.node))
+        for one in nodes:
+            yield one._replace(key=first.key)

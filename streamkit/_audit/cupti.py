@@ -89,12 +89,18 @@ _NEEDS = 13  # the CUDA whose CUPTI goes with today's CUDA Python
 
 
 def _not_installed(cause: object) -> BackendNotInstalledError:
-    """Word that CUPTI is missing; its bindings would pull those of CUDA 13 among those of 12."""
+    """Word that CUPTI is missing."""
+    if sys.platform != "linux":
+        message = (
+            f"an audit of CUDA streams needs cupti ({cause}), which is made for Linux alone. "
+            "Streams of the host can be audited here: streamkit.new_stream(device='cpu')."
+        )
+        return BackendNotInstalledError(message, name="cupti")
     served = loader.driver_version() // 1000
     found = installed.packages(installed.distributions())
     major = installed.cuda_in_use(found, served) or _NEEDS
     line = f'pip install "cupti-python>={_NEEDS},<{_NEEDS + 1}"'
-    if major < _NEEDS:
+    if major < _NEEDS:  # cupti-python would pull libraries of CUDA 13 among these
         line = (
             f"{line} in an environment whose libraries are of CUDA {_NEEDS}. Those here are of "
             f"CUDA {major}, and would be mixed with it: an audit of the GPU needs CUDA {_NEEDS}."
@@ -119,21 +125,13 @@ class Collector:
                 try:
                     self._cupti = importlib.import_module("cupti.cupti")
                 except ImportError as error:
-                    if sys.platform != "linux":
-                        message = (
-                            f"an audit of CUDA streams needs cupti ({error}), which is made for "
-                            "Linux alone. Streams of the host can be audited here: "
-                            "streamkit.new_stream(device='cpu')."
-                        )
-                        raise BackendNotInstalledError(message, name="cupti") from error
                     raise _not_installed(error) from error
                 profiling = running_profiler()
                 if profiling is not None:
-                    message = (
+                    raise ScopeError(
                         f"{profiling}'s profiler is running, and CUPTI serves one tool at a time: "
                         "both would lose their records. Run the audit before or after it."
                     )
-                    raise ScopeError(message)
                 self.records, self.own = [], []
                 try:
                     self._enable()
@@ -162,12 +160,11 @@ class Collector:
             for disable, number in _other_calls(cupti):
                 disable(number, 0)
         except Exception as error:
-            message = (
+            raise ScopeError(
                 f"CUPTI cannot record here ({error}). It serves one tool at a time, and needs CUDA "
                 "13: end Nsight or another profiler, or look at what 'nvidia-smi' says of the "
                 "driver."
-            )
-            raise ScopeError(message) from error
+            ) from error
 
     def _disable(self) -> None:
         with contextlib.ExitStack() as ending:  # one that fails does not leave the others on
@@ -235,13 +232,9 @@ def _readers(cupti: Any) -> dict[int, Callable[[Any], Record]]:
 
 
 def _call_reader(calls: Iterable[Any]) -> Callable[[Any], Call]:
-    names = {int(one): _call_name(one.name) for one in calls}
+    # ``cudaMemcpyAsync`` for ``cudaMemcpyAsync_v3020``
+    names = {int(one): re.sub(r"_(v\d+|ptsz|ptds)", "", one.name) for one in calls}
     return lambda one: Call(one.correlation_id, names.get(one.cbid, ""), one.start)
-
-
-def _call_name(name: str) -> str:
-    """Return ``cudaMemcpyAsync`` for ``cudaMemcpyAsync_v3020``."""
-    return re.sub(r"_(v\d+|ptsz|ptds)", "", name)
 
 
 def _key(one: Any) -> Key:

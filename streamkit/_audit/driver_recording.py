@@ -1,35 +1,145 @@
-"""The driver calls of all threads in a block, and the names of their queues."""
+"""The driver calls of all threads in a block, as steps, and the names of their queues."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._audit import driver_steps
-from streamkit._audit.cuda_recording import name_of, used_contexts
-from streamkit._audit.driver_steps import CudaQueue, CudaStep
 from streamkit._audit.operations import AuditedQueue
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
-from streamkit._cuda.driver_callbacks import Fact, subscription
-from streamkit._queues import identity
+from streamkit._cuda.driver_callbacks import Fact, Kernel, subscription
+from streamkit._cuda.driver_calls import CALLS
+from streamkit._queues import identity, registry
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._cuda.driver_calls import DriverCall
 
     Met = tuple[int, AuditedQueue, bool | None]
-    """How many facts there were when a queue was met, what it is, and whether it is nonblocking."""
+    """How many facts there were when a queue was met, its name, and whether it is blocking."""
+
+WORK = {
+    "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
+    "fill of 4", "other work", "wait for a value", "free",
+}  # fmt: skip
+"""The kinds of calls that give a queue work."""
+ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
+"""The bytes of an element, by the kinds of fills."""
+_DONE = {"event done", "stream done", "device done", "copy and wait"}
+
+
+class CudaQueue(NamedTuple):
+    """A queue, which is another one than those that had its handle before or will have it later."""
+
+    handle: int
+    number: int
+    """How many streams had the handle before; for a default stream its context."""
+    thread: int = 0
+    """The thread of a per-thread stream."""
+
+
+def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
+    """Return the queue that has a handle in this context and thread, after ``ended`` others."""
+    if handle == LEGACY:
+        return CudaQueue(handle, context)
+    if handle == PER_THREAD:
+        return CudaQueue(handle, context, thread)
+    return CudaQueue(handle, ended)
+
+
+class CudaStep(NamedTuple):
+    """One call that puts work on a queue, or orders it."""
+
+    number: float
+    """Its place among the facts; a point that something waits for lies between them."""
+    kind: str
+    call: DriverCall
+    fact: Fact
+    fields: tuple[int, ...]
+    queue: CudaQueue | None
+    point: int = -1
+    """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
+
+
+def steps(facts: Sequence[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
+    """Return the steps of a program without what was captured, because that does not run.
+
+    ``capturing`` are the streams that captured at the beginning.
+    """
+    reader = _Steps(capturing)
+    for number, fact in enumerate(facts):
+        reader.read(number, fact)
+    return sorted(reader.steps, key=lambda step: step.number)
+
+
+class _Steps:
+    def __init__(self, capturing: Iterable[int]) -> None:
+        self.steps: list[CudaStep] = []
+        self._ended: dict[int, int] = {}  # how many streams of this handle
+        self._captures: dict[CudaQueue, object] = {
+            CudaQueue(handle, 0): object() for handle in capturing
+        }
+        self._captured: dict[int, object] = {}  # events, by the captures that recorded them
+
+    def read(self, number: int, fact: Fact) -> None:
+        call = CALLS[fact.call]
+        is_launch = isinstance(fact.more, tuple)
+        fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
+        queue = None
+        if is_launch:
+            queue = self._queue(fact, Kernel(*fact.more).stream)
+        elif call.stream is not None or call.kind in WORK:
+            queue = self._queue(fact, call.stream_of(fields))
+        if self._is_captured(call.kind, queue, fields):
+            return
+        if call.kind == "stream destroyed":
+            self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
+        elif call.kind == "stream made":
+            queue = self._queue(fact, fact.more)
+        step = CudaStep(number, call.kind, call, fact, fields, queue)
+        if fact.since is not None and call.kind in _DONE:
+            between = fact.since + (0.5 if call.kind == "copy and wait" else -0.5)
+            point = step._replace(number=between, kind="point", point=number)
+            self.steps += point, step._replace(kind="done", point=number)
+        else:
+            self.steps.append(step)
+
+    def _queue(self, fact: Fact, handle: int) -> CudaQueue:
+        return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
+
+    def _is_captured(self, kind: str, queue: CudaQueue | None, fields: tuple[int, ...]) -> bool:
+        """Whether a call is part of a capture, which a wait for an event of one makes it too."""
+        if queue is None:
+            return False
+        if kind == "begin of capture":
+            self._captures[queue] = object()
+        capture = self._captures.get(queue)
+        if kind == "wait":
+            capture = self._captured.get(fields[1], capture)
+            if capture is not None:
+                self._captures[queue] = capture
+        elif kind == "record":
+            self._captured.pop(fields[0], None)
+            if capture is not None:
+                self._captured[fields[0]] = capture
+        elif kind == "end of capture" and capture is not None:
+            others = {one: whose for one, whose in self._captures.items() if whose is not capture}
+            self._captures = others
+            events = {one: whose for one, whose in self._captured.items() if whose is not capture}
+            self._captured = events
+        return capture is not None
 
 
 class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
     def __init__(self, place: Callable[[], Any] | None = None) -> None:
-        """Take what says where a call comes from."""
+        """Take a function that says where the present call comes from."""
         self.lost = 0
         """Calls that could not be read."""
         self._place = place
@@ -56,28 +166,26 @@ class DriverRecording:
         subscription.close(self._place)
 
     def count(self) -> int:
-        """Return how many calls there were so far."""
         return len(self._all) - self._begin
 
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default and queue.id is not None:  # the others are looked up at the end
-            name = AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id)
-            self._met.setdefault(queue.handle, []).append((len(self._all), name, queue.nonblocking))
+            met = len(self._all), audited(queue), _is_blocking(queue)
+            self._met.setdefault(queue.handle, []).append(met)
 
     def steps(self) -> list[CudaStep]:
-        """Return what the calls did that were noted."""
         facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
-        return driver_steps.steps(facts, self._capturing)
+        return steps(facts, self._capturing)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
-        """Return what is known of queues of the steps; asks the driver for those that live now."""
+        """Return what is known of the queues of the steps; it asks the driver for living ones."""
         with contextlib.suppress(StreamKitError):
             used_contexts()  # from now on the driver knows the device of each
         return DriverQueues(self._met, program, self._begin)
 
 
 class DriverQueues:
-    """What is known of queues: as they were met, and at the end."""
+    """What is known of queues: what was noted when they were met, and what the driver says now."""
 
     def __init__(
         self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
@@ -88,23 +196,22 @@ class DriverQueues:
             if step.kind == "stream destroyed":
                 self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
         for handle, each in met.items():
-            for since, name, nonblocking in each:
+            for since, name, is_blocking in each:
                 ended = sum(end < since for end in self._ends.get(handle, ()))
-                blocking = None if nonblocking is None else not nonblocking
-                self._known[CudaQueue(handle, ended)] = name, blocking
+                self._known[CudaQueue(handle, ended)] = name, is_blocking
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
         """Return what a report calls a queue."""
         return self._of(queue)[0]
 
     def is_blocking(self, queue: CudaQueue) -> bool | None:
-        """Whether it waits for the legacy stream; None if that is not known."""
+        """Whether a queue waits for the legacy stream; None if that is not known."""
         return self._of(queue)[1]
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
-        """Return what a report calls a queue that lives; a per-thread one is this thread's."""
+        """Return what a report calls a living queue; a per-thread one is this thread's."""
         ended, thread = len(self._ends.get(queue.handle, ())), threading.get_ident()
-        found = driver_steps.queue_with(queue.handle, queue.context, thread, ended)
+        found = queue_with(queue.handle, queue.context, thread, ended)
         return self.named(found)
 
     def with_id(self, number: int) -> AuditedQueue | None:
@@ -120,23 +227,60 @@ class DriverQueues:
     def _ask(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
         handle = queue.handle
         if handle <= PER_THREAD:
-            return _default(queue), True
+            number = None
+            with contextlib.suppress(StreamKitError), driver.in_context(queue.number):
+                if handle == LEGACY:
+                    number = driver.legacy_id()
+                elif queue.thread == threading.get_ident():
+                    number = driver.stream_id(PER_THREAD)
+            device = driver.device_of.get(queue.number, "?")
+            return default_queue(handle, device, number, (queue.number, queue.thread)), True
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
                 record = identity.identify(Queue(handle))
-                name = AuditedQueue(f"cuda:{record.device}", name_of(record), record.id)
-                return name, None if record.nonblocking is None else not record.nonblocking
+                return audited(record), _is_blocking(record)
         ended = f"stream {handle:#x}, which has ended"
         return AuditedQueue("cuda:?", ended, None, key=(handle, queue.number)), None
 
 
-def _default(queue: CudaQueue) -> AuditedQueue:
-    """Return what a report calls a default stream, a per-thread one of another thread included."""
-    is_legacy = queue.handle == LEGACY
-    number = None
-    if is_legacy or queue.thread == threading.get_ident():
-        with contextlib.suppress(StreamKitError), driver.in_context(queue.number):
-            number = driver.legacy_id() if is_legacy else driver.stream_id(PER_THREAD)
+def _is_blocking(queue: QueueRecord) -> bool | None:
+    return None if queue.nonblocking is None else not queue.nonblocking
+
+
+# -- what a report calls queues -------------------------------------------------------------------
+
+
+def default_queue(
+    handle: int, device: int | str, number: int | None, key: tuple[int, int]
+) -> AuditedQueue:
+    """Return what a report calls a default stream."""
+    is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
-    device = driver.device_of.get(queue.number, "?")
-    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, (queue.number, queue.thread))
+    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
+
+
+def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
+    """Return what a report calls any other queue."""
+    return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
+
+
+def name_of(queue: QueueRecord) -> str:
+    """Return what a report calls a queue."""
+    if queue.name:
+        return queue.name
+    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+    row = registry.BY_NAME.get(maker)
+    return f"{maker if row is None else row.label} stream id={queue.id}".strip()
+
+
+def used_contexts() -> dict[int, int]:
+    """Return the contexts in which there can be work, with their devices."""
+    found = {
+        driver.primary_context(device): device
+        for device in range(driver.device_count())
+        if driver.primary_is_active(device)
+    }
+    for queue in identity.living():
+        if identity.is_alive(queue):
+            found.setdefault(queue.context, queue.device)
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.operations import AuditedQueue, Operation
-from streamkit._audit.wait_times import WaitTimes
+from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from streamkit._base.trace import Step
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
-_SHOWN: dict[str, Kind] = {
+SHOWN: dict[str, Kind] = {
     "function": "function",
     "scope": "scope",
     "record": "record",
@@ -82,7 +81,7 @@ class HostRecorder:
         found: list[Operation] = []
         unfinished = 0
         for step in self._steps:
-            kind = _SHOWN.get(step.kind)
+            kind = SHOWN.get(step.kind)
             if kind is None:
                 continue
             queue, after = queues[step.stream], None

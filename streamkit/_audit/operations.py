@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkit._pictures.kernel_names import in_one_line
@@ -111,7 +113,17 @@ class Operations:
         if has_times:
             found.sort(key=lambda one: one.start_ns)
         self.has_times = has_times
-        self._operations = tuple(_with_distinct_queue_names(found))
+        names = distinct_names(found)
+        if names:
+            found = [
+                replace(
+                    one,
+                    queue=names.get(one.queue, one.queue),
+                    after=names.get(one.after, one.after),
+                )
+                for one in found
+            ]
+        self._operations = tuple(found)
         self.unfinished, self._key_of = unfinished, key_of
 
     @property
@@ -121,8 +133,9 @@ class Operations:
         Without times, what was given to GPUs in that order, and then what ran on the host.
         """
         if self._operations is None:
-            message = "the report is made when the block ends. Read it after 'with ... as report:'"
-            raise ScopeError(message)
+            raise ScopeError(
+                "the report is made when the block ends. Read it after 'with ... as report:'"
+            )
         return self._operations
 
     @property
@@ -151,25 +164,39 @@ class Operations:
         return [one for one in self.work if one.queue is not None and one.queue.is_legacy]
 
 
-def _with_distinct_queue_names(operations: list[Operation]) -> list[Operation]:
-    """Add its id to the name of each queue that has the name of another."""
-    names = distinct_names(queue for one in operations for queue in (one.queue, one.after))
-    if not names:
-        return operations
-    return [
-        replace(one, queue=names.get(one.queue, one.queue), after=names.get(one.after, one.after))
-        for one in operations
-    ]
-
-
-def distinct_names(
-    queues: Iterable[AuditedQueue | None],
-) -> dict[AuditedQueue | None, AuditedQueue]:
-    """Return what to call each queue that has the name of another."""
-    known = {queue for queue in queues if queue is not None}
-    count = Counter(map(str, known))
+def distinct_names(operations: Iterable[Operation]) -> dict[AuditedQueue | None, AuditedQueue]:
+    """Return what to call each queue that has the name of another: its id is added."""
+    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
+    count = Counter(map(str, queues))
     return {
         queue: replace(queue, name=f"{queue.name} id={queue.id}")
-        for queue in known
+        for queue in queues
         if count[str(queue)] > 1 and queue.id is not None
     }
+
+
+class WaitTimes:
+    """When waits began and ended: no record says it, so it is read from the work around them.
+
+    That is the work of each queue, in the order in which it was given.
+    """
+
+    def __init__(self, work: Iterable[tuple[AuditedQueue, int, int, int]]) -> None:
+        """Take each piece of work: its queue, its place in the order, its start and its end."""
+        self._work: defaultdict[AuditedQueue, list[tuple[int, int, int]]] = defaultdict(list)
+        for queue, order, start_ns, end_ns in sorted(work, key=itemgetter(1)):
+            found = self._work[queue]
+            all_done_ns = max(end_ns, found[-1][2]) if found else end_ns
+            found.append((order, start_ns, all_done_ns))
+
+    def got_to(self, queue: AuditedQueue, order: int, given_ns: int) -> int:
+        """Return when the work given to a queue before this order was done, if later than given."""
+        work = self._work[queue]
+        before = bisect_left(work, order, key=itemgetter(0))
+        return max(given_ns, work[before - 1][2]) if before else given_ns
+
+    def went_on(self, queue: AuditedQueue, order: int, free_ns: int) -> int:
+        """Return when the next work after this order began; ``free_ns`` if none, or if later."""
+        work = self._work[queue]
+        after = bisect_right(work, order, key=itemgetter(0))
+        return max(free_ns, work[after][1]) if after < len(work) else free_ns

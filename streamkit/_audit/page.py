@@ -10,17 +10,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import (
-    counted,
-    duration,
-    library_of,
-    plain,
-    rows_of,
-    times,
-    title,
-    tracks_of,
-    verdict,
-)
+from streamkit._audit import timeline
 from streamkit._pictures.kernel_names import short
 from streamkit._pictures.styles import STYLES
 
@@ -81,8 +71,8 @@ def html_of(
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
     data = json.dumps(page_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
     return _PAGE.format(
-        title=html.escape(title(report)),
-        verdict=html.escape(heading or verdict(report)),
+        title=html.escape(timeline.title(report)),
+        verdict=html.escape(heading or timeline.verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
         style=_read("timeline.css"),
         races=_races(races),
@@ -93,9 +83,11 @@ def html_of(
 
 def as_cell(report: Operations) -> str:
     """Return the page in a frame of its own, for a notebook, below its first sentence."""
-    rows = sum(max(tracks_of(row.operations), default=0) + 1 for row in rows_of(report))
+    rows = sum(
+        max(timeline.tracks_of(row.operations), default=0) + 1 for row in timeline.rows_of(report)
+    )
     return (
-        f"<p>{html.escape(verdict(report))}</p>"
+        f"<p>{html.escape(timeline.verdict(report))}</p>"
         f'<iframe srcdoc="{html.escape(html_of(report))}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {min(440 + 34 * rows, 900)}px; border: 0"></iframe>'
     )
@@ -103,23 +95,23 @@ def as_cell(report: Operations) -> str:
 
 def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
     """Return what the script draws, described there."""
-    rows = rows_of(report)
+    rows = timeline.rows_of(report)
     number = {row.queue: place for place, row in enumerate(rows)}
-    found = {library_of(one) for row in rows for one in row.operations}
+    found = {timeline.library_of(one) for row in rows for one in row.operations}
     libraries = [library for library in STYLES if library in found]
     names: dict[str, int] = {}
     work = [
         [
             place,
             track,
-            libraries.index(library_of(one)),
-            names.setdefault(plain(one), len(names)),
+            libraries.index(timeline.library_of(one)),
+            names.setdefault(timeline.plain(one), len(names)),
             names.setdefault(short(one.name), len(names)),
             one.start_ns / 1e6,
             (one.end_ns - one.start_ns) / 1e6,
         ]
         for place, row in enumerate(rows)
-        for one, track in zip(row.operations, tracks_of(row.operations), strict=True)
+        for one, track in zip(row.operations, timeline.tracks_of(row.operations), strict=True)
     ]
     return {
         "timed": report.has_times,
@@ -156,15 +148,17 @@ def _races(texts: Sequence[str]) -> str:
 
 def _summary(report: Operations) -> Iterator[str]:
     if report.has_times:
-        yield f"{title(report)} in {duration(report)}."
+        yield f"{timeline.title(report)} in {timeline.duration(report)}."
     else:
-        yield f"{title(report)}, in the order in which they were given: no times were recorded."
-    yield f"Queues waited for each other {times(len(report.waits))},"
-    yield f"the host waited {times(len(report.synchronisations))}."
+        yield f"{timeline.title(report)}, in the order in which they were given:"
+        yield "no times were recorded."
+    yield f"Queues waited for each other {timeline.times(len(report.waits))},"
+    yield f"the host waited {timeline.times(len(report.synchronisations))}."
     if report.legacy_work:
-        yield f"{counted(len(report.legacy_work), 'operation')} ran on the legacy default stream."
+        on_legacy = timeline.counted(len(report.legacy_work), "operation")
+        yield f"{on_legacy} ran on the legacy default stream."
     if report.unfinished:
-        yield f"{counted(report.unfinished, 'function')} had not run when the audit ended."
+        yield f"{timeline.counted(report.unfinished, 'function')} had not run when the audit ended."
 
 
 def _read(name: str) -> str:

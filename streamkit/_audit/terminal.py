@@ -5,17 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from streamkit._audit.timeline import (
-    counted,
-    duration,
-    library_of,
-    plain,
-    rows_of,
-    span_ns,
-    times,
-    title,
-    verdict,
-)
+from streamkit._audit import timeline
 from streamkit._base import messages
 from streamkit._pictures.styles import STYLES
 
@@ -39,19 +29,19 @@ def show(report: Operations, console: Console | None = None) -> None:
     except ImportError as error:
         raise messages.not_installed("rich", 'pip install "rich"', error) from error
     console = console or RichConsole(highlight=False)
-    start, end = span_ns(report)
-    console.print(Text(_writable(verdict(report), console), style="bold"), soft_wrap=True)
-    took = f" in {duration(report)}" if report.has_times else ""
-    console.print(f"{title(report)}{took}", soft_wrap=True)
+    start, end = timeline.span_ns(report)
+    console.print(Text(_writable(timeline.verdict(report), console), style="bold"), soft_wrap=True)
+    took = f" in {timeline.duration(report)}" if report.has_times else ""
+    console.print(f"{timeline.title(report)}{took}", soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
     console.print()
-    for row in rows_of(report):  # two lines each: eight queues fit a terminal of 24
+    for row in timeline.rows_of(report):  # two lines each: eight queues fit a terminal of 24
         line = Text(_writable(row.label, console), style="bold")
         line.append(_writable(f": {', '.join(_names(row))}", console), style="not bold")
         console.print(line, no_wrap=True, overflow="ellipsis")
         if report.has_times:
             console.print(_drawn(row.operations, start, end, console.width, nothing))
-    seen = {library_of(one) for one in report.work}
+    seen = {timeline.library_of(one) for one in report.work}
     legend = Text()
     for library, style in STYLES.items():
         if library in seen:
@@ -60,10 +50,10 @@ def show(report: Operations, console: Console | None = None) -> None:
     console.print()
     if seen and report.has_times:
         console.print(legend)
-    on_legacy = counted(len(report.legacy_work), "operation")
+    on_legacy = timeline.counted(len(report.legacy_work), "operation")
     console.print(
-        f"The host waited {times(len(report.synchronisations))}, queues "
-        f"{times(len(report.waits))}; {on_legacy} on the legacy stream",
+        f"The host waited {timeline.times(len(report.synchronisations))}, queues "
+        f"{timeline.times(len(report.waits))}; {on_legacy} on the legacy stream",
         soft_wrap=True,
     )
 
@@ -93,7 +83,7 @@ def _drawn(operations: list[Operation], start: int, end: int, width: int, nothin
         if found is None:
             line.append(nothing, style="dim")
         elif found.is_work:
-            style = STYLES[library_of(found)]
+            style = STYLES[timeline.library_of(found)]
             line.append(style.letter, style=_on(style))
         else:
             line.append(_HOST, style="bold")
@@ -107,7 +97,7 @@ def _on(style: Style) -> str:
 def _names(row: Row) -> list[str]:
     """Return what ran in a row, equal neighbours together."""
     texts = [
-        plain(one) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
+        timeline.plain(one) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
         for one in row.operations
     ]
     counts = [(text, len(list(same))) for text, same in itertools.groupby(texts)]

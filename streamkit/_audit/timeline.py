@@ -114,11 +114,9 @@ def _at_once(report: Operations) -> tuple[Operation, Operation] | None:
         if other.queue in order[:place] and first[queue].start_ns < other.end_ns
     ]
     # the first of equals: the queue that began first
-    return max(pairs, key=lambda pair: _of_two_libraries(*pair), default=None)
-
-
-def _of_two_libraries(one: Operation, other: Operation) -> bool:
-    return None not in (one.library, other.library) and one.library != other.library
+    return max(
+        pairs, key=lambda pair: len({one.library for one in pair} - {None}) > 1, default=None
+    )
 
 
 def _whose(one: Operation) -> str:

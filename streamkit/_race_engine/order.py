@@ -1,27 +1,29 @@
-"""What must have ended when a piece of work begins: vector clocks over queues.
+"""What must have ended when a piece of work begins.
 
-A clock says how far each chain of work had come. A queue is a chain. The body of a scope is one
-too, because another chain can come after a part of it while the rest still runs.
+For queues, vector clocks tell it. A clock says how far each chain of work had come. A queue is a
+chain, and so is the body of a scope, because others can know a part of it while it runs. For the
+nodes of a graph, what can be reached along its edges tells it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Iterator
 
     Clock = dict[Any, float]
 
 _ANY = object()
 EVERYTHING: Clock = {_ANY: math.inf}
-"""The clock of work of which the order is not known: as if it came after all other work."""
+"""The clock of what is not known: as if it came after all work there is."""
 
 
 class Stamp(NamedTuple):
-    """The place of a piece of work on its chain, and the clock when it has ended."""
+    """Where a piece of work stands: its place on its chain, and the clock when it has ended."""
 
     chain: Hashable
     place: float
@@ -29,7 +31,7 @@ class Stamp(NamedTuple):
 
 
 def is_before(one: Stamp, other: Stamp) -> bool:
-    """Whether the first piece of work must have ended when the other begins."""
+    """Whether the first must have ended when the other begins."""
     known = max(other.clock.get(one.chain, 0), other.clock.get(_ANY, 0))
     return known >= one.place
 
@@ -40,7 +42,7 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
 
 
 class VectorClocks:
-    """The clocks of queues, and of hosts, which give queues their work and can wait for it."""
+    """The clocks of queues, and of hosts: whoever gives queues their work and can wait for it."""
 
     def __init__(self) -> None:
         self._places = itertools.count(1)
@@ -65,7 +67,7 @@ class VectorClocks:
         self._queues[queue] = _joined(self._queues.get(queue, {}), clock)
 
     def learn(self, host: Hashable, clock: Clock) -> None:
-        """Note that a host has waited for a point."""
+        """Let a host have waited for a point."""
         self._hosts[host] = _joined(self._hosts.get(host, {}), clock)
 
     # -- the body of a scope, which its host runs itself ----------------------------------------
@@ -85,7 +87,7 @@ class VectorClocks:
         return Stamp(body, place, self._hosts[host])
 
     def here(self, host: Hashable) -> Clock:
-        """Return the clock of what a host has waited for so far."""
+        """Mark the point that a host has come to."""
         return self._hosts.get(host, {})
 
 
@@ -93,3 +95,36 @@ def _joined(one: Clock, other: Clock) -> Clock:
     if one is other or not other:
         return one
     return {**one, **{chain: max(place, one.get(chain, 0)) for chain, place in other.items()}}
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def unordered_nodes(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return for each node the set of those that may run while it runs.
+
+    Each edge is from a node to one that waits for it. A node is its number, and a set of nodes is a
+    number with their bits.
+    """
+    waits_for: list[set[int]] = [set() for _ in range(count)]
+    for one, other in edges:
+        waits_for[other].add(one)
+    before = [0] * count
+    sequence = list(TopologicalSorter(dict(enumerate(waits_for))).static_order())
+    for node in sequence:
+        for one in waits_for[node]:
+            before[node] |= before[one] | 1 << one
+    after = [0] * count
+    for node in reversed(sequence):
+        for one in waits_for[node]:
+            after[one] |= after[node] | 1 << node
+    every = (1 << count) - 1
+    return [every & ~(before[node] | after[node] | 1 << node) for node in range(count)]
+
+
+def numbers(nodes: int) -> Iterator[int]:
+    """Yield the numbers of the nodes of a set, the lowest first."""
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest

@@ -1,4 +1,4 @@
-"""Which pairs of work use the same memory without an order, for every report of races."""
+"""Which pairs of work use the same memory without an order: the engine behind every report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from streamkit._race_engine.extents import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from streamkit._race_engine.extents import Extent
 
@@ -18,13 +18,13 @@ class Access(NamedTuple):
     """Memory that a piece of work uses."""
 
     allocation: Hashable
-    """What the memory belongs to from its allocation until it is freed; None if unknown."""
+    """What the memory belongs to from its allocation until it is freed; None: it is not known."""
     extent: Extent
     mode: Mode
     is_sure: bool
-    """Whether the work surely uses all of these bytes."""
+    """Whether all of these bytes are surely used."""
     array: Any = None
-    """What a report says of the memory."""
+    """What a report says of it."""
 
 
 class Work(NamedTuple):
@@ -32,15 +32,12 @@ class Work(NamedTuple):
 
     number: int
     site: Hashable
-    """Where it was given, and to which queue; later work of a site replaces earlier work of it."""
+    """Where it was given, and to which queue: later work of a site stands for earlier one."""
     accesses: tuple[Access, ...]
 
 
 class Pair(NamedTuple):
-    """Two pieces of work that have no order, in the order in which they were given.
-
-    ``one`` and ``other`` are their accesses to the memory that they share.
-    """
+    """Two pieces of work that nothing orders, the one given first, and the memory they share."""
 
     first: int
     second: int
@@ -65,11 +62,6 @@ def race_of(one: Access, other: Access) -> bool | None:
     )
 
 
-def clearest(pairs: Sequence[Pair]) -> Pair:
-    """Return the pair by which a report shows a race that several pairs have in common."""
-    return next((one for one in pairs if one.is_certain), pairs[0])
-
-
 def find(
     works: Iterable[Work],
     are_ordered: Callable[[int, int], bool],
@@ -77,8 +69,8 @@ def find(
 ) -> Iterator[Pair]:
     """Yield the pairs that race.
 
-    A race is certain if ``may_be_ordered`` says no, both surely use a byte that they share, and one
-    of them surely writes it. All others are possible.
+    Certain are those of which ``may_be_ordered`` says no, which surely share a byte, and one of
+    which surely writes. All others are possible.
     """
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]] = {}
     for work in works:
@@ -102,7 +94,7 @@ def find(
 def _to_compare(
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]], allocation: Hashable
 ) -> Iterator[tuple[int, Access]]:
-    """Yield what may be of the same memory: accesses of this allocation, or of an unknown one."""
+    """Yield what may be the same memory: of the same allocation, or of one that is not known."""
     where = list(seen) if allocation is None else [allocation, None]
     for one in where:
         yield from seen.get(one, {}).values()

@@ -7,15 +7,16 @@ import itertools
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamkit._base.messages import describe
 from streamkit._race_engine.extents import strided
+from streamkit._race_engine.search import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from streamkit._race_engine.extents import Extent
+    from streamkit._race_engine.search import Mode
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 _CONTAINERS = (tuple, list, set, frozenset)
@@ -34,7 +35,7 @@ def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class RacedArray:
-    """An array of which a race is."""
+    """An array with a race on it."""
 
     name: str | None
     """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
@@ -54,46 +55,33 @@ class RacedArray:
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 
 
-class Memory(NamedTuple):
-    """The memory of an array. It keeps nothing alive."""
-
-    allocation: int | None
-    """Other than that of each array that was freed before; None where that cannot be told."""
-    extent: Extent
-    array: RacedArray
-
-
 class Memories:
-    """Finds the memory of arrays, and tells allocations apart that follow at one address."""
+    """Finds the memory of arrays, and distinguishes allocations that follow at one address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
 
-    def of(self, value: Any, names: Mapping[int, str]) -> Memory | None:
-        """Return the memory of an array of the host, None if it has none.
+    def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
+        """Return what a use of an array of the host accesses, None if the array has no memory.
 
-        ``names`` are those of objects, by their ids.
+        It keeps nothing alive. Its allocation differs from that of each array that was freed
+        before, and is None if NumPy does not own the memory. ``names`` are those of objects, by
+        their ids.
         """
+        value, mode, is_sure = use
         array = _as_numpy(value)
-        interface = array.__array_interface__
-        shape, strides = interface["shape"], interface["strides"]
-        dtype = array.dtype
-        if strides is None:
-            strides = tuple(
-                dtype.itemsize * count
-                for count in itertools.accumulate((1, *shape[:0:-1]), int.__mul__)
-            )[::-1]
-        extent = strided(interface["data"][0], shape, strides[: len(shape)], dtype.itemsize)
+        address = array.__array_interface__["data"][0]
+        extent = strided(address, array.shape, array.strides, array.itemsize)
         if extent is None:
             return None
         owner = owner_of(array)
         name = names.get(id(value))
         if name is None and id(owner) in names:
             name = f"part of {names[id(owner)]}"
-        described = RacedArray(name, str(dtype), tuple(shape), array.nbytes)
+        described = RacedArray(name, str(array.dtype), array.shape, array.nbytes)
         number = self._number(owner) if owner.flags.owndata else None
-        return Memory(number, extent, described)
+        return Access(number, extent, mode, is_sure, described)
 
     def _number(self, owner: Any) -> int:
         found = self._owners.get(id(owner))
@@ -121,13 +109,15 @@ def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _as_numpy(value: Any) -> Any:
-    """Return the array of the host, of any library, as one of NumPy; None if it is none."""
+    """Return an array of the host, of any library, as one of NumPy; None for another object."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or isinstance(value, (type, numpy.generic)):  # a scalar's memory is its own
+    if numpy is None or isinstance(
+        value, (type, numpy.generic)
+    ):  # nothing else uses the memory of a scalar
         return None
     if isinstance(value, numpy.ndarray):
         return value
-    with contextlib.suppress(Exception):  # it cannot be lent, or its memory is on a GPU
+    with contextlib.suppress(Exception):  # its memory is on a GPU, or the library does not lend it
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamkit._audit.callback_recording import operations as given_to_cuda
 from streamkit._audit.driver_recording import DriverRecording
@@ -12,32 +12,26 @@ from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver_callbacks import NoCallbacksError
 from streamkit._queues import registry
-from streamkit._races import cuda_races, places
-from streamkit._races.cuda_work import WorkReader
-from streamkit._races.memory_use import LaunchReader, NamedMemory, named_memory
+from streamkit._races import places
+from streamkit._races.cuda_races import Found, PlacedLaunch, find
+from streamkit._races.memory_use import LaunchReader, NamedMemory, WorkReader, named_memory
 from streamkit._races.places import Place
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
-    from streamkit._audit.driver_recording import DriverQueues
-    from streamkit._audit.driver_steps import CudaQueue, CudaStep
+    from streamkit._audit.driver_recording import CudaQueue, CudaStep, DriverQueues
     from streamkit._audit.operations import AuditedQueue
     from streamkit._cuda.driver_callbacks import Fact
-    from streamkit._races.cuda_races import Found
+
+    _Variable = tuple[str, bool]
+    """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
 _UNSEEN = "all work on CUDA streams, which is not counted"
-
-
-class _Variable(NamedTuple):
-    """What a line calls a stream."""
-
-    name: str
-    is_ours: bool
-    """Whether it is a StreamKit stream, with a method ``wait``."""
+_DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 
 
 class CudaRaceRecorder:
@@ -49,11 +43,14 @@ class CudaRaceRecorder:
         self._why_not = ""
         self._noted: set[tuple[CodeType, int]] = set()
         self._memory: list[NamedMemory] = []  # the latest last
-        self._variables: dict[Place, dict[int, _Variable]] = {}
+        self._variables: dict[Place | None, dict[int, _Variable]] = {}
 
     def start(self) -> None:
-        """Begin, if the process may use CUDA. It never loads the driver itself."""
-        if not _may_use_cuda():
+        """Begin, if the process may use CUDA. This never loads the driver."""
+        has_driver = False
+        with contextlib.suppress(StreamKitError):  # the driver gives an error
+            has_driver = _has_driver()
+        if not has_driver:
             return
         calls = DriverRecording(self._place)
         try:
@@ -73,13 +70,12 @@ class CudaRaceRecorder:
         self._calls.stop()
 
     def count(self) -> int:
-        """Return how many calls of the driver there were so far."""
         return 0 if self._calls is None else self._calls.count()
 
     # -- in the callback ------------------------------------------------------------------------
 
     def _place(self) -> tuple[CodeType, int] | None:
-        """Return where the user's code is that calls."""
+        """Return the line of the user's code that makes the present call."""
         frame = places.users_frame()
         if frame is None:
             return None
@@ -90,7 +86,7 @@ class CudaRaceRecorder:
         return place
 
     def _note_names(self, frame: FrameType) -> None:
-        """Note what the code of a frame calls streams and memory, and keep none of them."""
+        """Note the names of streams and memory in the code of a frame, but keep none of them."""
         streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # of somebody's object, which may be anything
@@ -99,17 +95,17 @@ class CudaRaceRecorder:
                     self._memory.append(found._replace(noted=now))
                 elif isinstance(value, CudaStream):
                     queue = value._queue or value._found[0]  # noqa: SLF001 - ``handle`` could call CUDA
-                    streams[queue.handle] = _Variable(name, is_ours=True)
+                    streams[queue.handle] = name, True
                 else:
-                    streams.setdefault(_stream_handle(value), _Variable(name, is_ours=False))
+                    streams.setdefault(_stream_handle(value), (name, False))
 
     # -- afterwards -----------------------------------------------------------------------------
 
     def found(self) -> Found:
         """Return what was found in the calls that were noted."""
         if self._calls is None:
-            missed = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
-            return cuda_races.Found((), 0, 0, missed)
+            unseen = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
+            return Found(unseen=unseen)
         program = self._calls.steps()
         queues = self._calls.queues(program)
         reader = WorkReader(LaunchReader(self._arrays.items(), reversed(self._memory)))
@@ -118,46 +114,32 @@ class CudaRaceRecorder:
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = cuda_races.PlacedLaunch(launch, _placed(step.fact), step.queue)
+                works[step.number] = PlacedLaunch(launch, _placed(step.fact), step.queue)
         operations = (*given_to_cuda(program, queues.named, private), *_frees(program, queues))
-        others = distinct_names(queue for one in operations for queue in (one.queue, one.after))
+        others = distinct_names(operations)
 
-        def named(queue: CudaQueue) -> AuditedQueue:
+        def queue_of(queue: CudaQueue) -> AuditedQueue:
             name = queues.named(queue)
             return others.get(name, name)
 
-        names = cuda_races.Names(
-            named,
-            lambda place, queue: self._variable(place, queue, named, is_waiting=False),
-            lambda place, queue: self._variable(place, queue, named, is_waiting=True),
-            queues.is_blocking,
-        )
-        found = cuda_races.find(program, works, names)._replace(operations=operations)
-        if not self._calls.lost:
-            return found
-        unread = "calls of the driver that could not be read"
-        return found._replace(missed=(*found.missed, unread))
+        def variable(work: PlacedLaunch, queue: CudaQueue) -> _Variable:
+            """Return what the line of a piece of work calls a queue."""
+            found = _DEFAULTS.get(queue.handle)
+            found = found or self._variables.get(work.place, {}).get(queue.handle)
+            return found or (queue_of(queue).name, True)
 
-    def _variable(
-        self,
-        place: Place | None,
-        queue: CudaQueue,
-        named: Callable[[CudaQueue], AuditedQueue],
-        *,
-        is_waiting: bool,
-    ) -> str:
-        if queue.handle == LEGACY:
-            return "sk.default_stream()"
-        if queue.handle == PER_THREAD:
-            return "sk.per_thread_stream()"
-        found = self._variables.get(place, {}).get(queue.handle) if place else None
-        if found is None:
-            return named(queue).name
-        return f"sk.wrap({found.name})" if is_waiting and not found.is_ours else found.name
+        def missing_call(first: PlacedLaunch, second: PlacedLaunch) -> str:
+            waiting, is_ours = variable(second, second.queue)
+            awaited, _ = variable(second, first.queue)
+            return f"{waiting if is_ours else f'sk.wrap({waiting})'}.wait({awaited})"
+
+        found = find(program, works, queue_of, missing_call, queues.is_blocking)
+        unread = ("calls of the driver that could not be read",) if self._calls.lost else ()
+        return found._replace(operations=operations, unseen=unread)
 
 
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
-    """Yield the frees of memory, which an audit does not show."""
+    """Yield the frees of memory, because an audit does not show them."""
     for step in program:
         if step.kind == "free" and step.queue is not None:
             number = int(step.number)
@@ -179,25 +161,16 @@ def _placed(fact: Fact) -> Place | None:
     return Place(code.co_filename, line)
 
 
-def _may_use_cuda() -> bool:
-    """Whether a driver works that some library has loaded; loads none itself."""
-    try:
-        return _has_cuda_library() and driver.is_present()
-    except StreamKitError:  # the driver gives an error
-        return False
+def _has_driver() -> bool:
+    """Whether some library has loaded a driver, and it works; this loads none."""
+    is_used = not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))
+    return is_used and driver.is_present()
 
 
 def _uses_cuda() -> bool:
-    """Whether a library of the process may have work on a CUDA device; loads no driver itself."""
+    """Whether a library of the process may have work on a CUDA device."""
     try:
-        return (
-            _has_cuda_library()
-            and driver.is_present()
-            and any(map(driver.primary_is_active, range(driver.device_count())))
-        )
+        devices = range(driver.device_count()) if _has_driver() else ()
+        return any(map(driver.primary_is_active, devices))
     except StreamKitError:  # the driver gives an error, and a library may use it all the same
         return True
-
-
-def _has_cuda_library() -> bool:
-    return not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))

@@ -6,13 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine.reachability import Reachability, numbers
+from streamkit._race_engine.order import numbers, unordered_nodes
 from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
-from streamkit._races.describing import strongest
 from streamkit._races.memory_use import Launch, LaunchReader
-from streamkit._races.report import Coverage, Race, RacedOperation
+from streamkit._races.report import Race, RacedOperation, coverage_of, strongest
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from streamkit._cuda.graphs import NodeWork, Section
     from streamkit._race_engine.search import Access, Mode
     from streamkit._races.arrays import RacedArray
+    from streamkit._races.report import Coverage
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
@@ -30,9 +30,7 @@ _NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
     """Return objects with their names, those of ``arrays`` first, then those of the caller."""
     given = checked_names(arrays)
-    frame = places.users_frame()
-    variables = [] if frame is None else places.variables(frame)
-    return [*given.items(), *reversed(variables)]
+    return [*given.items(), *reversed(places.variables(places.users_frame()))]
 
 
 def races_of(
@@ -52,13 +50,15 @@ def races_of(
     for number, work in works.items():
         for access in work.accesses:
             alike[_Part(work.who, access)] |= 1 << number
-    unordered = Reachability(len(nodes), edges).unordered
+    unordered = unordered_nodes(len(nodes), edges)
     found: defaultdict[tuple[Hashable, RacedArray], _Pairs] = defaultdict(_Pairs)
     for one, other, is_certain in _sharing(alike):
         pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
         pairs.add(alike[one], alike[other], unordered, is_certain=is_certain)
-    races = (_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible)
-    return tuple(sorted(races, key=_place)), _coverage(works)
+    races = [_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible]
+    races.sort(key=lambda race: (race.first.node or 0, race.second.node or 0))
+    counted = ((work.launch.name, work.launch.is_known) for work in works.values())
+    return tuple(races), coverage_of(counted)
 
 
 class _Work(NamedTuple):
@@ -91,29 +91,24 @@ class _Pairs:
 
     def __init__(self) -> None:
         self.possible: dict[int, int] = {}
-        """All of them."""
-        self._certain: dict[int, int] = {}
+        """All of them, also those that surely race."""
+        self.certain: dict[int, int] = {}
 
     def add(self, ones: int, others: int, unordered: Sequence[int], *, is_certain: bool) -> None:
         """Add those that nothing orders, of two sets that share memory."""
         for nodes, opposite in ((ones, others), (others, ones)):
             for node in numbers(nodes):
                 met = opposite & unordered[node]
-                for pairs in (self.possible, self._certain)[: 1 + is_certain] if met else ():
+                for pairs in (self.possible, self.certain)[: 1 + is_certain] if met else ():
                     pairs[node] = pairs.get(node, 0) | met
 
     def __len__(self) -> int:
         return sum(met.bit_count() for met in self.possible.values()) // 2
 
     @property
-    def is_certain(self) -> bool:
-        """Whether one of them surely races."""
-        return bool(self._certain)
-
-    @property
     def first(self) -> tuple[int, int]:
         """The first of them, of the certain ones if there are any."""
-        pairs = self._certain or self.possible
+        pairs = self.certain or self.possible
         one = min(pairs)
         return one, next(numbers(pairs[one]))
 
@@ -124,12 +119,10 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
-    if node.kind == "kernel":
-        launch = reader.kernel(node.symbol, node.parameters or ())
-        name = operation(launch.name, launch.library) or node.kind
-        return launch._replace(name=name, is_known=launch.is_known and node.parameters is not None)
-    launch = reader.transfer(_NAMES.get(node.kind, node.kind), node.uses or ())
-    return launch._replace(is_known=node.uses is not None)
+    if node.kind != "kernel":
+        return reader.transfer(_NAMES.get(node.kind, node.kind), node.uses)
+    launch = reader.kernel(node.symbol, node.parameters)
+    return launch._replace(name=operation(launch.name, launch.library) or node.kind)
 
 
 def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
@@ -161,20 +154,14 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     ]
     first = _operation(one, {mode for mode, _ in shared})
     second = _operation(other, {mode for _, mode in shared})
-    return Race(array, first, second, pairs.is_certain, _mend(first, second), len(pairs))
+    return Race(array, first, second, bool(pairs.certain), _mend(first, second), len(pairs))
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
-    """Return what a report tells of a node that uses the memory in these ways."""
-    launch = work.launch
-    where = work.place, work.section
+    launch, where = work.launch, (work.place, work.section)
     return RacedOperation(
         launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
     )
-
-
-def _place(race: Race) -> tuple[int, int]:
-    return race.first.node or 0, race.second.node or 0
 
 
 def _mend(first: RacedOperation, second: RacedOperation) -> str:
@@ -185,8 +172,3 @@ def _mend(first: RacedOperation, second: RacedOperation) -> str:
         f"if {first.title} should come first: in the capture, before node {second.node}, let its "
         f"stream wait for the stream of node {first.node}: second.wait(first)"
     )
-
-
-def _coverage(works: Mapping[int, _Work]) -> Coverage:
-    missed = [work.launch.name for work in works.values() if not work.launch.is_known]
-    return Coverage(len(works) - len(missed), len(works), tuple(dict.fromkeys(missed)))

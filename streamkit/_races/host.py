@@ -1,4 +1,4 @@
-"""Host streams: from the steps that they tell to work, its memory and its order."""
+"""Host streams: from the steps that they report to work, the memory it uses, and its order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from streamkit._audit.host_recording import HostRecorder
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._race_engine.order import EVERYTHING, VectorClocks
-from streamkit._race_engine.search import Access
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from streamkit._race_engine.order import Clock, Stamp
+    from streamkit._race_engine.search import Access
     from streamkit._races.places import Place
 
 
@@ -31,14 +31,14 @@ class Given(NamedTuple):
     is_future: bool
     """Whether it only waits for a future."""
     streams: Mapping[int, str]
-    """What its place calls host streams, by their ids."""
+    """What the code of its place calls host streams, by their ids."""
 
 
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
 
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
-        """Take names, and what tells how many calls of the driver there were so far."""
+        """Take arrays by their names, and what counts the calls of the driver so far."""
         super().__init__()
         self.given: dict[int, Given] = {}
         """By the order of their steps."""
@@ -59,9 +59,9 @@ class RaceRecorder(HostRecorder):
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
-    def when(self, step: Step) -> tuple[int, int]:
-        """Return when a step was given: after how many calls of the driver, and its order."""
-        return self._calls_before[step.order], step.order
+    def when(self, order: int) -> tuple[int, int]:
+        """Return when the step of this order was given: after how many calls of the driver."""
+        return self._calls_before[order], order
 
     def take(self, step: Step) -> None:
         """Note a step and what it uses, in the thread that gives it."""
@@ -72,8 +72,7 @@ class RaceRecorder(HostRecorder):
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
-        place = None if frame is None else places.place_of(frame)
-        variables = [] if frame is None else places.variables(frame)
+        place, variables = places.place_of(frame), places.variables(frame)
         streams = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         if step.call is None:
             is_future = step.kind == "function"
@@ -83,11 +82,10 @@ class RaceRecorder(HostRecorder):
         try:
             uses, is_known = calls.uses(step.call)
             with self._lock:
-                for array, mode, is_sure in uses:
-                    memory = self._memories.of(array, names)
-                    if memory is not None:
-                        extent, described = memory.extent, memory.array
-                        found.append(Access(memory.allocation, extent, mode, is_sure, described))
+                for use in uses:
+                    access = self._memories.access(use, names)
+                    if access is not None:
+                        found.append(access)
         except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
             is_known = False
         return Given(step, place, tuple(found), is_known, is_future=False, streams=streams)
@@ -99,9 +97,9 @@ def stamps(
     """Return where each piece of work stands, by the order of its step.
 
     Without ``threads_talk`` a wait of the host orders only what its own thread gives later. With
-    it, StreamKit supposes that it was told by all that could have told it: what one thread learned,
-    all know, and a function that is not known has told that it ran. What is unordered even so has
-    no order.
+    it, StreamKit supposes that threads told each other everything: what one thread learned, all
+    know, and a function that StreamKit does not know has told all threads that it ran. Work that is
+    unordered even so surely has no order.
     """
     reader = _Reader(given, threads_talk=threads_talk)
     for step in steps:
@@ -110,8 +108,6 @@ def stamps(
 
 
 class _Reader:
-    """Reads steps in their order."""
-
     def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
         self.stamps: dict[int, Stamp] = {}
         self._given = given
@@ -132,7 +128,6 @@ class _Reader:
         }
 
     def read(self, step: Step) -> None:
-        """Read the next step."""
         for wait in self._waits.copy():
             ended, host, clock = wait
             if ended.end_ns and ended.end_ns <= step.given_ns:
@@ -216,7 +211,7 @@ class _Reader:
         self._clocks.learn(host, self._reached(step, host))
 
     def _reached(self, step: Step, host: Hashable) -> Clock:
-        """Return the clock of what the host waited for, or saw that it had ended."""
+        """Return the clock of what the host waited for, or of what it saw to have ended."""
         mark = step.mark
         if isinstance(mark, Step):
             return self.stamps[mark.order].clock if mark.order in self.stamps else {}

@@ -8,63 +8,56 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamkit._audit import page
-from streamkit._audit.host_recording import library_of
+from streamkit._audit.host_recording import SHOWN, library_of
 from streamkit._audit.operations import Operation, Operations
 from streamkit._host.stream import HostStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from streamkit._audit.operations import AuditedQueue, Kind
     from streamkit._base.trace import Step
+    from streamkit._race_engine.search import Pair
+    from streamkit._races.cuda_races import Found
     from streamkit._races.host import RaceRecorder
     from streamkit._races.report import Race
 
+    QueueOf = Callable[[Step], AuditedQueue | None]
     When = tuple[int, int]
     """The number of the driver's call, and for work of a host stream that of its step before it."""
 
 _SLOT_NS = 10**6  # the page counts milliseconds
-_SHOWN: dict[str, Kind] = {
-    "function": "function",
-    "then": "function",
-    "scope": "scope",
-    "wait": "wait",
-    "synchronisation": "synchronisation",
-}
+_SHOWN: dict[str, Kind] = {**SHOWN, "then": "function"}
 _LAST = 1 << 62  # the call of the driver comes after the steps that were given before it
 
 
-class Given(NamedTuple):
-    """An operation, and when it was given."""
-
-    operation: Operation
-    when: When
-    since: When
-    """Of a wait: when the point was recorded that it waits for."""
-
-
-def in_time(operations: Operations, races: Sequence[Race]) -> Callable[[str], str]:
+def in_time(operations: Operations, races: Iterable[tuple[Race, Pair]]) -> Callable[[str], str]:
     """Return what makes the page with the times at which all ran, given its heading."""
     missing = [
-        _arrow(race, race.first.end_ns, race.second.start_ns)
-        for race in races
+        (race, race.first.end_ns, race.second.start_ns)
+        for race, _ in races
         if race.first.end_ns and race.second.end_ns
     ]
     return _page_of(operations, races, missing)
 
 
 def in_order(
-    given: Iterable[Given], races: Sequence[Race], pairs: Sequence[tuple[When, When]]
+    recorder: RaceRecorder,
+    queue_of: QueueOf,
+    races: Iterable[tuple[Race, Pair]],
+    on_cuda: Found,
 ) -> Callable[[str], str]:
     """Return what makes the page with all in the order in which it was given, given its heading.
 
-    ``pairs`` are when the two operations of each race were given.
+    ``races`` are those on host streams, and ``queue_of`` finds the queue of a step there.
     """
-    found = sorted(given, key=lambda one: one.when)
-    taken = [one.when for one in found if one.operation.kind not in ("record", "wait")]
+    given = [*_given_to_host(recorder, queue_of)]
+    given += [(one, (one.end_ns, _LAST), (one.start_ns, _LAST)) for one in on_cuda.operations]
+    given.sort(key=lambda one: one[1])
+    taken = [when for one, when, _ in given if one.kind not in ("record", "wait")]
 
     def before(when: When) -> int:
         return bisect_left(taken, when) * _SLOT_NS
@@ -72,36 +65,34 @@ def in_order(
     def after(when: When) -> int:
         return bisect_right(taken, when) * _SLOT_NS
 
-    shown = [
-        replace(one, start_ns=after(since), end_ns=before(when))
-        if one.kind == "wait"
-        else replace(one, start_ns=before(when), end_ns=after(when))
-        for one, when, since in found
-    ]
     operations = Operations()
-    operations.complete(shown, has_times=False)
+    operations.complete(
+        (
+            replace(one, start_ns=after(since), end_ns=before(when))
+            if one.kind == "wait"
+            else replace(one, start_ns=before(when), end_ns=after(when))
+            for one, when, since in given
+        ),
+        has_times=False,
+    )
     missing = [
-        _arrow(race, after(first), before(second))
-        for race, (first, second) in zip(races, pairs, strict=True)
+        (race, after(recorder.when(pair.first)), before(recorder.when(pair.second)))
+        for race, pair in races
     ]
-    return _page_of(operations, races, missing)
+    missing += [
+        (race, after((pair.first, _LAST)), before((pair.second, _LAST)))
+        for race, pair in on_cuda.races
+    ]
+    return _page_of(operations, (*races, *on_cuda.races), missing)
 
 
-def on_cuda(number: int) -> When:
-    """Return when the driver was called."""
-    return number, _LAST
+def _given_to_host(
+    recorder: RaceRecorder, queue_of: QueueOf
+) -> Iterator[tuple[Operation, When, When]]:
+    """Yield what host streams were given, whether or not it has run, and when that was.
 
-
-def of_cuda(operations: Iterable[Operation]) -> Iterator[Given]:
-    """Yield operations of which the times are the numbers of the driver's calls."""
-    for one in operations:
-        yield Given(one, on_cuda(one.end_ns), on_cuda(one.start_ns))
-
-
-def of_host(
-    recorder: RaceRecorder, queue_of: Callable[[Step], AuditedQueue | None]
-) -> Iterator[Given]:
-    """Yield what host streams were given, whether or not it has run."""
+    For a wait the second time is that of the record for which it waits.
+    """
     marked = {id(step.mark): step for step in recorder.steps if step.kind == "record"}
     for step in recorder.steps:
         kind = _SHOWN.get(step.kind)
@@ -118,16 +109,17 @@ def of_host(
             after=None if recorded is None else queue_of(recorded),
             blocks_host=kind == "synchronisation",
         )
-        yield Given(operation, recorder.when(step), recorder.when(recorded or step))
-
-
-def _arrow(race: Race, start_ns: int, end_ns: int) -> Operation:
-    first, second = race.first.queue, race.second.queue
-    return Operation("wait", "missing wait", second, start_ns, end_ns, after=first)
+        yield operation, recorder.when(step.order), recorder.when((recorded or step).order)
 
 
 def _page_of(
-    operations: Operations, races: Sequence[Race], missing: Sequence[Operation]
+    operations: Operations,
+    races: Iterable[tuple[Race, Pair]],
+    missing: Iterable[tuple[Race, int, int]],
 ) -> Callable[[str], str]:
-    texts = tuple(map(str, races))
-    return lambda heading: page.html_of(operations, heading=heading, missing=missing, races=texts)
+    arrows = [
+        Operation("wait", "missing wait", race.second.queue, start, end, after=race.first.queue)
+        for race, start, end in missing
+    ]
+    texts = [str(race) for race, _ in races]
+    return lambda heading: page.html_of(operations, heading=heading, missing=arrows, races=texts)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
+import math
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from streamkit._audit.driver_recording import ELEMENTS, WORK
 from streamkit._cuda import memory
+from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
 from streamkit._race_engine.extents import Extent, strided
@@ -19,9 +23,16 @@ from streamkit.protocols import ExplainsKernels, MemoryUse, TellsMemory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from streamkit.protocols import ArrayLayout
+    from streamkit._audit.driver_recording import CudaStep
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
+_ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
+_HOST, _ARRAY = 1, 3  # kinds of memory there
+_NAMES = {
+    "cuGraphLaunch": "a CUDA graph",
+    "cuLaunchHostFunc": "a host function",
+    "cuStreamAddCallback": "a host function",
+}
 
 
 class Launch(NamedTuple):
@@ -30,9 +41,9 @@ class Launch(NamedTuple):
     name: str
     """Of the kernel, as its source has it; or "copy" or "fill"."""
     library: str | None
-    """Whose kernel it is, where its name tells."""
+    """The library whose kernel it is, if its name tells."""
     accesses: tuple[Access, ...]
-    """Without allocations: those are put in by who knows how long memory was whose."""
+    """Without allocations, which the caller adds if it knows them."""
     is_known: bool
     """Whether all that it reads and writes is known."""
 
@@ -43,7 +54,7 @@ class NamedMemory(NamedTuple):
     extent: Extent
     array: RacedArray
     noted: int | None = None
-    """After how many calls of the driver; None where it has its name at all times."""
+    """After how many calls of the driver it had this name; None if it has the name throughout."""
 
 
 class LaunchReader:
@@ -52,34 +63,43 @@ class LaunchReader:
     def __init__(
         self, named: Iterable[tuple[str, object]] = (), noted: Iterable[NamedMemory] = ()
     ) -> None:
-        """Take objects with their names; those that are arrays give their names to the memory.
+        """Take objects with their names, and what ``named_memory`` found before.
 
-        ``noted`` is what ``named_memory`` found before.
+        The objects that are arrays give their names to their memory.
         """
         self._named = [found for name, value in named if (found := named_memory(name, value))]
         self._named += noted
         self.now = 0
         """How many calls of the driver there were before what is read next."""
-        self._pieces = sorted(_pieces())
-        self._allocations: dict[int, bool] = {}  # whether there is one, by the addresses asked for
+        adapters = (load() for load in registry.loaded().values())
+        self._pieces = sorted(
+            piece
+            for adapter in adapters
+            if isinstance(adapter, TellsMemory)
+            for piece in adapter.pieces_of_memory()
+        )
+        self.allocation = functools.cache(memory.allocation)
+        """Returns the start and size of the driver's allocation around an address, if any."""
 
-    def kernel(self, symbol: str, parameters: Sequence[bytes]) -> Launch:
-        """Read the launch of a kernel of this symbol with the bytes of these parameters."""
+    def kernel(self, symbol: str, parameters: Sequence[bytes] | None) -> Launch:
+        """Read the launch of a kernel with its parameters' bytes, None if they are unknown."""
         name = readable(symbol)
         library = library_of_kernel(name)
+        if parameters is None:
+            return Launch(name, library, (), is_known=False)
         explained = _explained(library, name, parameters)
         found = _addresses(parameters) if explained is None else explained
         uses = [use for use in found if self._is_memory(use.address)]
         is_known = explained is not None and all(use.mode != "unknown" for use in uses)
         return Launch(name, library, tuple(self._accesses(uses)), is_known)
 
-    def transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
-        """Read a copy or a fill."""
-        return Launch(name, None, tuple(self._accesses(uses)), is_known=True)
+    def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
+        """Read a copy, a fill or other work; ``uses`` is None if it is not known what it uses."""
+        return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
         placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
-        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report tells
+        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report names
         for use, extent in placed:
             if use.address not in widest or widest[use.address][1].stop < extent.stop:
                 widest[use.address] = use, extent
@@ -98,11 +118,8 @@ class LaunchReader:
     def _is_memory(self, address: int) -> bool:
         if not _LOWEST <= address < _HIGHEST:
             return False
-        if self._piece(address) is not None or any(self._with(address)):
-            return True
-        if address not in self._allocations:
-            self._allocations[address] = memory.allocation(address) is not None
-        return self._allocations[address]
+        is_known = self._piece(address) is not None or any(self._with(address))
+        return is_known or self.allocation(address) is not None
 
     def _piece(self, address: int) -> int | None:
         """Return the end of the library's memory at an address."""
@@ -138,7 +155,7 @@ class LaunchReader:
         return RacedArray(f"part of {nearest.array.name}", "", (), size, extent.start)
 
     def _age(self, one: NamedMemory) -> int:
-        """Return how far from now a name was noted: other arrays use the memory again."""
+        """Return how far from now a name was noted, because arrays may use the memory in turn."""
         return -1 if one.noted is None else abs(one.noted - self.now)
 
 
@@ -154,23 +171,21 @@ def _explained(
 
 
 def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
-    """Yield what may be addresses, each once: also inside structures, where they are aligned."""
+    """Yield what may be addresses, each once, also those inside structures: they are aligned."""
     found: dict[int, None] = {}
     for parameter in parameters:
         found.update(dict.fromkeys(struct.unpack_from(f"<{len(parameter) // 8}Q", parameter)))
     return (MemoryUse(address, "unknown") for address in found)
 
 
-def _pieces() -> Iterator[tuple[int, int]]:
-    for load in registry.loaded().values():
-        adapter = load()
-        if isinstance(adapter, TellsMemory):
-            yield from adapter.pieces_of_memory()
-
-
-def named_memory(name: str, value: object) -> NamedMemory | None:
+def named_memory(name: str, value: Any) -> NamedMemory | None:
     """Return the memory of an array, None if the object is none; it calls no driver."""
-    layout = _layout(value)
+    layout = None
+    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+        library = registry.find(value, ARRAYS)
+        if library is not None and library.memory_layout is not None:
+            library.device_of(value)  # raises TypeError if this object of the type is no array
+            layout = library.memory_layout(value)
     if layout is None:
         return None
     address, shape, strides, _, itemsize = layout
@@ -179,17 +194,72 @@ def named_memory(name: str, value: object) -> NamedMemory | None:
         return None
     dtype = getattr(value, "dtype", "")
     text = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
-    nbytes = itemsize
-    for count in shape:
-        nbytes *= count
-    return NamedMemory(extent, RacedArray(name, text, tuple(shape), nbytes, address))
+    size = itemsize * math.prod(shape)
+    return NamedMemory(extent, RacedArray(name, text, tuple(shape), size, address))
 
 
-def _layout(value: Any) -> ArrayLayout | None:
-    """Return the layout of an array of a library, None if the object is none."""
-    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
-        library = registry.find(value, ARRAYS)
-        if library is not None and library.memory_layout is not None:
-            library.device_of(value)  # raises TypeError if this object of the type is no array
-            return library.memory_layout(value)
-    return None
+# -- the calls of the driver ----------------------------------------------------------------------
+
+
+class WorkReader:
+    """Reads what the steps of a program do with memory, in their order."""
+
+    def __init__(self, launches: LaunchReader) -> None:
+        self._launches = launches
+        self._sizes: dict[int, int] = {}  # of allocations
+
+    def read(self, step: CudaStep) -> Launch | None:
+        """Return what a step does, None if that is no work."""
+        if step.kind == "allocation":
+            self._sizes[step.fact.more] = step.fields[1]
+        if step.kind not in WORK:
+            return None
+        self._launches.now = int(step.number)
+        launch = self._launch(step)
+        accesses = []
+        for one in launch.accesses:  # those of different allocations cannot share a byte
+            allocation = self._launches.allocation(one.extent.start)
+            accesses.append(one._replace(allocation=allocation[0] if allocation else 0))
+        return launch._replace(accesses=tuple(accesses))
+
+    def _launch(self, step: CudaStep) -> Launch:
+        kind, fields = step.kind, step.fields
+        if kind.startswith("launch"):
+            kernel = Kernel(*step.fact.more)
+            return self._launches.kernel(kernel.symbol, kernel.parameters)
+        if kind in ("copy", "copy and wait"):
+            target, source, size = fields[:3]
+            return self._transfer("copy", [_use(source, "read", size), _use(target, "write", size)])
+        if kind == "copy of rows":
+            return self._copy_of_rows(step)
+        if kind == "free":
+            freed = _use(fields[0], "write", self._sizes.pop(fields[0], 1))
+            return self._launches.transfer("free", [freed])
+        if kind in ELEMENTS:
+            return self._transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
+        is_wait = kind == "wait for a value"
+        name = "a wait for a value" if is_wait else _NAMES.get(step.call.name, step.call.name)
+        return self._launches.transfer(name, None)
+
+    def _copy_of_rows(self, step: CudaStep) -> Launch:
+        found = _ROWS.unpack(step.fact.more)
+        width, height = found[12:]
+        uses = []
+        modes: Iterable[Literal["read", "write"]] = ("read", "write")
+        for mode, side in zip(modes, (found[:6], found[6:12]), strict=True):
+            first, row, kind, host, device, pitch = side
+            if kind == _ARRAY:  # of texture memory, which has no addresses
+                return self._launches.transfer("copy", None)
+            address = (host if kind == _HOST else device) + row * pitch + first
+            use = _use(address, mode, 0)
+            uses.append(use._replace(shape=(height, width), strides=(pitch, 1)))
+        return self._transfer("copy", uses)
+
+    def _transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
+        # the driver does not know memory of the host that is not pinned: nothing runs beside it
+        known = [use for use in uses if self._launches.allocation(use.address) is not None]
+        return self._launches.transfer(name, known)
+
+
+def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:
+    return MemoryUse(address, mode, (size,), (1,), 1, is_sure=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
 _is_users: dict[object, bool] = {}
-"""Whether code is the user's, by its module: asked for each frame at each launch."""
+"""Whether a module is the user's. It is kept because each launch asks for each frame."""
 
 
 class Place(NamedTuple):
@@ -40,13 +40,15 @@ def users_frame() -> FrameType | None:
     return None
 
 
-def place_of(frame: FrameType) -> Place:
+def place_of(frame: FrameType | None) -> Place | None:
     """Return the line that a frame is at."""
-    return Place(frame.f_code.co_filename, frame.f_lineno or 0)
+    return frame and Place(frame.f_code.co_filename, frame.f_lineno or 0)
 
 
-def variables(frame: FrameType) -> list[tuple[str, object]]:
-    """Return what the code of a frame can name, the nearest last."""
+def variables(frame: FrameType | None) -> list[tuple[str, object]]:
+    """Return the objects that the code of a frame has names for, the nearest last."""
+    if frame is None:
+        return []
     here = frame.f_locals
     attributes = getattr(here.get("self"), "__dict__", {})
     found = [
@@ -55,5 +57,5 @@ def variables(frame: FrameType) -> list[tuple[str, object]]:
         *reversed(here.items()),
     ]
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        here.clear()  # a copy, which the frame would keep, and what it holds with it
+        here.clear()  # the frame would keep this copy, and with it what it holds
     return found

@@ -1,4 +1,4 @@
-"""``races``: which work on the same memory nothing orders, in a block."""
+"""``races``: finds work of a block that uses the same memory and that nothing orders."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._race_engine import search
-from streamkit._races import describing, live_page
+from streamkit._races import live_page
 from streamkit._races.arrays import checked_names
 from streamkit._races.cuda_recording import CudaRaceRecorder
 from streamkit._races.host import RaceRecorder, stamps
-from streamkit._races.report import Coverage, RacedOperation, RaceReport
+from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Hashable, Iterator, Mapping
+    from collections.abc import Generator, Hashable, Mapping
 
     from streamkit._base.trace import Step
     from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
     from streamkit._races.host import Given
-    from streamkit._races.report import Race
 
 
 @contextmanager
@@ -29,25 +28,25 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
-    them, by callbacks of CUPTI; where there are none, the report's coverage says why. What a kernel
-    does with an array counts as possible where its name does not tell. What a CUDA graph does is
-    not seen.
+    them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
+    of a kernel does not tell what it does with an array, a race on that array counts as possible.
+    What a CUDA graph does is not seen.
 
-    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``, and
-    at what NumPy's own functions do with them. Of other functions
-    ``streamkit.testing.accesses`` tells it.
-    Where nobody does, what they do with their arrays, and with those that they bring along, is
-    possible. It does not see what the Python code of the block, or the body of ``with s:``, does
-    with an array itself. Nor does it see an order that functions make among themselves, with locks
-    say, if the one that waits was given first.
+    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``. It
+    knows what NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what
+    other functions do. A function without such a declaration may do anything with its arrays, and
+    with those that it brings along, so its races count as possible. ``races`` does not see what the
+    Python code of the block, or the body of ``with s:``, does with an array itself. Nor does it see
+    an order that functions make among themselves, with locks say, if the one that waits was given
+    first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
-    raises, it holds what was given by then. Blocks nest, with each other and with audits. Nothing
-    is left behind.
+    raises, the report holds what was given by then. Blocks nest, with each other and with audits.
+    Nothing is left behind.
 
     Args:
-        arrays: Arrays by the names that the report is to use; others have those of the caller's
-            variables.
+        arrays: Arrays by the names that the report is to use. Others get the names of the
+            caller's variables.
 
     Raises:
         TypeError: ``arrays`` is no dictionary.
@@ -78,56 +77,35 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 
 def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
-    strictly = stamps(recorder.steps, given, threads_talk=False)
-    loosely = stamps(recorder.steps, given, threads_talk=True)
-    works = [
-        search.Work(order, _site(one), tuple(_seen(one)))
-        for order, one in sorted(given.items())
-        if order in strictly
-    ]
-    pairs = describing.unordered(works, strictly, loosely)
-    found: dict[Hashable, list[Pair]] = {}
-    for pair in pairs:
-        lines = given[pair.first].place, given[pair.second].place
-        whose = pair.one.allocation or pair.one.array
-        found.setdefault((lines, whose), []).append(pair)
     operations = Operations()
     ran, unfinished = recorder.operations()
     operations.complete(ran, unfinished=unfinished)
     describer = _Describer(recorder, operations)
-    told = [search.clearest(pairs) for pairs in found.values()]
-    all_races = (*map(describer.race, told, found.values()), *on_cuda.races)
-    if on_cuda.operations:
-        when = [
-            (recorder.when(given[pair.first].step), recorder.when(given[pair.second].step))
-            for pair in told
-        ]
-        when += [(live_page.on_cuda(one), live_page.on_cuda(other)) for one, other in on_cuda.pairs]
-        shown = live_page.of_host(recorder, describer.queue)
-        shown_on_cuda = live_page.of_cuda(on_cuda.operations)
-        draw = live_page.in_order((*shown, *shown_on_cuda), all_races, when)
-    else:
-        draw = live_page.in_time(operations, all_races)
-    report.complete(all_races, _coverage(given, on_cuda), draw)
-
-
-def _seen(given: Given) -> Iterator[search.Access]:
-    """Yield the accesses of a piece of work; one that failed has perhaps not come to them."""
-    for access in given.accesses:
-        yield access._replace(is_sure=access.is_sure and not given.step.has_failed)
-
-
-def _site(given: Given) -> Hashable:
-    return given.place or given.step.order, given.step.stream, given.step.kind
-
-
-def _coverage(given: Mapping[int, Given], on_cuda: Found) -> Coverage:
-    missed = [_name(one) for _, one in sorted(given.items()) if not one.is_known]
-    return Coverage(
-        len(given) - len(missed) + on_cuda.understood,
-        len(given) + on_cuda.total,
-        tuple(dict.fromkeys([*missed, *on_cuda.missed])),
+    found = races_among(
+        [_work(one) for _, one in sorted(given.items())],
+        lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
+        key=describer.key,
+        operation=describer.operation,
+        missing_call=describer.missing_call,
     )
+    if on_cuda.operations:
+        draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
+    else:
+        draw = live_page.in_time(operations, found)
+    counted = [(_name(one), one.is_known) for _, one in sorted(given.items())]
+    coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
+    races_found = tuple(race for race, _ in (*found, *on_cuda.races))
+    report.complete(races_found, coverage, draw)
+
+
+def _work(given: Given) -> search.Work:
+    """Return what the search takes: work that failed perhaps never came to its accesses."""
+    step = given.step
+    accesses = [
+        access._replace(is_sure=access.is_sure and not step.has_failed) for access in given.accesses
+    ]
+    site = given.place or step.order, step.stream, step.kind
+    return search.Work(step.order, site, tuple(accesses))
 
 
 def _name(given: Given) -> str:
@@ -142,20 +120,13 @@ class _Describer:
 
     def __init__(self, recorder: RaceRecorder, operations: Operations) -> None:
         self._recorder = recorder
+        self._given = recorder.given
         queues = (queue for one in operations.operations for queue in (one.queue, one.after))
         self._queues = {queue.id: queue for queue in queues if queue is not None}  # distinct names
 
-    def race(self, pair: Pair, pairs: list[Pair]) -> Race:
-        """Return the race of all pairs of two lines, told by one of them."""
-        given = self._recorder.given
-        first, second = given[pair.first], given[pair.second]
-        return describing.race(
-            pair,
-            pairs,
-            lambda number, mode: self._operation(given[number], mode),
-            _missing_call(first, second),
-            (first.place, second.place),
-        )
+    def key(self, pair: Pair) -> Hashable:
+        lines = self._given[pair.first].place, self._given[pair.second].place
+        return lines, pair.one.allocation or pair.one.array
 
     def queue(self, step: Step) -> AuditedQueue | None:
         """Return what the report calls the queue of a step."""
@@ -166,20 +137,20 @@ class _Describer:
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue
 
-    def _operation(self, given: Given, mode: search.Mode) -> RacedOperation:
+    def operation(self, number: int, mode: search.Mode) -> RacedOperation:
+        given = self._given[number]
         step = given.step
         file, line = given.place or (None, 0)
         whose = library_of(step), self.queue(step)
         return RacedOperation(step.name, *whose, mode, file, line, *self._recorder.times(step))
 
-
-def _missing_call(first: Given, second: Given) -> str:
-    """Word the call that orders the second after the first."""
-    waiting = _variable(second, second.step.stream)
-    if first.step.kind == "then":
-        where = "" if first.place is None else f" of line {first.place.line}"
-        return f"keep the future of 'then'{where}, and {waiting}.wait(future)"
-    return f"{waiting}.wait({_variable(second, first.step.stream)})"
+    def missing_call(self, one: int, other: int) -> str:
+        first, second = self._given[one], self._given[other]
+        waiting = _variable(second, second.step.stream)
+        if first.step.kind == "then":
+            where = "" if first.place is None else f" of line {first.place.line}"
+            return f"keep the future of 'then'{where}, and {waiting}.wait(future)"
+        return f"{waiting}.wait({_variable(second, first.step.stream)})"
 
 
 def _variable(given: Given, stream: Any) -> str:

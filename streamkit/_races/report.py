@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import html
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.timeline import counted, times
 from streamkit._pictures.kernel_names import in_one_line
 from streamkit._pictures.styles import STYLES
+from streamkit._race_engine import search
+from streamkit._race_engine.order import are_ordered
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterable, Mapping
     from os import PathLike
 
     from streamkit._audit.operations import AuditedQueue
-    from streamkit._race_engine.search import Mode
+    from streamkit._race_engine.order import Stamp
+    from streamkit._race_engine.search import Mode, Pair
     from streamkit._races.arrays import RacedArray
 
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
@@ -150,8 +154,9 @@ class RaceReport:
 
     def _check(self) -> None:
         if self._coverage is None:
-            message = "the report is made when the block ends. Read it after 'with ... as report:'"
-            raise ScopeError(message)
+            raise ScopeError(
+                "the report is made when the block ends. Read it after 'with ... as report:'"
+            )
 
     def assert_none(self, *, possible: bool = False) -> None:
         """Check that there are no certain races.
@@ -186,9 +191,8 @@ class RaceReport:
             path: The file to write.
         """
         text = self._page(f"{_counted(self.races)}. {self.coverage}")
-        written = Path(path)
-        written.write_text(text, encoding="utf-8")
-        return written
+        Path(path).write_text(text, encoding="utf-8")
+        return Path(path)
 
     def _repr_html_(self) -> str | None:
         """Show the text in a notebook."""
@@ -209,3 +213,74 @@ def _counted(races: tuple[Race, ...]) -> str:
     if not races:
         return "no race found in what was understood"
     return f"{counted(certain, 'race')} found, and {counted(len(races) - certain, 'possible one')}"
+
+
+# -- from pairs of work to a report ---------------------------------------------------------------
+
+
+def races_among(
+    works: Iterable[search.Work],
+    stamps: Callable[[bool], Mapping[Any, Stamp]],
+    *,
+    key: Callable[[Pair], Hashable],
+    operation: Callable[[int, Mode], RacedOperation],
+    missing_call: Callable[[int, int], str],
+) -> list[tuple[Race, Pair]]:
+    """Return the races among pieces of work, each with the pair that it is described by.
+
+    Args:
+        works: In the order in which they were given.
+        stamps: Finds where each of them stands, by its number, without or with ``threads_talk``.
+            Work that has no place there is left out.
+        key: Pairs with the same key are one race.
+        operation: Describes a piece of work by its number and what it does with the memory.
+        missing_call: Words the call that orders the second of two numbers after the first.
+    """
+    strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
+    found: defaultdict[Hashable, list[Pair]] = defaultdict(list)
+    for pair in search.find(
+        (work for work in works if work.number in strictly),
+        lambda one, other: are_ordered(strictly[one], strictly[other]),
+        lambda one, other: are_ordered(loosely[one], loosely[other]),
+    ):
+        found[key(pair)].append(pair)
+    races = []
+    for pairs in found.values():
+        pair = next((one for one in pairs if one.is_certain), pairs[0])
+        both = pair.first, pair.second
+        # an operation that reads and writes an array has two accesses
+        same = [one for one in pairs if (one.first, one.second) == both]
+        first = operation(pair.first, strongest({one.one.mode for one in same}))
+        second = operation(pair.second, strongest({one.other.mode for one in same}))
+        before = f"line {second.line}" if second.file else "it"
+        if first.file and second.file and first.file != second.file:
+            before += f" of {second.file}"
+        race = Race(
+            array_of(pair),
+            first,
+            second,
+            pair.is_certain,
+            f"if {first.title} should come first: {missing_call(*both)} before {before}",
+            len({(one.first, one.second) for one in pairs}),
+        )
+        races.append((race, pair))
+    return races
+
+
+def array_of(pair: Pair) -> RacedArray:
+    """Return what is said of the memory of both: the array that has a name, if one has."""
+    arrays: tuple[RacedArray, RacedArray] = pair.one.array, pair.other.array
+    return min(arrays, key=lambda array: array.name is None)
+
+
+def strongest(modes: set[Mode]) -> Mode:
+    """Return the one of an operation's uses of a piece of memory that a report names."""
+    return "write" if "write" in modes else min(modes)
+
+
+def coverage_of(operations: Iterable[tuple[str, bool]], unseen: Iterable[str] = ()) -> Coverage:
+    """Count operations, each given by its name and whether all that it uses is known."""
+    known = list(operations)
+    missed = [name for name, is_known in known if not is_known]
+    names = tuple(dict.fromkeys([*missed, *unseen]))
+    return Coverage(len(known) - len(missed), len(known), names)

@@ -27,7 +27,7 @@ from streamkit.errors import BackendNotInstalledError, CaptureError, ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._audit.report import AuditReport
+    from streamkit._audit.audit import AuditReport
 
 _PACKAGE = __name__.partition(".")[0]
 _ON_LEGACY = re.compile(r"legacy stream|capture_?implicit", re.IGNORECASE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkit._audit import driver_steps  # what is made of facts
+from streamkit._audit import driver_recording  # what is made of facts
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
 from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
@@ -84,10 +84,10 @@ class Program:
 
     def found(self):
         """Return what was found in it."""
-        program = driver_steps.steps(self.facts, self._capturing)
+        program = driver_recording.steps(self.facts, self._capturing)
         works = {}
         for step in program:
-            if step.kind in driver_steps.WORK:
+            if step.kind in driver_recording.WORK:
                 access = self._accesses.get(step.number)
                 launch = Launch(
                     step.kind,
@@ -96,11 +96,11 @@ class Program:
                     is_known=access is not None,
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
-        return cuda_races.find(program, works, cuda_races.Names(_queue, _name, _name, _is_blocking))
+        return cuda_races.find(program, works, _queue, _missing_call, _is_blocking)
 
     def verdicts(self):
         """Return of each race whether it is certain."""
-        return [race.certain for race in self.found().races]
+        return [race.certain for race, _ in self.found().races]
 
 
 def _queue(queue):
@@ -108,8 +108,8 @@ def _queue(queue):
     return AuditedQueue("cuda:0", name, queue.number)
 
 
-def _name(_, queue):
-    return _queue(queue).name
+def _missing_call(first, second):
+    return f"{_queue(second.queue).name}.wait({_queue(first.queue).name})"
 
 
 def _is_blocking(queue):

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._audit.cuda_operations import Queues  # records are made up here
+from streamkit._audit.cuda_recording import Queues  # records are made up here
 from streamkit._audit.cupti import Activity  # records are made up here
-from streamkit._audit.operations import AuditedQueue  # records are made up here
-from streamkit._audit.wait_times import WaitTimes  # records are made up here
+from streamkit._audit.operations import AuditedQueue, WaitTimes  # records are made up here
 from streamkit._pictures import kernel_names  # an audit without CUDA names no kernel
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, records, report
 

@@ -526,8 +526,8 @@ def test_memory_that_has_a_new_owner_is_other_memory():
     memories, numbers = Memories(), set()
     for _ in range(10):  # at one address, or at a few
         array = np.zeros(4)
-        found = memories.of(array[1:], {})
-        assert found.allocation == memories.of(array, {}).allocation
+        found = memories.access((array[1:], "read", True), {})
+        assert found.allocation == memories.access((array, "read", True), {}).allocation
         numbers.add(found.allocation)
         del array
     assert len(numbers) == 10

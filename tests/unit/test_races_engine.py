@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkit._race_engine import (  # a report shows what they say
-    extents,
-    order,
-    reachability,
-    search,
-)
+from streamkit._race_engine import extents, order, search  # a report shows what they say
 from support.model import search as always_the_same
 
 np = pytest.importorskip("numpy")
@@ -345,13 +340,13 @@ def test_a_graph_orders_what_its_edges_reach(data):
     edges = [(one, other) for one, other in data.draw(st.lists(edge)) if one < other]
     names = data.draw(st.permutations(range(count)))  # the driver lists nodes in any order
     edges = [(names[one], names[other]) for one, other in edges]
-    unordered = reachability.Reachability(count, edges).unordered
+    unordered = order.unordered_nodes(count, edges)
 
     def reaches(one, other):
         return any(end == other or reaches(end, other) for begin, end in edges if begin == one)
 
     for one in range(count):
-        assert list(reachability.numbers(unordered[one])) == [
+        assert list(order.numbers(unordered[one])) == [
             other
             for other in range(count)
             if other != one and not reaches(one, other) and not reaches(other, one)

@@ -6,7 +6,7 @@ from functools import partial as call
 
 import pytest
 
-from streamkit._races import numpy_calls  # a report shows pairs, not what one call does
+from streamkit._races import calls  # a report shows pairs, not what one call does
 
 np = pytest.importorskip("numpy")
 
@@ -126,7 +126,7 @@ def told(uses, values):
 def test_it_reads_and_writes_what_is_said(make, reads, writes):
     values = arrays()
     made = make(values)
-    assert told(numpy_calls.uses(made), values) == (reads, writes)
+    assert told(calls.uses_of_numpy(made), values) == (reads, writes)
 
 
 @pytest.mark.parametrize(("make", "reads", "writes"), CASES)
@@ -174,10 +174,10 @@ class Subclass(np.ndarray):
     ids=lambda made: getattr(made.func, "__name__", "other"),
 )
 def test_what_is_not_known_is_not_guessed(made):
-    assert numpy_calls.uses(made) is None
+    assert calls.uses_of_numpy(made) is None
 
 
 @pytest.mark.parametrize("scalar", [np.float64(2), 2, [1.0, 2.0, 3.0]])
 def test_scalars_and_lists_are_no_arrays(scalar):
     x = np.zeros(3)
-    assert [use.array is x for use in numpy_calls.uses(call(np.add, x, scalar))] == [True]
+    assert [use.array is x for use in calls.uses_of_numpy(call(np.add, x, scalar))] == [True]

@@ -26,7 +26,7 @@ HOMES = (
     "streamkit.types",
 )
 RETURNED = {  # what public functions return, and nobody makes
-    ("streamkit._audit.report", "AuditReport"),
+    ("streamkit._audit.audit", "AuditReport"),
     ("streamkit._audit.operations", "Operation"),
     ("streamkit._audit.operations", "AuditedQueue"),
     ("streamkit._races.report", "RaceReport"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import streamkit as sk
 from streamkit._audit import chrome_trace  # reports are made up here
+from streamkit._audit.audit import AuditReport  # reports are made up here
 from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
-from streamkit._audit.report import AuditReport  # reports are made up here
 from streamkit._audit.timeline import plain, verdict  # reports are made up here
 from streamkit._pictures.styles import STYLES  # reports are made up here
 from streamkit.errors import OneQueueError

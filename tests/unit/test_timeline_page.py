@@ -10,13 +10,13 @@ import subprocess
 
 import pytest
 
+from streamkit._audit.audit import AuditReport  # reports are made up here
 from streamkit._audit.operations import (  # reports are made up here
     AuditedQueue,
     Operation,
     Operations,
 )
 from streamkit._audit.page import html_of, page_data  # reports are made up here
-from streamkit._audit.report import AuditReport  # reports are made up here
 from streamkit._pictures.styles import STYLES  # reports are made up here
 from streamkit._races.report import Coverage, RaceReport  # reports are made up here
 from support.libraries import lane
