@@ -436,7 +436,7 @@ def test_the_closest_tests_come_first_and_as_many_as_there_is_time_for():
 
 
 def test_coverage_tells_what_a_test_and_its_children_reach(tree, tmp_path):
-    pytest.importorskip("coverage", reason="could not import 'coverage'")
+    pytest.importorskip("coverage")
     shutil.copytree(ROOT / "tests" / "mutations", tree / "tests" / "mutations")
     with closing(reach.Reach(tmp_path / "reach", [FILE])) as known:
         known.measure(tree)
