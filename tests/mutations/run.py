@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -57,7 +57,7 @@ class Outcome:
     name: str
     result: str
     seconds: float = 0
-    detail: str = ""
+    detail: str = ""  # of one that was caught: the test that did
 
     def show(self) -> None:
         print(f"{self.result:9} {self.seconds:5.1f} s  {self.name}  {self.detail}", flush=True)
@@ -65,8 +65,10 @@ class Outcome:
 
 CAUGHT, SURVIVED = "caught", "survived"
 UNREACHED = "unreached"  # no test that passes runs the line
-BROKEN = "broken"  # no test could run; of a fault of an import any test would say so
+BROKEN = "broken"  # the tests could not even be imported, which everybody would notice
 HUNG = "hung"
+UNJUDGED = "unjudged"  # a test was not found, for its name is another each time
+MISSED = {SURVIVED, UNREACHED, UNJUDGED}
 
 
 def attempt(tree: Path, fault: faults.Fault, tests: tuple[str, ...]) -> Outcome:
@@ -80,10 +82,9 @@ def attempt(tree: Path, fault: faults.Fault, tests: tuple[str, ...]) -> Outcome:
     try:
         copies.write(path, fault.apply(source))
         for tier in dict.fromkeys(map(copies.tier_of, tests)):  # the one of the closest test first
-            status, said = copies.run_tests(
-                tree, [test for test in tests if copies.tier_of(test) == tier]
-            )
-            result, detail = _result(status, said)
+            chosen = [test for test in tests if copies.tier_of(test) == tier]
+            status, said = copies.run_tests(tree, chosen)
+            result, detail = _result(status, said, chosen)
             if result != SURVIVED:
                 break
     finally:
@@ -91,15 +92,23 @@ def attempt(tree: Path, fault: faults.Fault, tests: tuple[str, ...]) -> Outcome:
     return Outcome(fault.name, result, time.monotonic() - begun, detail)
 
 
-def _result(status: int | None, said: str) -> tuple[str, str]:
+def _result(status: int | None, said: str, tests: list[str]) -> tuple[str, str]:
     if status is None:
         return HUNG, ""
     if status in (copies.PASSED, copies.NONE_RAN):
         return SURVIVED, ""
     if status != copies.FAILED and status > 0:
-        return BROKEN, said[-1500:]
-    killer = re.search(r"^(?:FAILED|ERROR) \S*::(\S+)", said, re.MULTILINE)
-    return CAUGHT, killer[1] if killer else "by a crash or a time-out"
+        return UNJUDGED if "ERROR: not found: " in said else BROKEN, said[-1500:]
+    return CAUGHT, next(iter(_failed(said, tests)), "by a crash or a time-out")
+
+
+def _failed(said: str, tests: Iterable[str]) -> set[str]:
+    """Those of the tests that pytest's summary says have failed."""
+    lines = re.findall(r"^(?:FAILED|ERROR) (.*)", said, re.MULTILINE)
+    return {
+        max((test for test in tests if line.startswith(test)), key=len, default=line)
+        for line in lines
+    }
 
 
 class Trees:
@@ -175,12 +184,43 @@ def try_sample(
             with trees.one() as tree:
                 known.measure(tree)
             planted = [(fault, known.tests_of(fault, sources[fault.file])) for fault in chosen]
-        results = [outcome.result for outcome in trees.map(attempt, planted)]
-    outcomes = list(zip(chosen, results, strict=True))
-    for fault, result in outcomes:
-        if result in (SURVIVED, UNREACHED):
+        results = _try_until_true(trees, planted)
+    for fault, result in results.items():
+        if result in MISSED:
             print(f"\n{result}: {fault.name}\n{fault.diff(sources[fault.file])}")
-    return _table(outcomes)
+    return _table(results)
+
+
+def _try_until_true(
+    trees: Trees, planted: list[tuple[faults.Fault, list[str]]]
+) -> dict[faults.Fault, str]:
+    """What became of faults; none is caught by a test that fails without it too."""
+    results: dict[faults.Fault, str] = {}
+    sound: set[str] = set()
+    while planted:
+        outcomes = list(trees.map(attempt, planted))
+        results |= {fault: one.result for (fault, _), one in zip(planted, outcomes, strict=True)}
+        catchers = {one.detail for one in outcomes if one.result == CAUGHT and "::" in one.detail}
+        with trees.one() as tree:
+            wrong = _fail_anyway(tree, catchers - sound)
+        sound |= catchers - wrong
+        planted = [
+            (fault, [test for test in tests if test not in wrong])
+            for (fault, tests), one in zip(planted, outcomes, strict=True)
+            if one.detail in wrong
+        ]
+    return results
+
+
+def _fail_anyway(tree: Path, tests: set[str]) -> set[str]:
+    found = set()
+    for tier in {copies.tier_of(test) for test in tests}:
+        chosen = sorted(test for test in tests if copies.tier_of(test) == tier)
+        _, said = copies.run_tests(tree, chosen, (), limit=copies.LIMIT * 10)
+        found |= _failed(said, chosen)
+    for test in sorted(found):
+        print(f"{test} fails without a fault too: it catches nothing", flush=True)
+    return found
 
 
 def _folder(file: str) -> str:
@@ -188,11 +228,9 @@ def _folder(file: str) -> str:
     return name if others else "streamkit"
 
 
-def _table(outcomes: list[tuple[faults.Fault, str]]) -> float:
-    planted = Counter(_folder(fault.file) for fault, _ in outcomes)
-    missed = Counter(
-        _folder(fault.file) for fault, result in outcomes if result in (SURVIVED, UNREACHED)
-    )
+def _table(results: dict[faults.Fault, str]) -> float:
+    planted = Counter(_folder(fault.file) for fault in results)
+    missed = Counter(_folder(fault.file) for fault, result in results.items() if result in MISSED)
     print("\nfolder          caught  of")
     for folder in sorted(planted):
         print(f"{folder:14} {planted[folder] - missed[folder]:7} {planted[folder]:3}")

@@ -390,7 +390,7 @@ def test_a_survivor_is_told_from_one_that_is_caught(tree, tmp_path, measured, ca
     share = run.try_sample(chosen, tree, 1, tmp_path / "store" / "reach", [FILE])
     assert share == pytest.approx(100 / 3)
     out = capsys.readouterr().out
-    assert re.search(r"^caught .* streamkit/sums.py:3 a test  test_add$", out, re.MULTILINE)
+    assert re.search(r"^caught .* streamkit/sums.py:3 a test  \S+::test_add$", out, re.MULTILINE)
     assert "\nsurvived: streamkit/sums.py:7 a test\n" in out
     assert "\n-    return one + one\n+    return one * one\n" in out
     assert "\nunreached: streamkit/sums.py:11 a test\n" in out
@@ -462,6 +462,18 @@ def test_one_that_no_test_can_judge_is_told(tree, monkeypatch, fault, result):
     monkeypatch.setattr(copies, "LIMIT", 2)  # for what ends by itself, also on a busy machine
     assert run.attempt(tree, fault, (f"{FILE}::test_add",)).result == result
     assert (tree / MODULE).read_text() == SOURCE
+
+
+def test_a_fault_is_not_caught_by_a_test_that_fails_without_it(tree, tmp_path, capsys):
+    trees = run.Trees(str(tmp_path / "copies"), tree, 1, emulated=False)
+    results = run._try_until_true(trees, [(SURVIVES, [f"{FILE}::test_that_fails"])])
+    assert results == {SURVIVES: "unreached"}
+    assert "test_that_fails fails without a fault too" in capsys.readouterr().out
+
+
+def test_a_test_that_is_not_there_judges_nothing(tree):
+    tests = (f"{FILE}::test_add", f"{FILE}::test_that_is_gone")
+    assert run.attempt(tree, SURVIVES, tests).result == "unjudged"
 
 
 def test_each_listed_fault_has_to_be_caught_by_its_tests(tree, capsys):
