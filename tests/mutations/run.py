@@ -1,358 +1,324 @@
-"""Try the mutations listed beside this file: the tests that each one names must fail.
+"""Plant faults in the source: the tests have to catch them.
 
-    python tests/mutations/run.py [NAME ...] [--jobs N]
+    python tests/mutations/run.py --sample 300 --seed 7 [--since REV] [--threshold 90]
+    python tests/mutations/run.py --listed [NAME ...]
 
-Each is tried in a temporary copy of the tree, never in the checkout, after the same tests have
-passed there unmutated. The exit status is 1 unless every mutation applies and is killed.
-
-A mutation says where it is by the name of a definition, not by a file: a function that moves to
-another module takes its mutations along.
+Each is tried in a temporary copy of the tree, never in the checkout. Of a sample the tests are run
+that reach the line, and the exit status is 1 if fewer are caught than the threshold says. A listed
+fault names its tests, which have to pass without it, and each must be caught.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import contextlib
-import functools
-import itertools
 import os
 import queue
 import re
-import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-HERE = Path(__file__).parent
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PACKAGE = "streamkit"
-NEEDED = (PACKAGE, "tests", "pyproject.toml")  # what the copies have
-LIMIT = 120.0
-"""Seconds that the tests of one mutation may take."""
+sys.path.insert(0, str(HERE.parent))
 
-DRIVER, COMPILER = "driver", "cc"  # in a copy: see compile_once
-CONTROL = "(unmutated)"
-PASSED, FAILED = 0, 1  # pytest's exit statuses; all others mean that it could not test
+from mutations import copies, faults, listed, reach  # noqa: E402 - found through the line above
 
-
-@dataclass(frozen=True)
-class Mutation:
-    """One wrong line, and the tests that have to notice it."""
-
-    name: str
-    why: str  # what it would do to a user
-    where: str  # the end of the dotted path of what it changes: see find
-    old: str  # has to be in there once
-    new: str
-    tests: tuple[str, ...]  # all of one tier
-
-    @property
-    def tier(self) -> str:
-        return tier_of(self.tests[0])
+REACH = ROOT / ".mutations" / "reach.sqlite"
+OUT_OF_REACH = (
+    # only the GPU tier runs these
+    "streamkit/_cuda/sharing.py",
+    "streamkit/_sharing/mappings.py",
+    "streamkit/_streams/exported_events.py",
+    "streamkit/backends/_cupy/fft_plans.py",
+    "streamkit/backends/_rmm/",
+    "streamkit/backends/_torch/capture.py",
+    "streamkit/backends/_torch/random_numbers.py",
+    "streamkit/backends/_torch/shared_pool.py",
+    "streamkit/_tools/bench/",
+    "streamkit/_tools/demo/warp_kernels.py",
+)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutation, or of the control."""
+    """What became of one fault, or of the tests without one."""
 
     name: str
     result: str
-    seconds: float
-    detail: str = ""
+    seconds: float = 0
+    detail: str = ""  # of one that was caught: the test that did
+
+    def show(self) -> None:
+        print(f"{self.result:9} {self.seconds:5.1f} s  {self.name}  {self.detail}", flush=True)
 
 
-class DoesNotApplyError(Exception):
-    """It is not one place in the source: the source has changed."""
+CAUGHT, SURVIVED = "caught", "survived"
+UNREACHED = "unreached"  # no test that passes runs the line
+BROKEN = "broken"  # the tests could not even be imported, which everybody would notice
+HUNG = "hung"
+UNJUDGED = "unjudged"  # a test was not found, for its name is another each time
+MISSED = {SURVIVED, UNREACHED, UNJUDGED}
 
 
-def tier_of(test: str) -> str:
-    return test.split("/")[1]
+def attempt(tree: Path, fault: faults.Fault, tests: tuple[str, ...]) -> Outcome:
+    """Try one fault in the copy, and take it out again."""
+    if not tests:
+        return Outcome(fault.name, UNREACHED)
+    begun = time.monotonic()
+    path = tree / fault.file
+    source = path.read_text()
+    result, detail = SURVIVED, ""
+    try:
+        copies.write(path, fault.apply(source))
+        for tier in dict.fromkeys(map(copies.tier_of, tests)):  # the one of the closest test first
+            chosen = [test for test in tests if copies.tier_of(test) == tier]
+            status, said = copies.run_tests(tree, chosen)
+            result, detail = _result(status, said, chosen)
+            if result != SURVIVED:
+                break
+    finally:
+        copies.write(path, source)
+    return Outcome(fault.name, result, time.monotonic() - begun, detail)
 
 
-def read() -> list[Mutation]:
-    """The mutations of every list beside this file, in order."""
-    return [
-        Mutation(**{**entry, "tests": tuple(entry["tests"])})
-        for path in sorted(HERE.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text())["mutation"]
-    ]
+def _result(status: int | None, said: str, tests: list[str]) -> tuple[str, str]:
+    if status is None:
+        return HUNG, ""
+    if status in (copies.PASSED, copies.NONE_RAN):
+        return SURVIVED, ""
+    if status != copies.FAILED and status > 0:
+        return UNJUDGED if "ERROR: not found: " in said else BROKEN, said[-1500:]
+    return CAUGHT, next(iter(_failed(said, tests)), "by a crash or a time-out")
 
 
-# -- where a mutation is ----------------------------------------------------------------------
-
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A module, class or function of the package, by its dotted path."""
-
-    path: str  # from the package on: package.module.Class.method
-    file: str  # where it is now, from the root
-    source: str  # the text of the whole file
-    spans: list[Span]  # whole lines of the source, with the decorators; several if defined again
-
-
-@functools.cache  # by the text, and so never stale, whatever is written to the file
-def names(source: str) -> dict[str, list[Span]]:
-    """The classes and functions of a module, and the spans of each; "" is the module.
-
-    A name may be defined more than once: the parts of a property, overloads, the arms of an if.
-    """
-    starts = [0, *(end.end() for end in re.finditer("\n", source)), len(source)]
-    found: dict[str, list[Span]] = {"": [(0, len(source))]}
-
-    def look(node: ast.AST, outer: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                look(child, outer)
-                continue
-            name = f"{outer}.{child.name}"
-            first = min(part.lineno for part in (child, *child.decorator_list))
-            span = starts[first - 1], starts[child.end_lineno or first]
-            found.setdefault(name, []).append(span)
-            look(child, name)
-
-    look(ast.parse(source), "")
-    return found
-
-
-def definitions(root: Path) -> dict[str, list[Definition]]:
-    """All definitions of the package in a tree, by each end of their paths."""
-    found: dict[str, list[Definition]] = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        file = path.relative_to(root)
-        source = path.read_text()
-        module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
-        for name, spans in names(source).items():
-            definition = Definition(module + name, file.as_posix(), source, spans)
-            parts = definition.path.split(".")
-            for start in range(len(parts)):
-                found.setdefault(".".join(parts[start:]), []).append(definition)
-    return found
-
-
-def find(where: str, known: dict[str, list[Definition]]) -> Definition:
-    """The one definition whose dotted path ends with these names."""
-    ends = known.get(where, [])
-    if not ends:
-        raise DoesNotApplyError(f"nothing in {PACKAGE} is called {where}")
-    if len(ends) > 1:
-        paths = ", ".join(definition.path for definition in ends)
-        raise DoesNotApplyError(f"{where} may be any of {paths}")
-    return ends[0]
-
-
-def mutate(definition: Definition, mutation: Mutation) -> str:
-    """The source of the definition's file with the mutation in it."""
-    source, old = definition.source, mutation.old
-    count = sum(source.count(old, *span) for span in definition.spans)
-    if count != 1:
-        raise DoesNotApplyError(f"{definition.path} has the old text {count} times")
-    at = max(source.find(old, *span) for span in definition.spans)  # -1 in the other spans
-    return source[:at] + mutation.new + source[at + len(old) :]
-
-
-# -- one run of pytest ------------------------------------------------------------------------
-
-
-def copy_tree(root: Path, target: Path) -> None:
-    junk = shutil.ignore_patterns("__pycache__", ".*")
-    for name in NEEDED:
-        source = root / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=junk)
-        else:
-            shutil.copy(source, target / name)
-
-
-_times = itertools.count(1)
-
-
-def write(path: Path, source: str) -> None:
-    """Write a module at a time of its own, or two within a second would share a .pyc."""
-    path.write_text(source)
-    when = next(_times)
-    os.utime(path, (when, when))
-
-
-def compile_once(tree: Path) -> None:
-    """Put a compiler into the copy that hands out the emulated driver, which nobody mutates."""
-    built, compiler = tree / DRIVER, tree / COMPILER
-    built.mkdir()
-    program = (
-        "import pathlib, sys; from emulator import build; "
-        "print(build.build(pathlib.Path(sys.argv[1])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(built)],
-        env={**os.environ, "PYTHONPATH": str(tree / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:  # else each run tries, and the control says why it cannot
-        library = shlex.quote(done.stdout.strip())
-        compiler.write_text(
-            f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp {library} "$2"\n'
-        )
-        compiler.chmod(0o755)
-
-
-def environment(tree: Path, tier: str) -> dict[str, str]:
-    """The copy's streamkit is found before an installed one, and what a test needs is there."""
-    without = {
-        "TOX_ENV_NAME",  # in a lane of tox the tests refuse anything but the wheel
-        "STREAMKIT_SANITIZER",
+def _failed(said: str, tests: Iterable[str]) -> set[str]:
+    """Those of the tests that pytest's summary says have failed."""
+    lines = re.findall(r"^(?:FAILED|ERROR) (.*)", said, re.MULTILINE)
+    return {
+        max((test for test in tests if line.startswith(test)), key=len, default=line)
+        for line in lines
     }
-    environment = {name: value for name, value in os.environ.items() if name not in without}
-    environment["PYTHONPATH"] = str(tree)
-    environment["PYTEST_TIMEOUT"] = str(LIMIT / 4)
-    environment["STREAMKIT_REQUIRE"] = "unit" if tier == "unit" else f"all-{tier}"
-    if tier != "emulated":
-        environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    elif (tree / COMPILER).exists():
-        environment["CC"] = str(tree / COMPILER)
-    return environment
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int | None, str]:
-    """pytest's exit status and what it said; None if the time was over."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider"]
-    command += ["-p", "no:streamkit"]  # StreamKit's own plugin, mutated, could skip these tests
-    log = tree / "pytest.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, *tests],
-            cwd=tree,
-            env=environment(tree, tier_of(tests[0])),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group, which can be ended with its children
-        )
+class Trees:
+    """Copies of the tree, each of which is used by one thread at a time."""
+
+    def __init__(self, folder: str, root: Path, jobs: int, *, emulated: bool) -> None:
+        self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._jobs = jobs
+        for number in range(jobs):
+            tree = Path(folder, str(number), "tree")
+            tree.mkdir(parents=True)
+            copies.copy_tree(root, tree)
+            if emulated:
+                copies.compile_once(tree)
+            self._free.put(tree)
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        tree = self._free.get()
         try:
-            status = process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            status = None
+            yield tree
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return status, log.read_text(errors="replace")
+            self._free.put(tree)
+
+    def map(self, call: Callable, many: list) -> Iterator[Outcome]:
+        """The outcomes of what is called with a copy and each of these, shown as they come."""
+
+        def in_a_tree(one):
+            with self.one() as tree:
+                return call(tree, *one)
+
+        with ThreadPoolExecutor(self._jobs) as pool:
+            for outcome in pool.map(in_a_tree, many):
+                outcome.show()
+                yield outcome
 
 
-# -- the outcomes -----------------------------------------------------------------------------
+# -- a sample ---------------------------------------------------------------------------------
+
+
+def changed_lines(root: Path, revision: str) -> set[tuple[str, int]]:
+    """The lines of the package that are new or different since a revision."""
+    command = ["git", "diff", "-U0", revision, "--", "streamkit"]
+    diff = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    found, file = set(), ""
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            file = line.removeprefix("+++ b/")
+        elif hunk := re.match(r"@@ \S+ \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            found |= {(file, number) for number in range(first, first + count)}
+    return found
+
+
+def sources_of(root: Path) -> dict[str, str]:
+    """The modules whose faults a test could catch here."""
+    found = {
+        path.relative_to(root).as_posix(): path.read_text()
+        for path in sorted((root / "streamkit").rglob("*.py"))
+    }
+    return {name: text for name, text in found.items() if not name.startswith(OUT_OF_REACH)}
+
+
+def try_sample(
+    chosen: list[faults.Fault], root: Path, jobs: int, store: Path, files: list[str]
+) -> float:
+    """Plant faults and print what became of them; what part was caught, in percent."""
+    sources = sources_of(root)
+    emulated = any(copies.tier_of(file) == "emulated" for file in files)
+    with tempfile.TemporaryDirectory(prefix="streamkit-mutations-") as folder:
+        trees = Trees(folder, root, jobs, emulated=emulated)
+        with closing(reach.Reach(store, files)) as known:
+            with trees.one() as tree:
+                known.measure(tree)
+            planted = [(fault, known.tests_of(fault, sources[fault.file])) for fault in chosen]
+        results = _try_until_true(trees, planted)
+    for fault, result in results.items():
+        if result in MISSED:
+            print(f"\n{result}: {fault.name}\n{fault.diff(sources[fault.file])}")
+    return _table(results)
+
+
+def _try_until_true(
+    trees: Trees, planted: list[tuple[faults.Fault, list[str]]]
+) -> dict[faults.Fault, str]:
+    """What became of faults; none is caught by a test that fails without it too."""
+    results: dict[faults.Fault, str] = {}
+    sound: set[str] = set()
+    while planted:
+        outcomes = list(trees.map(attempt, planted))
+        results |= {fault: one.result for (fault, _), one in zip(planted, outcomes, strict=True)}
+        catchers = {one.detail for one in outcomes if one.result == CAUGHT and "::" in one.detail}
+        with trees.one() as tree:
+            wrong = _fail_anyway(tree, catchers - sound)
+        sound |= catchers - wrong
+        planted = [
+            (fault, [test for test in tests if test not in wrong])
+            for (fault, tests), one in zip(planted, outcomes, strict=True)
+            if one.detail in wrong
+        ]
+    return results
+
+
+def _fail_anyway(tree: Path, tests: set[str]) -> set[str]:
+    found = set()
+    for tier in {copies.tier_of(test) for test in tests}:
+        chosen = sorted(test for test in tests if copies.tier_of(test) == tier)
+        _, said = copies.run_tests(tree, chosen, (), limit=copies.LIMIT * 10)
+        found |= _failed(said, chosen)
+    for test in sorted(found):
+        print(f"{test} fails without a fault too: it catches nothing", flush=True)
+    return found
+
+
+def _folder(file: str) -> str:
+    _, name, *others = file.split("/")
+    return name if others else "streamkit"
+
+
+def _table(results: dict[faults.Fault, str]) -> float:
+    planted = Counter(_folder(fault.file) for fault in results)
+    missed = Counter(_folder(fault.file) for fault, result in results.items() if result in MISSED)
+    print("\nfolder          caught  of")
+    for folder in sorted(planted):
+        print(f"{folder:14} {planted[folder] - missed[folder]:7} {planted[folder]:3}")
+    caught = planted.total() - missed.total()
+    share = 100 * caught / max(1, planted.total())
+    print(f"{'all':14} {caught:7} {planted.total():3}  {share:.1f} %")
+    return share
+
+
+# -- the listed ones --------------------------------------------------------------------------
 
 
 def control(tree: Path, tests: tuple[str, ...]) -> Outcome:
-    """Run tests on the unmutated copy: all have to pass, and none may be skipped."""
+    """Run tests on the copy as it is: all have to pass, and none may be skipped."""
     begun = time.monotonic()
-    status, said = run_tests(tree, tests)
+    status, said = copies.run_tests(tree, tests)
     seconds = time.monotonic() - begun
+    name = f"{tests[0].partition('::')[0]} (without a fault)"
     skipped = re.search(r"^SKIPPED .*", said, re.MULTILINE)
-    name = f"{tests[0].partition('::')[0].removeprefix('tests/')} {CONTROL}"
-    if status != PASSED or skipped:
+    if status != copies.PASSED or skipped:
         return Outcome(name, "failed", seconds, skipped[0] if skipped else said[-3000:])
     return Outcome(name, "passed", seconds)
 
 
-def attempt(tree: Path, mutation: Mutation) -> Outcome:
-    """Try one mutation in the copy, and take it out again."""
-    begun = time.monotonic()
-    try:
-        definition = find(mutation.where, definitions(tree))
-        mutated = mutate(definition, mutation)
-    except DoesNotApplyError as error:
-        return Outcome(mutation.name, "does not apply", 0, str(error))
-    path = tree / definition.file
-    try:
-        write(path, mutated)
-        status, said = run_tests(tree, mutation.tests)
-    finally:
-        write(path, definition.source)
-    seconds = time.monotonic() - begun
-    if status is None:
-        return Outcome(mutation.name, "timed out", seconds)
-    if status == PASSED:
-        return Outcome(mutation.name, "survived", seconds, mutation.why)
-    if status != FAILED:
-        return Outcome(mutation.name, f"no test ran ({status})", seconds, said[-1500:])
-    killer = re.search(r"^(?:FAILED|ERROR) \S*::(\S+)", said, re.MULTILINE)
-    return Outcome(
-        mutation.name, "killed", seconds, killer[1] if killer else "a crash or a timeout"
-    )
-
-
-def by_file(mutations: list[Mutation]) -> list[tuple[str, ...]]:
-    """All the tests that the mutations name, those of one file together."""
+def by_file(chosen: list[listed.Listed]) -> list[tuple[str, ...]]:
+    """All the tests that the faults name, those of one file together."""
     found: dict[str, dict[str, None]] = {}
-    for mutation in mutations:
-        for test in mutation.tests:
-            found.setdefault(test.partition("::")[0], {})[test] = None
+    for test in (test for one in chosen for test in one.tests):
+        found.setdefault(test.partition("::")[0], {})[test] = None
     return [tuple(tests) for tests in found.values()]
 
 
-def try_all(mutations: list[Mutation], root: Path, jobs: int) -> bool:
-    """Run the control, then the mutations; print the table; whether all were killed."""
-    width = max(len(mutation.name) for mutation in mutations)
+def try_listed(chosen: list[listed.Listed], root: Path, jobs: int) -> bool:
+    """Run the tests without a fault, then with each; whether all were caught."""
+    known = listed.Definitions(root)
 
-    def show(outcome: Outcome) -> None:
-        row = f"{outcome.name:{width}}  {outcome.result:8}  {outcome.seconds:5.1f} s"
-        print(f"{row}  {outcome.detail}".rstrip(), flush=True)
+    def one(tree: Path, entry: listed.Listed) -> Outcome:
+        try:
+            outcome = attempt(tree, known.fault(entry), entry.tests)
+        except listed.DoesNotApplyError as error:
+            return Outcome(entry.name, "does not apply", 0, str(error))
+        why = entry.why if outcome.result == SURVIVED else outcome.detail
+        return Outcome(entry.name, outcome.result, outcome.seconds, why)
 
+    emulated = any(copies.tier_of(entry.tests[0]) == "emulated" for entry in chosen)
     with tempfile.TemporaryDirectory(prefix="streamkit-mutations-") as folder:
-        trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        for number in range(jobs):
-            tree = Path(folder, str(number))
-            tree.mkdir()
-            copy_tree(root, tree)
-            if any(mutation.tier == "emulated" for mutation in mutations):
-                compile_once(tree)
-            trees.put(tree)
-
-        def in_a_tree(call, argument):
-            tree = trees.get()
-            try:
-                return call(tree, argument)
-            finally:
-                trees.put(tree)
-
-        with ThreadPoolExecutor(jobs) as pool:
-            passed = True
-            for outcome in pool.map(lambda tests: in_a_tree(control, tests), by_file(mutations)):
-                show(outcome)
-                passed = passed and outcome.result == "passed"
-            if not passed:
-                print("the tests fail without a mutation: none was tried")
-                return False
-            outcomes = []
-            for outcome in pool.map(lambda mutation: in_a_tree(attempt, mutation), mutations):
-                show(outcome)
-                outcomes.append(outcome.result)
-    tally = ", ".join(f"{outcomes.count(result)} {result}" for result in dict.fromkeys(outcomes))
-    print(f"mutations: {tally}")
-    return set(outcomes) == {"killed"}
+        trees = Trees(folder, root, jobs, emulated=emulated)
+        controls = list(trees.map(control, [(tests,) for tests in by_file(chosen)]))
+        if any(outcome.result != "passed" for outcome in controls):
+            print("the tests fail without a fault: none was tried")
+            return False
+        results = Counter(outcome.result for outcome in trees.map(one, [(e,) for e in chosen]))
+    print("listed faults:", ", ".join(f"{count} {result}" for result, count in results.items()))
+    return set(results) == {CAUGHT}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="those to try; all by default")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="with --listed: those to try; all by default")
+    add("--listed", action="store_true", help="try the faults of listed.toml")
+    add("--sample", type=int, default=300, metavar="N", help="how many to plant (%(default)s)")
+    add("--seed", type=int, default=7, help="which ones (%(default)s)")
+    add("--since", metavar="REV", help="first in the lines that have changed since a revision")
+    add("--only", default="", metavar="TEXT", help="of the sample those whose FILE:LINE has it")
+    add(
+        "--threshold", type=float, default=0, metavar="P", help="fail if fewer than P %% are caught"
+    )
+    add("--using", nargs="+", metavar="FILE", help="run only the tests of these files")
+    add("--show", action="store_true", help="print the diffs of the sample, and try nothing")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     options = parser.parse_args(arguments)
-    listed = {mutation.name: mutation for mutation in read()}
-    unknown = [name for name in options.names if name not in listed]
-    if unknown:
-        parser.error(f"not in the list: {', '.join(unknown)}")
-    chosen = [listed[name] for name in options.names] or list(listed.values())
-    return 0 if try_all(chosen, ROOT, max(1, options.jobs)) else 1
+    if options.listed:
+        known = {entry.name: entry for entry in listed.read()}
+        if unknown := [name for name in options.names if name not in known]:
+            parser.error(f"not in the list: {', '.join(unknown)}")
+        chosen = [known[name] for name in options.names] or list(known.values())
+        return 0 if try_listed(chosen, ROOT, max(1, options.jobs)) else 1
+    sources = sources_of(ROOT)
+    changed = changed_lines(ROOT, options.since) if options.since else set()
+    found = faults.sample(sources, options.sample, options.seed, changed)
+    found = [fault for fault in found if options.only in fault.name]
+    if options.show:
+        for fault in found:
+            print(f"{fault.name}\n{fault.diff(sources[fault.file])}")
+        return 0
+    files = options.using or reach.test_files(ROOT)
+    return int(try_sample(found, ROOT, max(1, options.jobs), REACH, files) < options.threshold)
 
 
 if __name__ == "__main__":

@@ -1,111 +1,221 @@
-"""The list of mutations is one of the source as it is, and the command that tries them can fail."""
+"""The faults that are planted, the list of those that were met, and the command that tries both."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shutil
+import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mutations import run
+from mutations import copies, faults, listed, reach, run
 
 ROOT = Path(__file__).parents[2]
-LISTED = run.read()
+LISTED = listed.read()
 
-# The tools, whose output is looked at; the contract, which does nothing; and the conformance kit,
-# whose checks have mutants of their own (tests/support/conformance_mutants.py).
-WITHOUT = (
-    "__init__.py",
-    "errors.py",
-    "protocols.py",
-    "_base/adapter.py",
-    "_base/messages.py",
-    "_tools/",
-    "testing/_conformance/",
-    "testing/_gate.py",
-    "testing/__init__.py",
-    "backends/_torch/capture.py",  # it has no test without a GPU: tests/gpu/test_graph*.py are all
-    "backends/_torch/random_numbers.py",  # nor has this, but for one of torch's header
-    "backends/_rmm/",  # tests/emulated/test_rmm_pool.py has all, and RMM is not in all13
-    "backends/_cupy/fft_plans.py",  # its tests need a GPU too
-    # the same, and of two processes: tests/gpu/test_sharing.py
-    "_cuda/sharing.py",
-    "_sharing/mappings.py",
-    "_streams/exported_events.py",
+# -- the generator ----------------------------------------------------------------------------
+
+
+def changes(source, operator=None):
+    """What is replaced, and by what, of all faults or of those of one operator."""
+    found = [one for one in faults.plant("m.py", source) if operator in (None, one.operator)]
+    return [(source.encode()[one.start : one.end].decode(), one.new) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("operator", "source", "expected"),
+    [
+        ("condition inverted", "if a:\n    b()\n", [("a", "not (a)")]),
+        ("condition inverted", "while not a:\n    b()\n", [("not a", "a")]),
+        ("condition inverted", "x = b if a else c\n", [("a", "not (a)")]),
+        ("condition inverted", "x = [b for b in c if b]\n", [("b", "not (b)")]),
+        ("condition inverted", "x = a == b\n", [("a == b", "not (a == b)")]),
+        ("condition inverted", "while True:\n    b()\n", []),
+        (
+            "part of a condition dropped",
+            "if a and b or c:\n    d()\n",
+            [("a and b or c", "a and b"), ("a and b or c", "c")],
+        ),
+        ("part of a condition dropped", "x = a or b\n", []),
+        ("branch dropped", "if a:\n    b()\nelse:\n    c()\n", [("a", "False")]),
+        ("branch dropped", "if a:\n    b()\n", [("a", "False"), ("a", "True")]),
+        (
+            "branch dropped",
+            "try:\n    a()\nexcept E:\n    b()\n    c()\n",
+            [("b()\n    c()", "raise")],
+        ),
+        ("statement dropped", "a(b)\n", [("a(b)", "pass")]),
+        ("statement dropped", "for a in b:\n    break\n", [("break", "pass")]),
+        ("statement dropped", "raise E(a, 1, not b)\n", [("raise E(a, 1, not b)", "pass")]),
+        ("statement dropped", "def f(a):\n    a.b = c\n    d = c\n", [("a.b = c", "pass")]),
+        ("keep-alive or lock removed", "a.keep(b)\n", [("a.keep(b)", "pass")]),
+        ("keep-alive or lock removed", "a(owner=b)\n", [("a(owner=b)", "pass"), ("b", "None")]),
+        ("keep-alive or lock removed", "a.block(clock)\n", []),
+        ("keep-alive or lock removed", "with lock:\n    a()\n", [("with lock:\n    a()", "a()")]),
+        ("keep-alive or lock removed", "with a, b.lock:\n    c()\n", [("a, b.lock", "a")]),
+        (
+            "finally or with unprotected",
+            "try:\n    a()\nfinally:\n    b()\n",
+            [("try:\n    a()\nfinally:\n    b()", "a()\nb()")],
+        ),
+        (
+            "finally or with unprotected",
+            "try:\n    a()\nexcept E:\n    b()\nfinally:\n    # c\n    d()\n    e()\n",
+            [
+                (
+                    "try:\n    a()\nexcept E:\n    b()\nfinally:\n    # c\n    d()\n    e()",
+                    "try:\n    a()\nexcept E:\n    b()\nd()\ne()",
+                )
+            ],
+        ),
+        (
+            "finally or with unprotected",
+            "if a:\n    with b:\n        c()\n\n        d()\n",
+            [("with b:\n        c()\n\n        d()", "c()\n\n    d()")],
+        ),
+        ("finally or with unprotected", "with a as b:\n    c()\n", []),
+        (
+            "arguments swapped",
+            "a(b, c + d, e)\n",
+            [("b, c + d", "c + d, b"), ("c + d, e", "e, c + d")],
+        ),
+        ("arguments swapped", "a(b, b)\nisinstance(a, b)\na(*b, c)\n", []),
+        ("off by one", "x = a < b\n", [("a < b", "a <= b")]),
+        ("off by one", "x = a[1:]\n", [("1", "2")]),
+        ("flag inverted", "a(b, c=True)\n", [("True", "False")]),
+        ("another one of two", "def f(a: S, b: S, c: T):\n    return a\n", [("a", "b")]),
+        ("another one of two", "def f(one, other):\n    return one\n", [("one", "other")]),
+        ("another one of two", "def f(a, b):\n    return a\n", []),
+        ("key shortened", "x[a, b]\n", [("a, b", "b,"), ("a, b", "a,")]),
+        (
+            "key shortened",
+            "x.get((a, b, c))\n",
+            [("(a, b, c)", "(b, c)"), ("(a, b, c)", "(a, c)"), ("(a, b, c)", "(a, b)")],
+        ),
+        ("key shortened", "key = a, b\n", [("a, b", "b,"), ("a, b", "a,")]),
+        ("key shortened", "x = a, b\ny: dict[a, b]\nz = tuple[a, b]\n", []),
+    ],
+)  # fmt: skip
+def test_an_operator_makes_the_mistake_that_it_is_called_by(operator, source, expected):
+    assert sorted(changes(source, operator)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""A text."""\n',
+        "if TYPE_CHECKING:\n    import a\n    a(b, c)\n",
+        "def f(a: T[b, 1] = None) -> T[True]:\n    return a\n",
+        "class A:\n    def __repr__(self):\n        return a(self, 1)\n",
+        "@overload\ndef f(a: int = 1):\n    b()\n",
+        "__all__ = a(1, 2)\n",
+        'x = f"{a(1, 2)}"\n',
+        "assert a < 1\n",
+    ],
 )
+def test_what_cannot_matter_is_left_alone(source):
+    assert changes(source) == []
+
+
+def test_only_the_statements_of_an_error_are_changed_and_not_its_words():
+    assert changes("if a:\n    raise E(b, 1, True)\n", "off by one") == []
+
+
+def test_letters_of_several_bytes_do_not_move_a_fault():
+    [fault] = [
+        one for one in faults.plant("m.py", 'x = "ü"; a("é", b)\n') if "swap" in one.operator
+    ]
+    assert fault.apply('x = "ü"; a("é", b)\n') == 'x = "ü"; a(b, "é")\n'
+
+
+def test_a_diff_has_the_lines_that_differ_and_the_fault_where_it_is():
+    source = "def f():\n    a()\n    if b:\n        c()\n"
+    fault = next(one for one in faults.plant("m.py", source) if one.new == "not (b)")
+    assert fault.diff(source).splitlines()[1:] == [
+        "     a()",
+        "-    if b:",
+        "+    if not (b):",
+        "         c()",
+    ]
+    assert (fault.name, fault.lines, fault.function) == ("m.py:3 condition inverted", (3, 3), "f")
+
+
+@pytest.fixture(scope="module")
+def sources():
+    """Two modules of the package, as it is."""
+    names = ("streamkit/_queues/ordering.py", "streamkit/_interprocess/processes.py")
+    return {name: (ROOT / name).read_text() for name in names}
+
+
+def test_a_sample_is_that_of_its_seed(sources):
+    chosen = faults.sample(sources, 20, 1)
+    assert chosen == faults.sample(sources, 20, 1)
+    assert chosen != faults.sample(sources, 20, 2)
+
+
+def test_a_sample_has_all_operators_and_one_fault_a_line_which_python_takes(sources):
+    chosen = faults.sample(sources, 60, 1)
+    assert len({(fault.file, fault.lines[0]) for fault in chosen}) == len(chosen) == 60
+    planted = {one.operator for name, text in sources.items() for one in faults.plant(name, text)}
+    assert {fault.operator for fault in chosen} == planted
+    for fault in chosen:
+        compile(fault.apply(sources[fault.file]), fault.file, "exec")
+
+
+def test_the_lines_that_have_changed_come_first(sources):
+    name, _ = sources
+    lines = {(name, number) for number in range(100, 120)}
+    chosen = faults.sample(sources, 30, 1, lines)
+    is_changed = [faults._is_changed(fault, lines) for fault in chosen]
+    assert 5 < sum(is_changed) < 30  # some lines have no fault
+    assert is_changed == sorted(is_changed, reverse=True)
 
 
 # -- the list ---------------------------------------------------------------------------------
 
 
-def why_not(mutation, known):
-    """Why a mutation cannot be tried, None if it can."""
-    try:
-        definition = run.find(mutation.where, known)
-        mutated = run.mutate(definition, mutation)
-        ast.parse(mutated)
-    except (run.DoesNotApplyError, SyntaxError) as error:
-        return str(error)
-    return "it changes nothing" if mutated == definition.source else None
-
-
 @pytest.fixture(scope="module")
 def known():
-    return run.definitions(ROOT)
+    return listed.Definitions(ROOT)
 
 
-def test_every_mutation_applies_to_the_source_as_it_is(known):
-    told = {mutation.name: why_not(mutation, known) for mutation in LISTED}
+def why_not(entry, known):
+    """Why a fault cannot be tried, None if it can."""
+    try:
+        fault = known.fault(entry)
+        changed = fault.apply(known.sources[fault.file])
+        ast.parse(changed)
+    except (listed.DoesNotApplyError, SyntaxError) as error:
+        return str(error)
+    return "it changes nothing" if changed == known.sources[fault.file] else None
+
+
+def test_every_listed_fault_applies_to_the_source_as_it_is(known):
+    told = {entry.name: why_not(entry, known) for entry in LISTED}
     assert {name: why for name, why in told.items() if why} == {}
 
 
-def test_the_tests_of_a_mutation_are_there_and_of_one_tier_without_a_gpu():
-    for mutation in LISTED:
-        assert mutation.tier in {"unit", "nogpu", "emulated"}, mutation.name
-        assert {run.tier_of(test) for test in mutation.tests} == {mutation.tier}, mutation.name
-        for test in mutation.tests:
+def test_the_tests_of_a_listed_fault_are_there_and_of_one_tier_without_a_gpu():
+    for entry in LISTED:
+        assert len({copies.tier_of(test) for test in entry.tests}) == 1, entry.name
+        for test in entry.tests:
+            assert copies.tier_of(test) in copies.TIERS
             path, _, name = test.partition("[")[0].partition("::")
             assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), test
 
 
-def test_names_are_given_once_and_reasons_always():
-    names = Counter(mutation.name for mutation in LISTED)
+def test_the_list_is_short_and_names_each_fault_once_and_why():
+    names = Counter(entry.name for entry in LISTED)
     assert [name for name, count in names.items() if count > 1] == []
-    assert all(mutation.why for mutation in LISTED)
+    assert all(entry.why for entry in LISTED)
+    assert len(LISTED) <= 200
 
-
-def test_no_two_mutations_are_one(known):
-    found = [(run.find(mutation.where, known), mutation) for mutation in LISTED]
-    changes = Counter(
-        (definition.file, run.mutate(definition, mutation)) for definition, mutation in found
-    )
-    assert max(changes.values()) == 1
-
-
-def test_every_mechanism_has_a_mutation(known):
-    modules = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "streamkit").rglob("*.py")
-        if ast.parse(path.read_text()).body[1:]  # more than a docstring
-    }
-    without = tuple(f"streamkit/{name}" for name in WITHOUT)
-    listed = {run.find(mutation.where, known).file for mutation in LISTED}
-    assert {name for name in modules - listed if not name.startswith(without)} == set()
-
-
-# -- where a mutation is ----------------------------------------------------------------------
 
 SHAPES = """
-import sys
-
-LIMIT = 3
-
-def wrapped(function):
-    limit = 3
-    return function
-
 class Square:
     side = 1
 
@@ -123,7 +233,7 @@ class Square:
             return "-" * length
         return line(self.side)
 
-if sys.platform == "win32":
+if windows:
     def draw(one):
         return one.draw()
 else:
@@ -131,100 +241,55 @@ else:
         return one.draw(), None
 """
 
-CIRCLES = """
-class Circle:
-    def draw(self):
-        return "o"
-"""
-
 
 @pytest.fixture
 def shapes(tmp_path):
-    """A package with folders, in which some names are given more than once."""
     for name, text in {
         "__init__.py": "VERSION = 3\n",
-        "_flat/__init__.py": "FOLDER = True\n",
         "_flat/shapes.py": SHAPES,
-        "_round/shapes.py": CIRCLES,
+        "_round/shapes.py": "class Circle:\n    def draw(self):\n        return 'o'\n",
     }.items():
         path = tmp_path / "streamkit" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return run.definitions(tmp_path)
+    return listed.Definitions(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("where", "path"),
-    [
-        ("wrapped", "_flat.shapes.wrapped"),
-        ("Square", "_flat.shapes.Square"),
-        ("Square.draw", "_flat.shapes.Square.draw"),
-        ("line", "_flat.shapes.Square.draw.line"),
-        ("draw.line", "_flat.shapes.Square.draw.line"),
-        ("Circle.draw", "_round.shapes.Circle.draw"),
-        ("shapes.draw", "_flat.shapes.draw"),
-        ("_round.shapes", "_round.shapes"),
-        ("_flat", "_flat"),
-    ],
-)
-def test_a_definition_is_found_by_the_end_of_its_path(shapes, where, path):
-    assert run.find(where, shapes).path == f"streamkit.{path}"
-
-
-def test_the_package_and_its_folders_are_their_init_files(shapes):
-    assert run.find("streamkit", shapes).file == "streamkit/__init__.py"
-    assert run.find("_flat", shapes).file == "streamkit/_flat/__init__.py"
-    assert run.find("wrapped", shapes).file == "streamkit/_flat/shapes.py"
-
-
-@pytest.mark.parametrize("where", ["triangle", "quare", "Square.dra", "Square.line", "side", ""])
-def test_what_is_the_end_of_no_path_is_told(shapes, where):
-    with pytest.raises(run.DoesNotApplyError, match=f"nothing in streamkit is called {where}$"):
-        run.find(where, shapes)
-
-
-def test_what_ends_several_paths_is_told_with_all_of_them(shapes):
-    with pytest.raises(run.DoesNotApplyError) as told:
-        run.find("draw", shapes)
-    names = ("_flat.shapes.Square.draw", "_flat.shapes.draw", "_round.shapes.Circle.draw")
-    paths = ", ".join(f"streamkit.{name}" for name in names)
-    assert str(told.value) == f"draw may be any of {paths}"
-    with pytest.raises(run.DoesNotApplyError, match="shapes may be any of"):
-        run.find("shapes", shapes)
+def entry(name, old="one + two", new="one - two", test="test_add", where="add"):
+    tests = (f"tests/unit/test_sums.py::{test}",)
+    return listed.Listed(name, "sums are wrong", where, old, new, tests)
 
 
 @pytest.mark.parametrize(
     ("where", "old"),
     [
-        ("wrapped", "limit = 3\n    return function\n"),  # to the end of its last line
         ("Square.draw", "    @wrapped\n"),  # the decorator too
         ("Square.draw", '"-" * length'),  # and what is nested
+        ("draw.line", '"-" * length'),
         ("Square.area", "self.side * self.side"),  # both parts of a property
         ("Square.area", "self.side = area"),
         ("shapes.draw", "one.draw(), None"),  # both arms of an if
-        ("_flat.shapes", "LIMIT = 3"),
-        ("Square", "side = 1"),
+        ("_flat.shapes", "side = 1"),
     ],
 )
-def test_the_old_text_is_replaced_there_alone(shapes, where, old):
-    definition = run.find(where, shapes)
-    mutated = run.mutate(definition, mutation("there", old, "<new>", where=where))
-    assert mutated == SHAPES.replace(old, "<new>")
+def test_a_fault_is_found_by_the_end_of_a_path_and_changed_there_alone(shapes, where, old):
+    fault = shapes.fault(entry("there", old, "<new>", where=where))
+    assert fault.apply(SHAPES) == SHAPES.replace(old, "<new>")
 
 
-def test_what_is_outside_the_definition_does_not_count(shapes):
-    one = mutation("in draw", "one.draw()", "one", where="shapes.draw")
-    with pytest.raises(run.DoesNotApplyError, match=r"shapes\.draw has the old text 2 times"):
-        run.mutate(run.find(one.where, shapes), one)  # once in each arm
-    one = mutation("in line", "self.side", "0", where="line")
-    with pytest.raises(run.DoesNotApplyError, match=r"draw\.line has the old text 0 times"):
-        run.mutate(run.find(one.where, shapes), one)
-    one = mutation("in wrapped", "function", "0", where="wrapped")
-    with pytest.raises(run.DoesNotApplyError, match=r"wrapped has the old text 2 times"):
-        run.mutate(run.find(one.where, shapes), one)
-    one = mutation("in draw", "self.side", "0", where="Square.draw")
-    mutated = run.mutate(run.find(one.where, shapes), one)  # five times in the file
-    assert mutated == SHAPES.replace("line(self.side)", "line(0)")
+@pytest.mark.parametrize(
+    ("where", "old", "error"),
+    [
+        ("triangle", "side", "nothing in streamkit is called triangle"),
+        ("quare", "side", "nothing in streamkit is called quare"),
+        ("shapes", "side", "shapes may be any of streamkit._flat.shapes, streamkit._round.shapes"),
+        ("line", "self.side", "streamkit._flat.shapes.Square.draw.line has the old text 0 times"),
+        ("shapes.draw", "one.draw()", "streamkit._flat.shapes.draw has the old text 2 times"),
+    ],
+)
+def test_one_that_does_not_apply_says_why(shapes, where, old, error):
+    with pytest.raises(listed.DoesNotApplyError, match=re.escape(error)):
+        shapes.fault(entry("nowhere", old, where=where))
 
 
 # -- the command, on a small tree -------------------------------------------------------------
@@ -236,9 +301,14 @@ def add(one, two):
 
 def twice(one):
     return one + one
+
+
+def unused(one):
+    return one + 1
 """
 
 TESTS = """
+import os, subprocess, sys
 import pytest
 from streamkit.sums import add, twice
 
@@ -249,12 +319,23 @@ def test_twice_of_nothing():
     assert twice(0) == 0
 
 def test_that_fails():
-    assert False
+    assert add(1, 2) == 4
 
-@pytest.mark.skip
-def test_that_is_skipped():
-    pass
+@pytest.mark.parametrize("code", ["add(1, 2)", "twice(1)"])
+def test_in_a_child(code):
+    code = f"import streamkit.sums as s; s.{code}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_in_a_fork():
+    child = os.fork()
+    if not child:
+        twice(1)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
+
+FILE, MODULE = "tests/unit/test_sums.py", "streamkit/sums.py"
 
 
 @pytest.fixture
@@ -263,108 +344,163 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # its streamkit has no plugin
     for name, text in {
         "streamkit/__init__.py": "",
-        "streamkit/sums.py": SOURCE,
-        "tests/unit/test_sums.py": TESTS,
+        MODULE: SOURCE,
+        FILE: TESTS,
         "pyproject.toml": "[tool.pytest.ini_options]\naddopts = ['-ra']\n",
     }.items():
-        path = tmp_path / name
+        path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path
+    return tmp_path / "tree"
 
 
-def mutation(name, old="one + two", new="one - two", test="test_add", where="add"):
-    tests = (f"tests/unit/test_sums.py::{test}",)
-    return run.Mutation(name, "sums are wrong", where, old, new, tests)
+def planted(old, new):
+    line = SOURCE[: SOURCE.index(old)].count("\n") + 1
+    start = SOURCE.index(old)
+    function = re.findall(r"def (\w+)", SOURCE[:start])[-1]
+    return faults.Fault(MODULE, "a test", start, start + len(old), new, (line, line), function)
 
 
-KILLED = mutation("killed")
-SURVIVES = mutation("survives", "one + one", "one + 2 * one", "test_twice_of_nothing", "twice")
+CAUGHT = planted("one + two", "one - two")
+SURVIVES = planted("one + one", "one * one")
+UNREACHED = planted("one + 1", "one")
 
 
-def test_mutations_that_are_killed_are_told_with_the_killer(tree, capsys):
-    again = mutation("again", new="two + one + one")
-    assert run.try_all([KILLED, again], tree, 1)
-    control, *rows, tally = capsys.readouterr().out.splitlines()
-    assert re.match(r"unit/test_sums\.py \(unmutated\) +passed", control)
-    assert [row.split()[:2] for row in rows] == [["killed", "killed"], ["again", "killed"]]
-    assert all(row.endswith("test_add") for row in rows)
-    assert tally == "mutations: 2 killed"
+@pytest.fixture
+def measured(monkeypatch):
+    """What two tests reach, without coverage; the list has how often that was asked for."""
+    asked = []
+
+    def measure(self, tree, files):
+        asked.extend(files)
+        return {f"{FILE}::test_add": 0.1, f"{FILE}::test_twice_of_nothing": 0.1}, ""
+
+    lines = {
+        f"{FILE}::test_add": {MODULE: 1 << CAUGHT.lines[0]},
+        f"{FILE}::test_twice_of_nothing": {MODULE: 1 << SURVIVES.lines[0]},
+    }
+    monkeypatch.setattr(reach.Reach, "_run", measure)
+    monkeypatch.setattr(reach, "_lines_by_test", lambda tree: lines)
+    return asked
 
 
-def test_one_that_survives_is_told_with_its_harm(tree, capsys):
-    assert not run.try_all([KILLED, SURVIVES], tree, 2)
-    *_, row, tally = capsys.readouterr().out.splitlines()
-    assert re.match(r"survives +survived .* sums are wrong$", row)
-    assert tally == "mutations: 1 killed, 1 survived"
+def test_a_survivor_is_told_from_one_that_is_caught(tree, tmp_path, measured, capsys):
+    before = {path: (path.read_text(), path.stat().st_mtime_ns) for path in tree.rglob("*.*")}
+    chosen = [CAUGHT, SURVIVES, UNREACHED]
+    share = run.try_sample(chosen, tree, 1, tmp_path / "store" / "reach", [FILE])
+    assert share == pytest.approx(100 / 3)
+    out = capsys.readouterr().out
+    assert re.search(r"^caught .* streamkit/sums.py:3 a test  \S+::test_add$", out, re.MULTILINE)
+    assert "\nsurvived: streamkit/sums.py:7 a test\n" in out
+    assert "\n-    return one + one\n+    return one * one\n" in out
+    assert "\nunreached: streamkit/sums.py:11 a test\n" in out
+    assert out.endswith("streamkit            1   3\nall                  1   3  33.3 %\n")
+    assert {path: (path.read_text(), path.stat().st_mtime_ns) for path in before} == before
+    assert {*tree.rglob("*.*")} == {*before}
 
 
-def test_a_function_that_moves_takes_its_mutation_along(tree, capsys):
-    assert run.try_all([KILLED], tree, 1)
-    add, marker, rest = SOURCE.partition("def twice")
-    folder = tree / "streamkit/_parts"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "added.py").write_text(add)
-    (tree / "streamkit/sums.py").write_text(
-        f"from streamkit._parts.added import add\n\n\n{marker}{rest}"
-    )
-    assert run.try_all([KILLED], tree, 1)
-    assert capsys.readouterr().out.count("mutations: 1 killed") == 2
+def test_what_a_file_of_tests_reaches_is_measured_once(tree, tmp_path, measured):
+    for text, count in ((TESTS, 1), (TESTS, 1), (f"{TESTS}#", 2)):
+        (tree / FILE).write_text(text)
+        with closing(reach.Reach(tmp_path / "reach", [FILE])) as known:
+            known.measure(tree)
+            assert known.tests_of(CAUGHT, SOURCE) == [f"{FILE}::test_add"]
+        assert len(measured) == count
+
+
+def test_the_lines_of_an_older_source_are_found_again(tree, tmp_path, measured):
+    source = f"# one\n# more\n{SOURCE.replace('one + one', 'one * 2')}"
+    with closing(reach.Reach(tmp_path / "reach", [FILE])) as known:
+        known.measure(tree)
+        for old, test in (("one + two", "test_add"), ("one * 2", "test_twice_of_nothing")):
+            line = source[: source.index(old)].count("\n") + 1
+            fault = faults.Fault(MODULE, "a test", 0, 0, "", (line, line), "f")
+            assert known.tests_of(fault, source) == [f"{FILE}::{test}"]
+        outside = faults.Fault(MODULE, "a test", 0, 0, "", (1, 1), "")
+        assert len(known.tests_of(outside, SOURCE)) == 2  # an import runs it
+
+
+def test_the_closest_tests_come_first_and_as_many_as_there_is_time_for():
+    tests = [
+        reach.Test("tests/unit/test_all.py::test_all", 1, 5000),
+        reach.Test("tests/unit/test_other.py::test_one[a]", 1, 100),
+        reach.Test("tests/unit/test_other.py::test_one[b]", 2, 101),
+        reach.Test("tests/unit/test_ordering.py::test_one", 3, 102),
+        reach.Test("tests/unit/test_small.py::test_long", 18, 10),
+    ]
+    placed = reach._closest_first(tests, "streamkit/_queues/ordering.py")
+    assert [test.seconds for test in placed] == [18, 3, 1, 1, 2]
+    assert [name.partition("::")[2] for name in reach._in_time(placed)] == [
+        "test_long", "test_one[a]", "test_all",
+    ]  # fmt: skip
+
+
+def test_coverage_tells_what_a_test_and_its_children_reach(tree, tmp_path):
+    pytest.importorskip("coverage")
+    shutil.copytree(ROOT / "tests" / "mutations", tree / "tests" / "mutations")
+    with closing(reach.Reach(tmp_path / "reach", [FILE])) as known:
+        known.measure(tree)
+        by_name = {
+            fault: {name.partition("::")[2] for name in known.tests_of(fault, SOURCE)}
+            for fault in (CAUGHT, SURVIVES, UNREACHED)
+        }
+    assert by_name[CAUGHT] == {"test_add", "test_in_a_child[add(1, 2)]"}
+    forks = {"test_in_a_fork"} if sys.platform != "win32" else set()
+    assert by_name[SURVIVES] == {"test_twice_of_nothing", "test_in_a_child[twice(1)]", *forks}
+    assert by_name[UNREACHED] == set()
 
 
 @pytest.mark.parametrize(
-    ("old", "where"),
-    [("one * two", "add"), ("one", "add"), ("one + two", "gone"), ("one + two", "twice")],
-    ids=["none", "several", "no-such-function", "another-function"],
+    ("fault", "result"),
+    [
+        (planted("one + two", "one +"), "broken"),
+        (planted("    return one + two", "    while True:\n        pass"), "hung"),
+    ],
+    ids=["broken", "hung"],
 )
-def test_one_that_no_longer_applies_is_told(tree, capsys, old, where):
-    assert not run.try_all([KILLED, mutation("stale", old, where=where)], tree, 1)
-    assert "1 killed, 1 does not apply" in capsys.readouterr().out
+def test_one_that_no_test_can_judge_is_told(tree, monkeypatch, fault, result):
+    monkeypatch.setattr(copies, "LIMIT", 2)  # for what ends by itself, also on a busy machine
+    assert run.attempt(tree, fault, (f"{FILE}::test_add",)).result == result
+    assert (tree / MODULE).read_text() == SOURCE
 
 
-def test_each_is_taken_out_before_the_next(tree, capsys):
-    harmless = mutation("harmless", "one + one", "2 * one", "test_add", "twice")
-    assert not run.try_all([KILLED, harmless], tree, 1)
-    assert "1 killed, 1 survived" in capsys.readouterr().out
+def test_a_fault_is_not_caught_by_a_test_that_fails_without_it(tree, tmp_path, capsys):
+    trees = run.Trees(str(tmp_path / "copies"), tree, 1, emulated=False)
+    results = run._try_until_true(trees, [(SURVIVES, [f"{FILE}::test_that_fails"])])
+    assert results == {SURVIVES: "unreached"}
+    assert "test_that_fails fails without a fault too" in capsys.readouterr().out
 
 
-def test_one_whose_tests_cannot_run_is_not_taken_for_killed(tree, capsys):
-    assert not run.try_all([KILLED, mutation("broken", new="one +")], tree, 1)
-    assert "1 killed, 1 no test ran" in capsys.readouterr().out
+def test_a_test_that_is_not_there_judges_nothing(tree):
+    tests = (f"{FILE}::test_add", f"{FILE}::test_that_is_gone")
+    assert run.attempt(tree, SURVIVES, tests).result == "unjudged"
 
 
-def test_one_that_hangs_is_not_taken_for_killed(tree, capsys, monkeypatch):
-    control = run.control
-
-    def with_time(*arguments):  # for what ends by itself, also on a busy machine
-        outcome = control(*arguments)
-        monkeypatch.setattr(run, "LIMIT", 3)
-        return outcome
-
-    monkeypatch.setattr(run, "control", with_time)
-    hangs = mutation("hangs", "    return one + two", "    while True:\n        pass")
-    assert not run.try_all([hangs], tree, 1)
-    assert "1 timed out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("test", ["test_that_fails", "test_that_is_skipped", "test_that_is_gone"])
-def test_nothing_is_tried_unless_the_tests_pass_without_it(tree, capsys, test):
-    assert not run.try_all([KILLED, mutation("other", test=test)], tree, 1)
+def test_each_listed_fault_has_to_be_caught_by_its_tests(tree, capsys):
+    assert run.try_listed([entry("first")], tree, 1)
+    survives = entry("second", "one + one", "one * one", "test_twice_of_nothing", "twice")
+    stale = entry("third", "one * two")
+    assert not run.try_listed([entry("first"), survives, stale], tree, 2)
     out = capsys.readouterr().out
-    assert "none was tried" in out
-    assert "killed" not in out
+    assert re.search(r"^survived .* second  sums are wrong$", out, re.MULTILINE)
+    assert out.endswith("listed faults: 1 caught, 1 survived, 1 does not apply\n")
 
 
-def test_the_checkout_is_left_alone(tree, capsys):
-    before = {path: path.stat().st_mtime_ns for path in tree.rglob("*.py")}
-    run.try_all([KILLED, SURVIVES], tree, 1)
-    assert {path: path.stat().st_mtime_ns for path in tree.rglob("*.py")} == before
-    assert (tree / "streamkit/sums.py").read_text() == SOURCE
+@pytest.mark.parametrize("test", ["test_that_fails", "test_that_is_gone"])
+def test_no_listed_fault_is_tried_unless_its_tests_pass_without_it(tree, capsys, test):
+    assert not run.try_listed([entry("one", test=test)], tree, 1)
+    assert "none was tried" in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit) as ended:
-        run.main(["no-such-mutation"])
+        run.main(["--listed", "no-such-fault"])
     assert ended.value.code == 2
-    assert "not in the list: no-such-mutation" in capsys.readouterr().err
+    assert "not in the list: no-such-fault" in capsys.readouterr().err
+
+
+def test_a_share_below_the_threshold_fails(monkeypatch):
+    monkeypatch.setattr(run, "try_sample", lambda *_: 89.9)
+    monkeypatch.setattr(run, "sources_of", lambda _: {MODULE: SOURCE})
+    assert run.main(["--threshold", "90"]) == 1
+    assert run.main(["--threshold", "89"]) == 0
