@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -140,7 +141,8 @@ class AuditReport(Operations):
             ScopeError: The audit recorded no times.
         """
         self._need_times()
-        chrome_trace.write(self, path)
+        trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.
