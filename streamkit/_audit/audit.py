@@ -45,8 +45,8 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
         times: Record when each operation ran. What shows times needs it.
 
     Raises:
-        BackendNotInstalledError: There is a GPU, and no CUPTI, or with times none of CUDA 13. It
-            says how to install it.
+        BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
+            The error says how to install it.
         ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
             it meanwhile.
         CaptureError: The block ends while a stream captures, and times are recorded.

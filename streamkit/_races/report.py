@@ -33,15 +33,15 @@ class RacedOperation:
     """One of the two operations of a race."""
 
     name: str
-    """Of the function or kernel."""
+    """The name of the function or kernel."""
     library: str | None
-    """Whose it is, where that is known."""
+    """The library that it belongs to, if that is known."""
     queue: AuditedQueue | None
     """None for a node of a graph: it runs on the queues that CUDA picks."""
     mode: Mode
     """``"read"``, ``"write"`` or ``"unknown"``."""
     file: str | None
-    """Of the innermost line outside StreamKit and the libraries that gave the work."""
+    """The file of the innermost line outside StreamKit and the libraries that gave the work."""
     line: int
     """0 where no line is known."""
     start_ns: int
@@ -54,7 +54,7 @@ class RacedOperation:
 
     @property
     def title(self) -> str:
-        """Whose operation it is, in words."""
+        """The library and the name of the operation, in words."""
         name = in_one_line(self.name)
         return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
 
@@ -159,7 +159,7 @@ class RaceReport:
         """Check that there are no certain races.
 
         Args:
-            possible: Nor possible ones.
+            possible: Check that there are no possible ones either.
 
         Raises:
             RaceError: There are. It lists them, and what mends each.
