@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -44,8 +45,8 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
         times: Record when each operation ran. What shows times needs it.
 
     Raises:
-        BackendNotInstalledError: There is a GPU, and no CUPTI, or with times none of CUDA 13. It
-            says how to install it.
+        BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
+            The error says how to install it.
         ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
             it meanwhile.
         CaptureError: The block ends while a stream captures, and times are recorded.
@@ -140,7 +141,8 @@ class AuditReport(Operations):
             ScopeError: The audit recorded no times.
         """
         self._need_times()
-        chrome_trace.write(self, path)
+        trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.

@@ -67,8 +67,7 @@ class CallbackRecorder:
         """Return what was given, in that order."""
         if self._queues is None:
             return []
-        private = {handle for _, handle in driver.private_streams}
-        return list(operations(self._steps, self._queues.named, private))
+        return list(operations(self._steps, self._queues.named))
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
@@ -82,12 +81,13 @@ class CallbackRecorder:
 
 
 def operations(
-    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue], private: set[int]
+    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
 ) -> Iterator[Operation]:
     """Yield the operations of a block, without those of private streams.
 
     Their times are the numbers of their steps; a wait begins with that of the awaited point.
     """
+    private = {handle for _, handle in driver.private_streams}
     recorded: dict[int, CudaStep] = {}  # by events
 
     def queue_of(step: CudaStep | None) -> AuditedQueue | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.timeline import library_of, rows_of
@@ -12,15 +10,8 @@ from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from os import PathLike
 
     from streamkit._audit.operations import Operation, Operations
-
-
-def write(report: Operations, path: str | PathLike[str]) -> None:
-    """Write the file."""
-    trace = {"traceEvents": list(events(report)), "displayTimeUnit": "ns"}
-    Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
 def events(report: Operations) -> Iterator[dict[str, Any]]:

@@ -241,20 +241,16 @@ class _Reader:
         """By event: where it was recorded, and when its queue got there."""
         for mark in self._recorded:
             queue = queues.called_for(mark.key)
-            given = self._asked_at(mark.correlation, self._began)
+            given = self._call(mark.correlation, "", self._began).start
             reached = self._times_of_waits.got_to(queue, mark.correlation, given)
             self._points[mark.event] = queue, reached
 
-    def _asked_at(self, correlation: int, otherwise: int) -> int:
-        call = self._calls.get(correlation)
-        return otherwise if call is None else call.start
+    def _call(self, correlation: int, name: str, start: int) -> Call:
+        """Return the call with this number, or one with this name and start if it is not known."""
+        return self._calls.get(correlation) or Call(correlation, name, start)
 
     def _is_inside(self, correlation: int, start: int) -> bool:
-        return self._began <= self._asked_at(correlation, start) <= self._ended
-
-    def _name(self, sync: Sync, otherwise: str) -> str:
-        call = self._calls.get(sync.correlation)
-        return otherwise if call is None else call.name
+        return self._began <= self._call(correlation, "", start).start <= self._ended
 
     def _times(self, start: int, end: int) -> tuple[int, int]:
         return start - self._began, end - self._began
@@ -285,11 +281,11 @@ class _Reader:
             after, start = self._points.get(sync.event, (None, sync.start))
             free = max(start, sync.start)
             end = self._times_of_waits.went_on(queue, sync.correlation, free)
-            name = self._name(sync, "wait")
+            name = self._call(sync.correlation, "wait", 0).name
             yield Operation("wait", name, queue, *self._times(start, end), after=after)
 
     def synced(self, sync: Sync) -> Iterator[Operation]:
-        name = self._name(sync, "synchronisation")
+        name = self._call(sync.correlation, "synchronisation", 0).name
         if self._is_inside(sync.correlation, sync.start) and "Query" not in name:
             where = None if sync.key[1] == _NOWHERE else self._queues.called_for(sync.key)
             if sync.kind == EVENT_SYNCHRONIZE and sync.event in self._points:

@@ -1,4 +1,4 @@
-"""CUPTI's activity records, collected while somebody audits.
+"""CUPTI's activity records, collected while an audit is open.
 
 CUPTI hands full buffers over in a thread of its own, so what is done with them there is short:
 each record becomes a tuple.

@@ -96,19 +96,22 @@ class HostRecorder:
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue
-            found.append(
-                Operation(
-                    kind,
-                    step.name,
-                    queue,
-                    start - self._began_ns,
-                    end - self._began_ns,
-                    library_of(step) if step.kind == "function" else None,
-                    after=after,
-                    blocks_host=step.kind == "synchronisation",
-                )
-            )
+            times = start - self._began_ns, end - self._began_ns
+            found.append(operation_of(step, kind, queue, after, times))
         return found, unfinished
+
+
+def operation_of(
+    step: Step,
+    kind: Kind,
+    queue: AuditedQueue | None,
+    after: AuditedQueue | None,
+    times: tuple[int, int] = (0, 0),
+) -> Operation:
+    """Return what a report shows of a step."""
+    library = library_of(step) if kind == "function" else None
+    blocks = kind == "synchronisation"
+    return Operation(kind, step.name, queue, *times, library, after=after, blocks_host=blocks)
 
 
 def host_queue(stream: HostStream) -> AuditedQueue:

@@ -33,7 +33,7 @@ class AuditedQueue:
     """What ``Stream.id`` says; None for a queue that StreamKit never met."""
     is_legacy: bool = False
     key: tuple[int, int] = (0, 0)
-    """Whose queue for the recorder: CUPTI's ids of context and stream."""
+    """What identifies the queue for the recorder: CUPTI's ids of its context and stream."""
 
     def __str__(self) -> str:
         return f"{in_one_line(self.name)} ({self.device})"
@@ -54,7 +54,7 @@ class Operation:
     start_ns: int
     end_ns: int
     library: str | None = None
-    """Whose kernel it is, where its name tells; else None."""
+    """The library whose kernel it is, if its name tells; else None."""
     graph: int | None = None
     """CUPTI's id of the CUDA graph it belongs to."""
     after: AuditedQueue | None = None
@@ -128,9 +128,9 @@ class Operations:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Everything, by the time it began. ScopeError inside the block.
+        """Everything, in the order in which it began. Inside the block this raises ScopeError.
 
-        Without times, what was given to GPUs in that order, and then what ran on the host.
+        Without times it is what was given to GPUs, in that order, and then what ran on the host.
         """
         if self._operations is None:
             raise ScopeError(
@@ -190,13 +190,13 @@ class WaitTimes:
             found.append((order, start_ns, all_done_ns))
 
     def got_to(self, queue: AuditedQueue, order: int, given_ns: int) -> int:
-        """Return when the work given to a queue before this order was done, if later than given."""
+        """Return when work given to a queue before this order was done, at least ``given_ns``."""
         work = self._work[queue]
         before = bisect_left(work, order, key=itemgetter(0))
         return max(given_ns, work[before - 1][2]) if before else given_ns
 
     def went_on(self, queue: AuditedQueue, order: int, free_ns: int) -> int:
-        """Return when the next work after this order began; ``free_ns`` if none, or if later."""
+        """Return when the next work after this order began, at least ``free_ns``."""
         work = self._work[queue]
         after = bisect_right(work, order, key=itemgetter(0))
         return max(free_ns, work[after][1]) if after < len(work) else free_ns

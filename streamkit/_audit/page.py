@@ -62,11 +62,11 @@ def html_of(
     missing: Sequence[Operation] = (),
     races: Sequence[str] = (),
 ) -> str:
-    """Return the page; ``heading`` instead of the audit's own sentence.
+    """Return the page, with ``heading`` in place of the audit's own sentence.
 
     ``missing`` are waits that should be there: the page shows each by an arrow of its own kind.
-    ``races`` are what is said of them, in several lines each. Of a report without times, the times
-    of operations are places in an order, a millisecond each.
+    ``races`` are their descriptions, of several lines each. In a report without times, the times of
+    operations are places in an order, a millisecond each.
     """
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
     data = json.dumps(page_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
@@ -94,7 +94,7 @@ def as_cell(report: Operations) -> str:
 
 
 def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
-    """Return what the script draws, described there."""
+    """Return what ``timeline.js`` draws; it is described there."""
     rows = timeline.rows_of(report)
     number = {row.queue: place for place, row in enumerate(rows)}
     found = {timeline.library_of(one) for row in rows for one in row.operations}

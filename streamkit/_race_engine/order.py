@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ANY = object()
 EVERYTHING: Clock = {_ANY: math.inf}
-"""The clock of what is not known: as if it came after all work there is."""
+"""The clock of something unknown, which counts as if it came after all work."""
 
 
 class Stamp(NamedTuple):
@@ -42,7 +42,7 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
 
 
 class VectorClocks:
-    """The clocks of queues, and of hosts: whoever gives queues their work and can wait for it."""
+    """The clocks of queues and of hosts; a host gives work to queues and can wait for it."""
 
     def __init__(self) -> None:
         self._places = itertools.count(1)
@@ -56,7 +56,7 @@ class VectorClocks:
         return Stamp(queue, place, clock)
 
     def point(self, queue: Hashable, host: Hashable) -> Clock:
-        """Mark a point of a queue."""
+        """Return the clock of a queue's present point, with what the host has learned."""
         clock = self._queues[queue] = _joined(
             self._queues.get(queue, {}), self._hosts.get(host, {})
         )
@@ -67,7 +67,7 @@ class VectorClocks:
         self._queues[queue] = _joined(self._queues.get(queue, {}), clock)
 
     def learn(self, host: Hashable, clock: Clock) -> None:
-        """Let a host have waited for a point."""
+        """Note that a host has waited for a point."""
         self._hosts[host] = _joined(self._hosts.get(host, {}), clock)
 
     # -- the body of a scope, which its host runs itself ----------------------------------------
@@ -87,7 +87,7 @@ class VectorClocks:
         return Stamp(body, place, self._hosts[host])
 
     def here(self, host: Hashable) -> Clock:
-        """Mark the point that a host has come to."""
+        """Return the clock of what a host has learned."""
         return self._hosts.get(host, {})
 
 

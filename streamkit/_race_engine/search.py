@@ -18,7 +18,7 @@ class Access(NamedTuple):
     """Memory that a piece of work uses."""
 
     allocation: Hashable
-    """What the memory belongs to from its allocation until it is freed; None: it is not known."""
+    """What the memory belongs to from its allocation until it is freed; None if unknown."""
     extent: Extent
     mode: Mode
     is_sure: bool
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
     number: int
     site: Hashable
-    """Where it was given, and to which queue: later work of a site stands for earlier one."""
+    """Where it was given, and to which queue. Later work of a site replaces earlier work of it."""
     accesses: tuple[Access, ...]
 
 
@@ -69,8 +69,8 @@ def find(
 ) -> Iterator[Pair]:
     """Yield the pairs that race.
 
-    Certain are those of which ``may_be_ordered`` says no, which surely share a byte, and one of
-    which surely writes. All others are possible.
+    A pair is certain if ``may_be_ordered`` denies an order, both surely use the same byte, and one
+    surely writes. All other pairs are possible.
     """
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]] = {}
     for work in works:
@@ -94,7 +94,7 @@ def find(
 def _to_compare(
     seen: dict[Hashable, dict[Hashable, tuple[int, Access]]], allocation: Hashable
 ) -> Iterator[tuple[int, Access]]:
-    """Yield what may be the same memory: of the same allocation, or of one that is not known."""
+    """Yield what may be the same memory: of the same allocation, or of an unknown one."""
     where = list(seen) if allocation is None else [allocation, None]
     for one in where:
         yield from seen.get(one, {}).values()

@@ -115,7 +115,7 @@ class CudaRaceRecorder:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
                 works[step.number] = PlacedLaunch(launch, _placed(step.fact), step.queue)
-        operations = (*given_to_cuda(program, queues.named, private), *_frees(program, queues))
+        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
         others = distinct_names(operations)
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamkit._audit import page
-from streamkit._audit.host_recording import SHOWN, library_of
+from streamkit._audit.host_recording import SHOWN, operation_of
 from streamkit._audit.operations import Operation, Operations
 from streamkit._host.stream import HostStream
 
@@ -99,16 +99,8 @@ def _given_to_host(
         if kind is None or not isinstance(step.stream, HostStream | None):
             continue
         recorded = marked.get(id(step.mark)) if kind == "wait" else None
-        operation = Operation(
-            kind,
-            step.name,
-            queue_of(step),
-            0,
-            0,
-            library_of(step) if kind == "function" else None,
-            after=None if recorded is None else queue_of(recorded),
-            blocks_host=kind == "synchronisation",
-        )
+        after = None if recorded is None else queue_of(recorded)
+        operation = operation_of(step, kind, queue_of(step), after)
         yield operation, recorder.when(step.order), recorder.when((recorded or step).order)
 
 

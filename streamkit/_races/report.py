@@ -33,15 +33,15 @@ class RacedOperation:
     """One of the two operations of a race."""
 
     name: str
-    """Of the function or kernel."""
+    """The name of the function or kernel."""
     library: str | None
-    """Whose it is, where that is known."""
+    """The library that it belongs to, if that is known."""
     queue: AuditedQueue | None
     """None for a node of a graph: it runs on the queues that CUDA picks."""
     mode: Mode
     """``"read"``, ``"write"`` or ``"unknown"``."""
     file: str | None
-    """Of the innermost line outside StreamKit and the libraries that gave the work."""
+    """The file of the innermost line outside StreamKit and the libraries that gave the work."""
     line: int
     """0 where no line is known."""
     start_ns: int
@@ -54,7 +54,7 @@ class RacedOperation:
 
     @property
     def title(self) -> str:
-        """Whose operation it is, in words."""
+        """The library and the name of the operation, in words."""
         name = in_one_line(self.name)
         return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
 
@@ -113,8 +113,7 @@ class RaceReport:
     """What ``streamkit.races`` found, made when its block ends, or the ``races`` of a graph."""
 
     def __init__(self) -> None:
-        self._races: tuple[Race, ...] = ()
-        self._coverage: Coverage | None = None
+        self._found: tuple[tuple[Race, ...], Coverage] | None = None
         self._page: Callable[[str], str] = str
 
     def complete(
@@ -125,15 +124,14 @@ class RaceReport:
         Args:
             races: In the order in which they were given.
             coverage: How much was understood.
-            draw: What makes the page, given its heading.
+            draw: Makes the page, given its heading.
         """
-        self._races, self._coverage, self._page = races, coverage, draw
+        self._found, self._page = (races, coverage), draw
 
     @property
     def races(self) -> tuple[Race, ...]:
         """One for each pair of lines and array, in the order in which they were given."""
-        self._check()
-        return self._races
+        return self._read()[0]
 
     @property
     def certain(self) -> tuple[Race, ...]:
@@ -148,21 +146,20 @@ class RaceReport:
     @property
     def coverage(self) -> Coverage:
         """How much of the work was understood. What was not can race unseen."""
-        self._check()
-        assert self._coverage is not None  # noqa: S101 - checked above
-        return self._coverage
+        return self._read()[1]
 
-    def _check(self) -> None:
-        if self._coverage is None:
+    def _read(self) -> tuple[tuple[Race, ...], Coverage]:
+        if self._found is None:
             raise ScopeError(
                 "the report is made when the block ends. Read it after 'with ... as report:'"
             )
+        return self._found
 
     def assert_none(self, *, possible: bool = False) -> None:
         """Check that there are no certain races.
 
         Args:
-            possible: Nor possible ones.
+            possible: Check that there are no possible ones either.
 
         Raises:
             RaceError: There are. It lists them, and what mends each.
@@ -196,13 +193,13 @@ class RaceReport:
 
     def _repr_html_(self) -> str | None:
         """Show the text in a notebook."""
-        return None if self._coverage is None else f"<pre>{html.escape(str(self))}</pre>"
+        return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return "\n".join([f"{_counted(self.races)}.", *map(str, self.races), str(self.coverage)])
 
     def __repr__(self) -> str:
-        if self._coverage is None:
+        if self._found is None:
             return "<streamkit race report, not over>"
         return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
 
