@@ -7,6 +7,7 @@ import contextlib
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base.adapter import offered
 from streamkit._cuda import memory
 from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
@@ -14,7 +15,7 @@ from streamkit._race_engine.extents import Extent, strided
 from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
 from streamkit._streams.array_libraries import ARRAYS
-from streamkit.protocols import ExplainsKernels, MemoryUse, TellsMemory
+from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -146,10 +147,10 @@ def _explained(
     library: str | None, name: str, parameters: Sequence[bytes]
 ) -> list[MemoryUse] | None:
     load = registry.loaded().get(library or "")
-    adapter = None if load is None else load()
-    if not isinstance(adapter, ExplainsKernels):
+    explain = offered(load(), Diagnosis.explain_kernel) if load else None
+    if explain is None:
         return None
-    found = adapter.explain_kernel(name, parameters)
+    found = explain(name, parameters)
     return None if found is None else list(found)
 
 
@@ -163,9 +164,8 @@ def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
 
 def _pieces() -> Iterator[tuple[int, int]]:
     for load in registry.loaded().values():
-        adapter = load()
-        if isinstance(adapter, TellsMemory):
-            yield from adapter.pieces_of_memory()
+        pieces = offered(load(), Memory.pieces_of_memory)
+        yield from pieces() if pieces else ()
 
 
 def named_memory(name: str, value: object) -> NamedMemory | None:

@@ -32,6 +32,7 @@ BOUND = {
     "bound_leave_restores_at_any_moment",
     "bound_keeps_device",
 }
+NEVER_OF_CALLS = {"bound_told_outside_is_the_threads", "bound_keeps_device"}  # of Binding.of
 BORROWED_EVENT = {"borrowed_event_keeps_owner", "borrowed_event_lets_go"}
 EVENTS = {"event_handle_is_live", "event_handle_refuses_strangers", "event_orders", *BORROWED_EVENT}
 
@@ -177,7 +178,9 @@ def toylib():
         raw = RawStream()
         return toylib.Stream(int(raw.stream), keeps=raw)
 
-    return Case(make_stream, lambda stream: stream.number, not_applicable=BOUND | EVENTS)
+    return Case(
+        make_stream, lambda stream: stream.number, not_applicable={*NEVER_OF_CALLS, *EVENTS}
+    )
 
 
 CASES = {

@@ -23,7 +23,7 @@ from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 __all__ = [
     "allocate",
@@ -136,9 +136,6 @@ def bind(stream: Any) -> Binding:
     return Binding(
         save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
     )
-
-
-enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.shared_pool import allocate, free
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,9 +222,6 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
     if not _has_several():
         return is_current
     return lambda: _get_device() == device and is_current()  # which can be another: see below
-
-
-enter, leave = unbound(bind)
 
 
 def current_device() -> int:

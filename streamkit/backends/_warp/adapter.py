@@ -22,7 +22,7 @@ from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, diagnosis, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -178,9 +178,6 @@ def current(device: int) -> Any:
 def bind(stream: Any) -> Binding:
     """Return the binding of the stream, whose memory is freed late enough: see ``memory``."""
     return memory.guarded(stream, current_stream.bind(stream))
-
-
-enter, leave = unbound(bind)
 
 
 # -- capture ----------------------------------------------------------------------------------

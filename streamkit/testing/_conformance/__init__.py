@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._queues import registry
-from streamkit.protocols import Adapter, BindsCurrent, CurrentStream, Events
+from streamkit.protocols import Adapter, CurrentStream, Events
 from streamkit.testing import _gate
-from streamkit.testing._conformance.current_stream import BOUND, CURRENT
+from streamkit.testing._conformance.current_stream import CURRENT
 from streamkit.testing._conformance.events import EVENTS
 from streamkit.testing._conformance.streams import CHECKS
 from streamkit.testing._conformance.subject import NotApplicableError, Subject
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _PARTS: tuple[tuple[Any, tuple[Callable[[Subject], None], ...]], ...] = (
     (Adapter, CHECKS),
     (CurrentStream, CURRENT),
-    (BindsCurrent, BOUND),
     (Events, EVENTS),
 )
 
