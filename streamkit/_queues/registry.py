@@ -341,7 +341,7 @@ def rank(library: str) -> int:
 
 
 def current_of(served: Adapter) -> CurrentStream:
-    """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
+    """Return the adapter if its library has a current stream, or raise UnsupportedStreamError."""
     if not isinstance(served, CurrentStream):
         raise no_current_stream(served.name)
     return served

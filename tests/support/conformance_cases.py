@@ -178,9 +178,8 @@ def toylib():
         raw = RawStream()
         return toylib.Stream(int(raw.stream), keeps=raw)
 
-    return Case(
-        make_stream, lambda stream: stream.number, not_applicable={*NEVER_OF_CALLS, *EVENTS}
-    )
+    not_applicable = NEVER_OF_CALLS | EVENTS
+    return Case(make_stream, lambda stream: stream.number, not_applicable=not_applicable)
 
 
 CASES = {

@@ -32,7 +32,7 @@ __all__ = [
     "free",
     "pool",
     "take_memory",
-]  # capabilities of the adapter too
+]  # functions of the adapter too
 
 name = "cupy"
 api = 1

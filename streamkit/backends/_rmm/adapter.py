@@ -11,7 +11,7 @@ from streamkit.backends._protocol import Source
 from streamkit.backends._rmm.shared_pool import allocate, free
 from streamkit.protocols import Queue
 
-__all__ = ["allocate", "free"]  # capabilities of the adapter too
+__all__ = ["allocate", "free"]  # functions of the adapter too
 
 name = "rmm"
 api = 1

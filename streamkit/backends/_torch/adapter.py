@@ -30,7 +30,7 @@ __all__ = [
     "explain_kernel",
     "free",
     "pieces_of_memory",
-]  # capabilities of the adapter too
+]  # functions of the adapter too
 
 name = "torch"
 api = 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit.protocols import Finding
 
-__all__ = ["explain_kernel", "take_memory"]  # capabilities of the adapter too
+__all__ = ["explain_kernel", "take_memory"]  # functions of the adapter too
 
 name = "warp"
 api = 1
