@@ -40,6 +40,7 @@ def test_the_plugins_adapter_conforms():
 
 def test_every_library_is_tried_that_runs_here():
     assert set(CASES) - set(ON_AN_EMULATED_DRIVER) == {"torch", "cupy"}
+    assert {"warp", "tvm_ffi", "numba", "cuda.core", "cuda.bindings"} <= {*ON_AN_EMULATED_DRIVER}
 
 
 # -- the kit can fail -------------------------------------------------------------------------
