@@ -1,6 +1,6 @@
 """The contract: what a stream, an event and a library's adapter are.
 
-``Stream`` and ``Event`` are what users hold. ``Adapter`` and the capabilities below it are what
+``Stream`` and ``Event`` are what users hold. ``Adapter`` and the other groups of functions are what
 another library provides, usually as a module, to take part: ``tests/plugin`` is a working one.
 This file knows no library and calls no driver.
 """
@@ -13,40 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._base.adapter import (
     API,
     Adapter,
-    AdoptsMemory,
     ArrayLayout,
-    Arrays,
-    BeginsCapture,
     Binding,
-    BindsCurrent,
+    Capture,
     CapturedGraph,
     CapturePart,
-    CopiesArrays,
-    CountsHolders,
-    CurrentHere,
     CurrentStream,
-    DefersFrees,
-    Diagnoses,
+    Diagnosis,
     Events,
-    ExplainsCapture,
-    ExplainsKernels,
     Finding,
-    GivesMemory,
-    JoinsCapture,
-    KnowsLoans,
-    LocatesEvents,
+    Memory,
     MemoryUse,
-    OrdersWork,
-    PoolsMemory,
-    PreparesCapture,
-    RecordsEvents,
-    RecordsStreams,
-    TakesMemory,
-    TellsContext,
-    TellsMemory,
-    TracksDevice,
     Traits,
-    unbound,
 )
 from streamkit._base.queue import Queue
 from streamkit._base.static_protocol import StaticProtocol
@@ -57,14 +35,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
-    "API", "Adapter", "AdoptsMemory", "ArrayLayout", "ArrayLike", "Arrays", "BeginsCapture",
-    "Binding", "BindsCurrent", "CapturePart", "CapturedGraph", "CopiesArrays", "CountsHolders",
-    "CurrentHere", "CurrentStream", "DefersFrees", "Diagnoses", "Event", "EventLike", "Events",
-    "ExplainsCapture", "ExplainsKernels", "Finding", "ForeignStream", "GivesMemory", "Graph",
-    "JoinsCapture", "KnowsLoans", "LocatesEvents", "MemoryUse", "OrdersWork", "PoolsMemory",
-    "PreparesCapture", "Queue", "RecordsEvents", "RecordsStreams", "Stream", "StreamLike",
-    "SupportsCudaStream", "TakesMemory", "TellsContext", "TellsMemory", "TracksDevice",
-    "Traits", "WorkLike", "unbound",
+    "API", "Adapter", "ArrayLayout", "ArrayLike", "Binding", "Capture", "CapturePart",
+    "CapturedGraph", "CurrentStream", "Diagnosis", "Event", "EventLike", "Events", "Finding",
+    "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Stream", "StreamLike",
+    "SupportsCudaStream", "Traits", "WorkLike",
 ]  # fmt: skip
 
 

@@ -1,18 +1,39 @@
-"""What a library provides to take part: an adapter, and the capabilities that it may add.
+"""What a library provides to take part: an adapter, and the groups of functions that it may add.
 
 Authors of adapters import these from ``streamkit.protocols``.
+
+An adapter belongs to a group if it has the functions that are abstract here. Each of the others is
+optional, and StreamKit looks for it by ``offered``. ``TOGETHER`` lists those that need each other.
 """
+
+# The optional functions of a group have no body, which pyright takes for one that returns None.
+# pyright: reportReturnType=false
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
+
+from streamkit._base.static_protocol import ProtocolMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from streamkit._base.queue import Queue
+
+GivenT = ParamSpec("GivenT")
+ReturnedT = TypeVar("ReturnedT")
 
 API = 1
 """The version of the adapter contract; an adapter states the one it was written for."""
@@ -83,105 +104,42 @@ def traits_of(adapter: object) -> Traits:
     return traits
 
 
-@runtime_checkable
-class CurrentStream(Protocol):
-    """Capability: the library has a current stream.
+class Group(ProtocolMeta):
+    """A group of the contract: ``isinstance`` asks for its abstract functions only.
 
-    Called with the stream's device current.
+    Where none is abstract, one of the others is enough.
     """
 
-    @abstractmethod
-    def current(self, device: int) -> Any:
-        """Return the library's current stream object in this thread.
-
-        It may initialise the library's CUDA state.
-
-        Args:
-            device: The CUDA ordinal.
-
-        Raises:
-            NoDeviceError: This build of the library has no CUDA.
-        """
-
-    @abstractmethod
-    def enter(self, stream: Any) -> Any:
-        """Make a stream current, without a wait; return what undoes it.
-
-        Args:
-            stream: The library's own.
-        """
-
-    @abstractmethod
-    def leave(self, token: Any) -> None:
-        """Restore exactly what was current before an ``enter``.
-
-        Args:
-            token: What that ``enter`` returned.
-        """
+    def __instancecheck__(cls, adapter: object) -> bool:  # noqa: N805 - the instance is a class
+        if Protocol not in cls.__bases__:  # an adapter's own class that is derived from a group
+            return type.__instancecheck__(cls, adapter)
+        required = cls.__abstractmethods__
+        has = (callable(getattr(adapter, name, None)) for name in required or functions(cls))
+        return all(has) if required else any(has)
 
 
-@runtime_checkable
-class CurrentHere(Protocol):
-    """Capability beside ``CurrentStream``: a cheap ``current`` of whatever device is current."""
-
-    @abstractmethod
-    def current_here(self) -> Any:
-        """Return the library's current stream object of the current device, in this thread."""
+def functions(group: Group) -> list[str]:
+    """Return the names of all functions of a group, also the optional ones."""
+    return [name for name in vars(group) if name[0] != "_"]
 
 
-@runtime_checkable
-class TellsContext(Protocol):
-    """Capability beside ``CurrentStream``: a quicker answer than that of the driver's bindings."""
-
-    @abstractmethod
-    def current_context(self) -> int:
-        """Return the ``CUcontext`` that is current in this thread, 0 if there is none."""
-
-
-@runtime_checkable
-class TracksDevice(Protocol):
-    """Capability beside ``CurrentStream``: a current device of its own, apart from the context.
-
-    ``leave`` puts it back. If the context was another, a scope does so again when that is back.
-    """
-
-    @abstractmethod
-    def current_device(self) -> int:
-        """Return the CUDA ordinal of the library's current device, in this thread."""
-
-    @abstractmethod
-    def restore_device(self, device: int) -> None:
-        """Make a device the library's current one again; nothing if it is already.
-
-        Args:
-            device: The CUDA ordinal.
-        """
+def offered(
+    adapter: object, method: Callable[Concatenate[Any, GivenT], ReturnedT]
+) -> Callable[GivenT, ReturnedT] | None:
+    """Return the adapter's own function for an optional one of a group, None if it has none."""
+    found: Callable[GivenT, ReturnedT] | None = getattr(adapter, method.__name__, None)
+    # an adapter whose class is derived from a group inherits the group's function, which is empty
+    return None if getattr(found, "__func__", None) is method else found
 
 
-class Finding(NamedTuple):
-    """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
-
-    code: str
-    """What it is, in a word that scripts can rely on, as in "two-views"."""
-    what: str
-    """What is wrong, with which object, in one sentence."""
-    remedy: str
-    """What to do."""
-    library: str | None = None
-    """The name of the library that it concerns, if it is one."""
+def all_offered(
+    adapters: Iterable[object], method: Callable[Concatenate[Any, GivenT], ReturnedT]
+) -> list[Callable[GivenT, ReturnedT]]:
+    """Return what those of the adapters that have an optional function have for it."""
+    return [found for adapter in adapters if (found := offered(adapter, method)) is not None]
 
 
-@runtime_checkable
-class Diagnoses(Protocol):
-    """Capability: the adapter finds what is wrong in its library, for ``streamkit.doctor()``."""
-
-    @abstractmethod
-    def diagnose(self) -> Iterable[Finding]:
-        """Return what is wrong now in the process or this thread, nothing if all is well.
-
-        Called if the library is loaded and there is a CUDA device, whose primary context is
-        current. It only looks: it changes nothing, and breaks no capture.
-        """
+# -- current stream ---------------------------------------------------------------------------
 
 
 class Binding(NamedTuple):
@@ -205,7 +163,7 @@ class Binding(NamedTuple):
 
     Unless it is ``told_outside``.
     """
-    set_current: Callable[[], None]
+    set_current: Callable[[], object]
     """Make the stream current again inside such a scope, remembering nothing."""
     keeps_device: bool = True
     """Whether the device that is current stays so: these four change the library's state alone."""
@@ -215,53 +173,146 @@ class Binding(NamedTuple):
     Then ``streamkit.follow`` need not enter what is current already.
     """
 
+    @staticmethod
+    def of(
+        stream: Any, current: Callable[[], Any], set_current: Callable[[Any], object]
+    ) -> Binding:
+        """Return the binding for a library that has one call to tell and one to set its stream.
+
+        Args:
+            stream: The library's own.
+            current: Returns the library's current stream, in this thread.
+            set_current: Makes a stream current, without a wait.
+        """
+
+        def move(_: object = None) -> None:
+            set_current(stream)
+
+        def is_current() -> bool:
+            return current() is stream
+
+        return Binding(current, move, set_current, is_current, move, keeps_device=False)
+
 
 @runtime_checkable
-class BindsCurrent(Protocol):
-    """Capability beside ``CurrentStream``: what a scope calls is prepared once for a stream.
+class CurrentStream(Protocol, metaclass=Group):
+    """The library has a current stream: ``current`` and ``bind``, the others are optional.
 
-    Then a scope costs what the library's own calls do, and a nested one of the same stream only a
-    look. ``enter, leave = unbound(bind)`` gives the two functions of ``CurrentStream``.
+    Instead of ``bind``, a plugin can have ``enter(stream)``, which makes a stream current and
+    returns a token, and ``leave(token)``, which restores what was current before.
     """
 
     @abstractmethod
+    def current(self, device: int) -> Any:
+        """Return the library's current stream object in this thread.
+
+        Called with the device current. It may initialise the library's CUDA state.
+
+        Args:
+            device: The CUDA ordinal.
+
+        Raises:
+            NoDeviceError: This build of the library has no CUDA.
+        """
+
+    @abstractmethod
     def bind(self, stream: Any) -> Binding:
-        """Return the ways in and out for a stream.
+        """Return the ways in and out for a stream, which are called with its device current.
+
+        ``Binding.of`` makes them of two functions of the library.
 
         Args:
             stream: The library's own.
         """
 
+    def current_here(self) -> Any:
+        """Return the library's current stream object of the current device, in this thread.
 
-def unbound(
-    bind: Callable[[Any], Binding],
-) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
-    """Return ``enter(stream)`` and ``leave(token)`` as an adapter's ``bind`` makes them.
+        Only worth having if it is cheaper than ``current``.
+        """
 
-    Args:
-        bind: The function of ``BindsCurrent``.
-    """
+    def current_context(self) -> int:
+        """Return the ``CUcontext`` that is current in this thread, 0 if there is none.
 
-    def enter(stream: Any) -> Any:
-        binding = bind(stream)
-        token = binding.save()
-        try:
-            binding.enter(token)
-        except BaseException:
-            binding.leave(token)
-            raise
-        return binding, token
+        Only worth having if it is quicker than the driver's bindings.
+        """
 
-    def leave(token: Any) -> None:
-        binding, inner = token
-        binding.leave(inner)
+    def current_device(self) -> int:
+        """Return the CUDA ordinal of the library's current device, in this thread.
 
-    return enter, leave
+        For a library whose current device is its own, apart from the context. What ``leave`` gets
+        puts it back. If the context was another, a scope does so again when that is back.
+        """
+
+    def restore_device(self, device: int) -> None:
+        """Make a device the library's current one again; nothing if it is already.
+
+        Args:
+            device: The CUDA ordinal.
+        """
+
+    def is_work(self, obj: Any) -> bool:
+        """Whether an object stands for work of the library that is on no stream of the user's.
+
+        For example for a collective operation of several processes. Streams can wait for it.
+
+        Args:
+            obj: Any object.
+        """
+
+    def wait_for_work(self, work: Any) -> None:
+        """Let the library's current stream wait for work; never blocks the host.
+
+        It raises the error of work that has failed.
+
+        Args:
+            work: The library's own. StreamKit keeps it until the stream has passed the wait.
+
+        Raises:
+            UnsupportedStreamError: The library cannot let a stream wait for it.
+        """
+
+    def finish_work(self, work: Any) -> None:
+        """Block this thread, any one, until work is done; raise its error.
+
+        Args:
+            work: The library's own.
+        """
+
+
+def never_known() -> bool:
+    """Answer ``is_current`` where it cannot be told: each scope enters the stream anew."""
+    return False
+
+
+def bind_by_steps(
+    enter: Callable[[Any], Any], leave: Callable[[Any], object]
+) -> Callable[[Any], Binding]:
+    """Return the ``bind`` of an adapter that has ``enter`` and ``leave`` instead."""
+
+    def bind(stream: Any) -> Binding:
+        def go_in(token: list[Any]) -> None:
+            token += map(enter, (stream,))  # no call here, so no interrupt before the note
+
+        def go_out(token: list[Any]) -> None:
+            if token:
+                leave(token[0])
+                del token[0]
+
+        def set_current() -> None:
+            enter(stream)
+
+        return Binding(list, go_in, go_out, never_known, set_current, keeps_device=False)
+
+    return bind
+
+
+# -- events -----------------------------------------------------------------------------------
 
 
 @runtime_checkable
-class Events(Protocol):
-    """Capability: the library's events can be read and built."""
+class Events(Protocol, metaclass=Group):
+    """The library's events can be read and built: the first two, the others are optional."""
 
     @abstractmethod
     def event_handle(self, event: Any) -> int:
@@ -287,12 +338,6 @@ class Events(Protocol):
             UnsupportedStreamError: The library cannot wrap an event.
         """
 
-
-@runtime_checkable
-class LocatesEvents(Protocol):
-    """Capability beside ``Events``: the library's events name their device."""
-
-    @abstractmethod
     def event_device(self, event: Any) -> int | None:
         """Return the CUDA ordinal of an event's device, None if it has none yet.
 
@@ -300,14 +345,8 @@ class LocatesEvents(Protocol):
             event: The library's own.
         """
 
-
-@runtime_checkable
-class RecordsEvents(Protocol):
-    """Capability beside ``Events``: the library must record its events itself."""
-
-    @abstractmethod
     def record_event(self, event: Any, stream: Any) -> None:
-        """Record an event on a stream.
+        """Record an event on a stream, where only the library itself can.
 
         Args:
             event: The library's own.
@@ -315,47 +354,30 @@ class RecordsEvents(Protocol):
         """
 
 
-@runtime_checkable
-class OrdersWork(Protocol):
-    """Capability beside ``CurrentStream``: the library has work that is on no stream of the user's.
+# -- memory -----------------------------------------------------------------------------------
 
-    For example a collective operation of several processes. Streams wait for the object that stands
-    for it.
+
+class ArrayLayout(NamedTuple):
+    """Where an array's memory is, and how it lies there."""
+
+    address: int
+    """Of the first element."""
+    shape: tuple[int, ...]
+    """The number of elements along each axis."""
+    strides: tuple[int, ...]
+    """In bytes."""
+    dtype: Hashable
+    """The type of an element, and whatever else says how its bytes are read."""
+    itemsize: int
+    """The bytes of an element."""
+
+
+@runtime_checkable
+class Memory(Protocol, metaclass=Group):
+    """The library's arrays can be handed to another queue: the first two, the others are optional.
+
+    ``allocate``, ``free`` and ``pieces_of_memory`` need no arrays.
     """
-
-    @abstractmethod
-    def is_work(self, obj: Any) -> bool:
-        """Whether an object stands for such work of the library.
-
-        Args:
-            obj: Any object.
-        """
-
-    @abstractmethod
-    def wait_for_work(self, work: Any) -> None:
-        """Let the library's current stream wait for work; never blocks the host.
-
-        It raises the error of work that has failed.
-
-        Args:
-            work: The library's own. StreamKit keeps it until the stream has passed the wait.
-
-        Raises:
-            UnsupportedStreamError: The library cannot let a stream wait for it.
-        """
-
-    @abstractmethod
-    def finish_work(self, work: Any) -> None:
-        """Block this thread, any one, until work is done; raise its error.
-
-        Args:
-            work: The library's own.
-        """
-
-
-@runtime_checkable
-class Arrays(Protocol):
-    """Capability: the library's arrays can be handed to another queue."""
 
     @abstractmethod
     def array_device(self, array: Any) -> int | None:
@@ -379,14 +401,15 @@ class Arrays(Protocol):
             owner: What is kept alive.
         """
 
+    def lent_by(self, array: Any) -> Any:
+        """Return the owner that an array, or the one it is a view of, was lent with, or None.
 
-@runtime_checkable
-class RecordsStreams(Protocol):
-    """Capability beside ``Arrays``: the library's allocator can wait for the work of a stream."""
+        Args:
+            array: The library's own.
+        """
 
-    @abstractmethod
     def record_stream(self, array: Any, stream: Any) -> bool:
-        """Reuse an array's memory only after the work of a stream.
+        """Let the library's allocator reuse an array's memory only after the work of a stream.
 
         Args:
             array: The library's own.
@@ -396,26 +419,16 @@ class RecordsStreams(Protocol):
             False, and nothing is done, if the memory is not the allocator's.
         """
 
-
-@runtime_checkable
-class CountsHolders(Protocol):
-    """Capability beside ``Arrays``: it can be asked whether an array's memory is still in use.
-
-    Then StreamKit holds the memory for a stream that may end before it, and the library's allocator
-    need not remember that stream.
-    """
-
-    @abstractmethod
     def memory_of(self, array: Any) -> Any:
         """Return an object that holds an array's memory: one object for one memory.
 
-        None if the memory is not the allocator's.
+        None if the memory is not the allocator's. StreamKit then holds the memory for a stream that
+        may end before it, and the allocator need not remember that stream.
 
         Args:
             array: The library's own.
         """
 
-    @abstractmethod
     def is_held(self, memory: Any) -> bool:
         """Whether anything else holds the memory, as an array or a view does.
 
@@ -423,25 +436,6 @@ class CountsHolders(Protocol):
             memory: What ``memory_of`` returned.
         """
 
-
-@runtime_checkable
-class KnowsLoans(Protocol):
-    """Capability beside ``Arrays``: an array that was lent is known again."""
-
-    @abstractmethod
-    def lent_by(self, array: Any) -> Any:
-        """Return the owner that an array, or the one it is a view of, was lent with, or None.
-
-        Args:
-            array: The library's own.
-        """
-
-
-@runtime_checkable
-class AdoptsMemory(Protocol):
-    """Capability beside ``Arrays``: memory that somebody else holds can be one of its arrays."""
-
-    @abstractmethod
     def adopt(self, memory: Any) -> Any:
         """Return an array on memory, which the array and its views hold; waits for nothing.
 
@@ -449,29 +443,8 @@ class AdoptsMemory(Protocol):
             memory: An object with ``__dlpack__`` and ``__cuda_array_interface__``.
         """
 
-
-class ArrayLayout(NamedTuple):
-    """Where an array's memory is, and how it lies there."""
-
-    address: int
-    """Of the first element."""
-    shape: tuple[int, ...]
-    """The number of elements along each axis."""
-    strides: tuple[int, ...]
-    """In bytes."""
-    dtype: Hashable
-    """The type of an element, and whatever else says how its bytes are read."""
-    itemsize: int
-    """The bytes of an element."""
-
-
-@runtime_checkable
-class CopiesArrays(Protocol):
-    """Capability beside ``Arrays``: a graph can know an array again, and have a copy of it."""
-
-    @abstractmethod
     def array_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of an array.
+        """Return the layout of an array, so that a graph can know it again and copy it.
 
         Args:
             array: The library's own.
@@ -481,7 +454,6 @@ class CopiesArrays(Protocol):
             TypeError: It is not one piece of memory.
         """
 
-    @abstractmethod
     def array_like(self, array: Any, device: int) -> Any:
         """Return a new array of the same shape and type on a device, not filled.
 
@@ -490,7 +462,6 @@ class CopiesArrays(Protocol):
             device: The CUDA ordinal.
         """
 
-    @abstractmethod
     def copy_array(self, to: Any, source: Any, stream: Any) -> None:
         """Copy an array into another one. One of them can be on the host.
 
@@ -500,60 +471,56 @@ class CopiesArrays(Protocol):
             stream: The library's own, its current one if any.
         """
 
-
-# -- what work does with memory -----------------------------------------------------------------
-
-
-class MemoryUse(NamedTuple):
-    """Memory that a kernel uses, as its parameters tell."""
-
-    address: int
-    """Of the first element. An address without memory behind it is left out."""
-    mode: Literal["read", "write", "unknown"]
-    """"write" also if it reads it too."""
-    shape: tuple[int, ...] | None = None
-    """The number of elements along each axis; None if it may use all that follows the address."""
-    strides: tuple[int, ...] = ()
-    """In bytes."""
-    itemsize: int = 1
-    """The bytes of an element."""
-    is_sure: bool = False
-    """Whether it surely uses all of these elements."""
-
-
-@runtime_checkable
-class ExplainsKernels(Protocol):
-    """Capability: what the library's kernels do with memory can be told, for ``races``."""
-
-    @abstractmethod
-    def explain_kernel(self, name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
-        """Return all memory that a kernel uses, None if its parameters are not known.
-
-        StreamKit then looks for addresses in them itself.
-
-        Args:
-            name: The kernel's name, as the library's source has it.
-            parameters: The bytes of each.
-        """
-
-
-@runtime_checkable
-class TellsMemory(Protocol):
-    """Capability: it is known where the library's memory is, for ``races``."""
-
-    @abstractmethod
-    def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
-        """Return the address and the bytes of each piece of CUDA memory that is in use."""
-
-    @abstractmethod
     def memory_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of an array, also of one that needs a gradient.
+        """Return the layout of an array, also of one that needs a gradient, for ``races``.
 
         Args:
             array: The library's own.
 
         Raises:
             TypeError: It is not one piece of memory.
+        """
+
+    def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
+        """Return the address and the bytes of each piece of CUDA memory in use, for ``races``."""
+
+    def allocate(self, size: int, device: int, stream: int) -> int:
+        """Return the address of new memory, which work on a stream may use from now on.
+
+        Other libraries then take memory from this one's pool, by ``share_pool``. Any thread may
+        call it, and the stream may capture.
+
+        Args:
+            size: In bytes; the address of none may be 0.
+            device: Its ordinal.
+            stream: The handle; 0 is the legacy stream.
+
+        Raises:
+            CaptureError: The pool has no memory for a graph. The library takes its own, if it can.
+        """
+
+    def free(self, pointer: int) -> None:
+        """Give memory back to the stream for which it was taken; destructors call this.
+
+        Args:
+            pointer: What ``allocate`` returned.
+
+        Raises:
+            CaptureError: Not while the stream captures: the library tries again later.
+        """
+
+    def take_memory(self, giver: Memory) -> Callable[[], bool]:
+        """Allocate from another library's pool from now on, in the whole process.
+
+        Memory that is held unused is freed. An array goes back to that pool also after the end. If
+        the library is on another stream when it drops the array, the stream for which it was taken
+        waits for that one first.
+
+        Args:
+            giver: The adapter of the other library, which has ``allocate`` and ``free``.
+
+        Returns:
+            What restores the allocator. It answers False, and does nothing, if that was changed.
         """
 
 
@@ -598,129 +565,126 @@ class CapturedGraph(Protocol):
 
 
 @runtime_checkable
-class BeginsCapture(Protocol):
-    """Capability: captures that the library takes part in are begun by it, one at a time."""
+class Capture(Protocol, metaclass=Group):
+    """The library takes part in captures, which needs a current stream. All is optional."""
 
-    @abstractmethod
+    def prepare(self) -> None:
+        """Make what the library makes at its first use, because a capture forbids it.
+
+        Called before anything captures, for the current device.
+        """
+
     def begins_capture(self, stream: Any, mode: str) -> CapturePart:
         """Return the part that begins the capture; its ``end`` gives a CapturedGraph.
+
+        For a library that takes part only in captures that it has begun, one at a time.
 
         Args:
             stream: The library's own.
             mode: "global", "thread_local" or "relaxed".
         """
 
-
-@runtime_checkable
-class JoinsCapture(Protocol):
-    """Capability: the library has to know of captures that others begin, one at a time."""
-
-    @abstractmethod
     def joins_capture(self, stream: Any, mode: str) -> CapturePart:
         """Return the part that joins a capture.
+
+        For a library that has to know of captures that others begin, one at a time.
 
         Args:
             stream: The library's own.
             mode: As in ``begins_capture``.
         """
 
+    def free_deferred(self) -> None:
+        """Free what captures and graphs held; what cannot be freed now waits for the next call.
 
-@runtime_checkable
-class PreparesCapture(Protocol):
-    """Capability: the library makes things at their first use, which a capture forbids."""
+        For a library that joins captures. Called at the end of each whole capture, before its graph
+        can run. Nothing captures in this thread. It must not wait.
+        """
 
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make them for the current device; called before anything captures."""
-
-
-@runtime_checkable
-class PoolsMemory(Protocol):
-    """Capability: this thread can allocate from a pool of its own, which a graph then holds."""
-
-    @abstractmethod
     def pool(self) -> AbstractContextManager[object]:
         """Allocate from a new pool in the block, also while this thread captures; give the pool.
 
-        It is dropped when the graph is destroyed, and what StreamKit's streams and the libraries'
-        current ones had been given by then has run. What it frees then must not wait.
+        The graph then holds the pool. It is dropped when the graph is destroyed, and what
+        StreamKit's streams and the libraries' current ones had been given by then has run. What it
+        frees then must not wait.
         """
 
-
-@runtime_checkable
-class GivesMemory(Protocol):
-    """Capability: other libraries can allocate from the library's pool, by ``share_pool``."""
-
-    @abstractmethod
-    def allocate(self, size: int, device: int, stream: int) -> int:
-        """Return the address of new memory, which work on a stream may use from now on.
-
-        Any thread may call it, and the stream may capture.
-
-        Args:
-            size: In bytes; the address of none may be 0.
-            device: Its ordinal.
-            stream: The handle; 0 is the legacy stream.
-
-        Raises:
-            CaptureError: The pool has no memory for a graph. The library takes its own, if it can.
-        """
-
-    @abstractmethod
-    def free(self, pointer: int) -> None:
-        """Give memory back to the stream for which it was taken; destructors call this.
-
-        Args:
-            pointer: What ``allocate`` returned.
-
-        Raises:
-            CaptureError: Not while the stream captures: the library tries again later.
-        """
-
-
-@runtime_checkable
-class TakesMemory(Protocol):
-    """Capability: the library can allocate from another one's pool, by ``share_pool``."""
-
-    @abstractmethod
-    def take_memory(self, giver: GivesMemory) -> Callable[[], bool]:
-        """Allocate from there from now on, in the whole process; free what is held unused.
-
-        An array goes back there also after the end. If the library is on another stream when it
-        drops the array, the stream for which it was taken waits for that one first.
-
-        Args:
-            giver: The adapter of the other library.
-
-        Returns:
-            What restores the allocator. It answers False, and does nothing, if that was changed.
-        """
-
-
-@runtime_checkable
-class DefersFrees(Protocol):
-    """Capability: the library frees what captures and graphs held only when it is asked to.
-
-    Only a library that joins captures is asked.
-    """
-
-    @abstractmethod
-    def free_deferred(self) -> None:
-        """Free it, without a wait; what cannot be freed now waits for the next call.
-
-        Called at the end of each whole capture, before its graph can run. Nothing captures in this
-        thread.
-        """
-
-
-@runtime_checkable
-class ExplainsCapture(Protocol):
-    """Capability: the library's errors inside a capture can be explained."""
-
-    @abstractmethod
     def explain_capture(self, error: Exception) -> str | None:
         """Return what to do about an error inside a capture, None if unknown.
 
         Args:
             error: The library's own.
         """
+
+
+# -- diagnosis --------------------------------------------------------------------------------
+
+
+class Finding(NamedTuple):
+    """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
+
+    code: str
+    """What it is, in a word that scripts can rely on, as in "two-views"."""
+    what: str
+    """What is wrong, with which object, in one sentence."""
+    remedy: str
+    """What to do."""
+    library: str | None = None
+    """The name of the library that it concerns, if it is one."""
+
+
+class MemoryUse(NamedTuple):
+    """Memory that a kernel uses, as its parameters tell."""
+
+    address: int
+    """Of the first element. An address without memory behind it is left out."""
+    mode: Literal["read", "write", "unknown"]
+    """"write" also if it reads it too."""
+    shape: tuple[int, ...] | None = None
+    """The number of elements along each axis; None if it may use all that follows the address."""
+    strides: tuple[int, ...] = ()
+    """In bytes."""
+    itemsize: int = 1
+    """The bytes of an element."""
+    is_sure: bool = False
+    """Whether it surely uses all of these elements."""
+
+
+@runtime_checkable
+class Diagnosis(Protocol, metaclass=Group):
+    """What ``doctor`` and ``races`` learn from the library. All is optional."""
+
+    def diagnose(self) -> Iterable[Finding]:
+        """Return what is wrong now in the process or this thread, nothing if all is well.
+
+        Called if the library is loaded and there is a CUDA device, whose primary context is
+        current. It only looks: it changes nothing, and breaks no capture.
+        """
+
+    def built_for(self) -> str | None:
+        """Return the version of CUDA that the library is built for, None if it has none.
+
+        Called where the metadata of the library's package do not tell.
+        """
+
+    def explain_kernel(self, name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
+        """Return all memory that a kernel of the library uses, None if that is not known.
+
+        StreamKit then looks for addresses in the parameters itself.
+
+        Args:
+            name: The kernel's name, as the library's source has it.
+            parameters: The bytes of each.
+        """
+
+
+GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis
+
+TOGETHER = (
+    ("current_device", "restore_device"),
+    ("is_work", "wait_for_work", "finish_work"),
+    ("memory_of", "is_held"),
+    ("array_layout", "array_like", "copy_array"),
+    ("allocate", "free"),
+)
+"""The optional functions that StreamKit looks for by the first of them, and then calls too."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from streamkit._base.other_names import hide
 
 if TYPE_CHECKING:
-    from abc import ABCMeta as ProtocolMeta
+    from abc import ABCMeta
+
+    ProtocolMeta = ABCMeta
 else:
     ProtocolMeta = type(Protocol)
 

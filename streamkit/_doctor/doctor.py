@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base.adapter import traits_of
+from streamkit._base.adapter import offered, traits_of
 from streamkit._base.installed import CPU
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
@@ -22,7 +22,7 @@ from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import CaptureError, NoDeviceError
-from streamkit.protocols import CurrentStream, Diagnoses, Finding
+from streamkit.protocols import CurrentStream, Diagnosis, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,8 +140,8 @@ class _OnDevice:
                 package = self.installed.packages.get(name)
                 if package is None or package.cuda != CPU:  # else that is a finding already
                     yield self._no_cuda(name, error)
-        if isinstance(adapter, Diagnoses):
-            yield from adapter.diagnose()
+        diagnose = offered(adapter, Diagnosis.diagnose)
+        yield from diagnose() if diagnose else ()
 
     def _no_cuda(self, name: str, error: NoDeviceError) -> Finding:
         reason = f": {error.__cause__}" if error.__cause__ else ""

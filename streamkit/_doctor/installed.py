@@ -8,15 +8,16 @@ import os
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from streamkit._base import installed
+from streamkit._base.adapter import offered
 from streamkit._base.installed import CPU, Package, major_of
 from streamkit._base.library import NEWEST, OLDEST
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._doctor.report import Library
 from streamkit._queues import registry
-from streamkit.protocols import Finding
+from streamkit.protocols import Diagnosis, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,14 +35,6 @@ VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
 )
 """The variables that CUDA or a library reads."""
-
-
-@runtime_checkable
-class TellsCuda(Protocol):
-    """Capability: the adapter of a loaded library tells its CUDA where its metadata do not."""
-
-    def built_for(self) -> str | None:
-        """Return the CUDA that it is built for."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +91,11 @@ class Installed:
         """Note the CUDA that loaded libraries tell where their metadata do not."""
         for name, load in registry.loaded().items():
             package = self.packages.get(name)
-            if package is not None and package.cuda is None and name in _ROWS and _ROWS[name].cuda:
+            if package is not None and package.cuda is None:
                 with suppress(Exception):  # the look at this process tells that it cannot be asked
-                    adapter = load()
-                    if isinstance(adapter, TellsCuda):
-                        self.packages[name] = package._replace(cuda=adapter.built_for())
+                    built_for = offered(load(), Diagnosis.built_for)
+                    if built_for is not None:
+                        self.packages[name] = package._replace(cuda=built_for())
 
     @property
     def missing(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import garbage
+from streamkit._base.adapter import all_offered, offered
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
@@ -22,13 +23,7 @@ from streamkit._scopes import loaded_libraries
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.stream import wrap
-from streamkit.protocols import (
-    BeginsCapture,
-    ExplainsCapture,
-    JoinsCapture,
-    PoolsMemory,
-    PreparesCapture,
-)
+from streamkit.protocols import Capture
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -100,19 +95,22 @@ def _captured(
     disposal.sweep()
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
-    single = [a.name for a in adapters if isinstance(a, (BeginsCapture, JoinsCapture))]
+    single = [
+        adapter.name
+        for adapter in adapters
+        if offered(adapter, Capture.begins_capture) or offered(adapter, Capture.joins_capture)
+    ]
     queue = stream._live()  # now, because the block can close the stream
     held: list[Any] = []
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context):
-                for adapter in adapters:
-                    if isinstance(adapter, PreparesCapture):
-                        adapter.prepare()
+                for prepare in all_offered(adapters, Capture.prepare):
+                    prepare()
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
-                pooling = [adapter for adapter in adapters if isinstance(adapter, PoolsMemory)]
-                held.extend(pools.enter_context(adapter.pool()) for adapter in pooling)
+                pooling = all_offered(adapters, Capture.pool)
+                held.extend(pools.enter_context(pool()) for pool in pooling)
                 old = graph._executable  # noqa: SLF001 - no attribute for users
                 parts = _Parts(stream, mode, adapters, old)
                 try:
@@ -157,12 +155,14 @@ class _Parts:
         self._first: CapturePart = DriverPart(self._queue.handle, mode, replaced)
         self._joined: list[CapturePart] = []
         for adapter in adapters:
-            if isinstance(adapter, BeginsCapture) and self._library is None:
-                self._first = adapter.begins_capture(stream.to(adapter.name), mode)
+            begins = offered(adapter, Capture.begins_capture)
+            if begins is not None and self._library is None:
+                self._first = begins(stream.to(adapter.name), mode)
                 self._library = adapter.name
         for adapter in adapters:
-            if isinstance(adapter, JoinsCapture) and adapter.name != self._library:
-                self._joined.append(adapter.joins_capture(stream.to(adapter.name), mode))
+            joins = offered(adapter, Capture.joins_capture)
+            if joins is not None and adapter.name != self._library:
+                self._joined.append(joins(stream.to(adapter.name), mode))
 
     def begin(self) -> None:
         self._first.begin()
@@ -205,10 +205,10 @@ class _Parts:
         except errors.StreamKitError:  # a broken context, or a forked child
             return None
         advice = None
-        for adapter in self._adapters:
-            if not advice and isinstance(adapter, ExplainsCapture):
+        for explain in all_offered(self._adapters, Capture.explain_capture):
+            if not advice:
                 with contextlib.suppress(Exception):  # its own must not hide the block's error
-                    advice = adapter.explain_capture(error)
+                    advice = explain(error)
         is_whole = found is not None and found.is_valid
         if is_whole and advice is None and not names_capture(error, self._adapters):
             return None

@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base.adapter import offered
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import child_graphs, driver, graphs
 from streamkit._cuda.child_graphs import GraphEnd
@@ -23,7 +24,7 @@ from streamkit._graphs import checks
 from streamkit._graphs.runs import Runs
 from streamkit._queues import active_captures, identity, keepalive, registry
 from streamkit._scopes import loaded_libraries
-from streamkit.protocols import DefersFrees, JoinsCapture, Queue
+from streamkit.protocols import Capture, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -236,5 +237,6 @@ def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
     with driver.beside_captures(), driver.in_context(context):
         if not checks.a_library_captures_here():
             for adapter in adapters:
-                if isinstance(adapter, JoinsCapture) and isinstance(adapter, DefersFrees):
-                    adapter.free_deferred()
+                free = offered(adapter, Capture.free_deferred)
+                if free is not None and offered(adapter, Capture.joins_capture):
+                    free()

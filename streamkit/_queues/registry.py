@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from streamkit import errors
 from streamkit._base import library as library_rows
 from streamkit._base import messages
+from streamkit._base.adapter import bind_by_steps, offered
 from streamkit._cuda import loader
 from streamkit.backends import (
     _cuda_bindings,
@@ -26,15 +27,7 @@ from streamkit.backends import (
     _tvm_ffi,
     _warp,
 )
-from streamkit.protocols import (
-    API,
-    Adapter,
-    CurrentStream,
-    Events,
-    LocatesEvents,
-    OrdersWork,
-    RecordsEvents,
-)
+from streamkit.protocols import API, Adapter, CurrentStream, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,6 +163,9 @@ def _load_entry(entry: EntryPoint) -> Adapter:
             "Install matching versions of the two."
         )
     else:
+        if hasattr(loaded, "enter") and not hasattr(loaded, "bind"):
+            steps: Any = loaded
+            steps.bind = bind_by_steps(steps.enter, steps.leave)
         return loaded
     raise errors.BackendNotInstalledError(message, name=entry.name)
 
@@ -238,15 +234,17 @@ def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
     return EventLibrary(
         adapter,
         adapter.event_handle,
-        adapter.event_device if isinstance(adapter, LocatesEvents) else None,
-        adapter.record_event if isinstance(adapter, RecordsEvents) else None,
+        offered(adapter, Events.event_device),
+        offered(adapter, Events.record_event),
     )
 
 
 def _read_work(adapter: Adapter, obj: Any) -> WorkLibrary | None:
-    if not isinstance(adapter, OrdersWork) or not adapter.is_work(obj):
+    is_work = offered(adapter, CurrentStream.is_work)
+    if is_work is None or not is_work(obj):
         return None
-    return WorkLibrary(adapter.name, adapter.wait_for_work, adapter.finish_work)
+    served: Any = adapter  # which then has the other two
+    return WorkLibrary(adapter.name, served.wait_for_work, served.finish_work)
 
 
 _EVENTS = Capability(_read_event)
@@ -343,7 +341,7 @@ def rank(library: str) -> int:
 
 
 def current_of(served: Adapter) -> CurrentStream:
-    """Return the adapter's current-stream capability, or raise UnsupportedStreamError."""
+    """Return the adapter if its library has a current stream, or raise UnsupportedStreamError."""
     if not isinstance(served, CurrentStream):
         raise no_current_stream(served.name)
     return served

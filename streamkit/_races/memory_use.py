@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit._audit.driver_recording import ELEMENTS, WORK
+from streamkit._base.adapter import all_offered
 from streamkit._cuda import memory
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
@@ -18,7 +19,7 @@ from streamkit._race_engine.extents import Extent, strided
 from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
 from streamkit._streams.array_libraries import ARRAYS
-from streamkit.protocols import ExplainsKernels, MemoryUse, TellsMemory
+from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,10 +74,7 @@ class LaunchReader:
         """How many calls of the driver there were before what is read next."""
         adapters = (load() for load in registry.loaded().values())
         self._pieces = sorted(
-            piece
-            for adapter in adapters
-            if isinstance(adapter, TellsMemory)
-            for piece in adapter.pieces_of_memory()
+            piece for pieces in all_offered(adapters, Memory.pieces_of_memory) for piece in pieces()
         )
         self.allocation = functools.cache(memory.allocation)
         """Returns the start and size of the driver's allocation around an address, if any."""
@@ -163,10 +161,10 @@ def _explained(
     library: str | None, name: str, parameters: Sequence[bytes]
 ) -> list[MemoryUse] | None:
     load = registry.loaded().get(library or "")
-    adapter = None if load is None else load()
-    if not isinstance(adapter, ExplainsKernels):
+    explain = offered(load(), Diagnosis.explain_kernel) if load else None
+    if explain is None:
         return None
-    found = adapter.explain_kernel(name, parameters)
+    found = explain(name, parameters)
     return None if found is None else list(found)
 
 

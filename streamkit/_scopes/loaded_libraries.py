@@ -6,16 +6,17 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
+from streamkit._base.adapter import offered
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.protocols import Binding, BindsCurrent, CurrentStream, TellsContext, TracksDevice
+from streamkit.protocols import CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from streamkit._base.queue import QueueRecord
-    from streamkit.protocols import Adapter
+    from streamkit.protocols import Adapter, Binding
 
 
 class LoadedLibrary(NamedTuple):
@@ -26,8 +27,8 @@ class LoadedLibrary(NamedTuple):
     bind: Callable[[Any], Binding]
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
-    device: TracksDevice | None
-    """The adapter, if the library keeps a current device of its own and there are several."""
+    device: CurrentStream | None
+    """What tells the library's own current device, where it keeps one and there are several."""
 
 
 final: tuple[LoadedLibrary, ...] | None = None
@@ -68,36 +69,15 @@ def _look_again() -> None:
         for module in [module for module in missing if registry.is_loaded(module)]:
             adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                context = adapter.current_context if isinstance(adapter, TellsContext) else None
-                several = driver.device_count() > 1
-                device = adapter if several and isinstance(adapter, TracksDevice) else None
-                bind = _bind(adapter)
-                found.append(LoadedLibrary(adapter.name, adapter.current, bind, context, device))
+                context = offered(adapter, CurrentStream.current_context)
+                has_device = offered(adapter, CurrentStream.current_device) is not None
+                device = adapter if has_device and driver.device_count() > 1 else None
+                found.append(
+                    LoadedLibrary(adapter.name, adapter.current, adapter.bind, context, device)
+                )
         found.sort(key=lambda library: registry.rank(library.name))
         _found, _missing = tuple(found), missing
         final = None if missing else _found
-
-
-def _bind(adapter: CurrentStream) -> Callable[[Any], Binding]:
-    if isinstance(adapter, BindsCurrent):
-        return adapter.bind
-
-    def bind(stream: Any) -> Binding:
-        def enter(token: list[Any]) -> None:
-            token += map(adapter.enter, (stream,))  # no call here, so no interrupt before the note
-
-        def leave(token: list[Any]) -> None:
-            if token:
-                adapter.leave(token[0])
-                del token[0]
-
-        def set_current() -> None:
-            adapter.enter(stream)
-
-        # It does not know what is current, so it is entered inside a scope of the same stream too.
-        return Binding(list, enter, leave, lambda: False, set_current, keeps_device=False)
-
-    return bind
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

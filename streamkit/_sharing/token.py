@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from streamkit import errors
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._cuda import driver, events, sharing
 from streamkit._interprocess import processes, tokens
 from streamkit._interprocess.tokens import EventToken, Token
@@ -22,9 +23,10 @@ from streamkit._streams.stream import CudaStream, wrap
 from streamkit._waiting import waits
 from streamkit.backends import _managed_tensor
 from streamkit.backends._managed_tensor import DescribedMemory, Layout
-from streamkit.protocols import AdoptsMemory
+from streamkit.protocols import Memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     from streamkit._base.queue import QueueRecord
@@ -92,7 +94,7 @@ class ArrayToken(Token):
         keepalive.drain()
         if processes.is_own(self._event.process):
             return self._open_here(target, queue, library)
-        adapter = self._adapter(library)
+        adopt = self._adopt(library)
         context = driver.primary_context(device)
         entered = lease_file.enter(self._lease)
         if entered is None:
@@ -100,7 +102,7 @@ class ArrayToken(Token):
         try:
             with driver.beside_captures():
                 memory = self._memory_after_sender(context, entered)
-            return adapt(adapter, self._layout.moved(memory.base), device, memory, queue)
+            return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
             lease_file.leave(entered)
             if isinstance(error, errors.DriverError) and self._sender_ends():
@@ -144,11 +146,12 @@ class ArrayToken(Token):
         else:
             is_copy = isinstance(array, Copy)
             own = self._layout.moved(array.address) if is_copy else _managed_tensor.layout_of(array)
-            opened = adapt(self._adapter(library), own, queue.device, array, queue)
+            opened = adapt(self._adopt(library), own, queue.device, array, queue)
         found.was_opened_here = True  # not before: an error here leaves the lease to others
         return opened
 
-    def _adapter(self, library: str | None) -> AdoptsMemory:
+    def _adopt(self, library: str | None) -> Callable[[Any], Any]:
+        """Return what makes an array of the library whose array ``open`` is to return."""
         name = self._library if library is None else library
         if library is None and name not in registry.loaded():
             raise errors.UnsupportedStreamError(
@@ -156,11 +159,12 @@ class ArrayToken(Token):
                 f"name another library: token.open(stream, library=...)."
             )
         adapter = registry.adapter(name)
-        if not isinstance(adapter, AdoptsMemory):
+        adopt = offered(adapter, Memory.adopt)
+        if adopt is None:
             raise messages.library_cannot_take(
                 adapter.name, "an array of another process", "name a library with arrays"
             )
-        return adapter
+        return adopt
 
     def _content(self) -> dict[str, Any]:
         number, handle = self._memory
@@ -194,14 +198,18 @@ class ArrayToken(Token):
 
 
 def adapt(
-    adapter: AdoptsMemory, layout: Layout, device: int, memory: object, queue: QueueRecord
+    adopt: Callable[[Any], Any],
+    layout: Layout,
+    device: int,
+    memory: object,
+    queue: QueueRecord,
 ) -> Any:
     """Return an array of the library on memory that is kept until the queue has passed its end."""
     loan = keepalive.ArrayLoan(memory, queue)
     described = DescribedMemory(layout, device, loan)
     try:
         with driver.in_context(driver.primary_context(device)):
-            return adapter.adopt(described)
+            return adopt(described)
     except BaseException:
         described.forget()
         raise

@@ -6,16 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._queues import registry
-from streamkit.protocols import (
-    Arrays,
-    CopiesArrays,
-    CountsHolders,
-    CurrentStream,
-    KnowsLoans,
-    RecordsStreams,
-    TellsMemory,
-)
+from streamkit.protocols import CurrentStream, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +26,12 @@ class ArrayLibrary(NamedTuple):
     device_of: Callable[[Any], int | None]
     lend: Callable[[Any, object], Any]
     record_stream: Callable[[Any, Any], bool] | None
-    counts: CountsHolders | None
+    counts: Memory | None
+    """The adapter, if it can tell whether an array's memory is still in use."""
     lent_by: Callable[[Any], Any] | None
     current: Callable[[int], Any] | None
     """Its current stream of a device, or the handle of that; None if it has none."""
-    copies: CopiesArrays | None
+    copies: Memory | None
     """The adapter, if a graph can copy the library's arrays."""
     memory_layout: Callable[[Any], ArrayLayout] | None
     """What tells where an array's memory is; unlike ``copies``, it accepts one that needs a
@@ -45,21 +39,20 @@ class ArrayLibrary(NamedTuple):
 
 
 def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
-    if not isinstance(adapter, Arrays):
+    if not isinstance(adapter, Memory):
         return None
     adapter.array_device(array)  # raises TypeError if the object is not an array of the library
-    copies = adapter if isinstance(adapter, CopiesArrays) else None
-    layout = None if copies is None else copies.array_layout
+    layout = offered(adapter, Memory.array_layout)
     return ArrayLibrary(
         adapter.name,
         adapter.array_device,
         adapter.lend,
-        adapter.record_stream if isinstance(adapter, RecordsStreams) else None,
-        adapter if isinstance(adapter, CountsHolders) else None,
-        adapter.lent_by if isinstance(adapter, KnowsLoans) else None,
+        offered(adapter, Memory.record_stream),
+        adapter if offered(adapter, Memory.memory_of) else None,
+        offered(adapter, Memory.lent_by),
         adapter.current if isinstance(adapter, CurrentStream) else None,
-        copies,
-        adapter.memory_layout if isinstance(adapter, TellsMemory) else layout,
+        adapter if layout else None,
+        offered(adapter, Memory.memory_layout) or layout,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
@@ -15,7 +16,7 @@ from streamkit._streams.array_libraries import place_of
 from streamkit._streams.factories import default_stream, from_handle
 from streamkit._streams.stream import wrap
 from streamkit.errors import OneQueueError, ScopeError
-from streamkit.protocols import CurrentHere
+from streamkit.protocols import CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,7 +54,7 @@ def current_stream(
             current, current_here = _ways[library]
         except KeyError:
             adapter = registry.current_of(registry.adapter(library))
-            current_here = adapter.current_here if isinstance(adapter, CurrentHere) else None
+            current_here = offered(adapter, CurrentStream.current_here)
             current = adapter.current
             _ways[library] = current, current_here
         if current_here is not None and device is None:

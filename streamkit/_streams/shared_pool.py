@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._base.locks import new_lock
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries
 from streamkit.errors import UnsupportedStreamError
-from streamkit.protocols import CopiesArrays, GivesMemory, TakesMemory
+from streamkit.protocols import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
+
+    _Take = Callable[[Memory], Callable[[], bool]]
 
 _lock = new_lock()
 
@@ -45,8 +48,8 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
         CaptureError: A library's current stream captures.
         ValueError: A library is to take its own memory, or CuPy is inside ``using_allocator``.
     """
-    giver = registry.adapter(library)
-    if not isinstance(giver, GivesMemory):
+    giver: Any = registry.adapter(library)
+    if offered(giver, Memory.allocate) is None:
         raise UnsupportedStreamError(
             f"no other library can allocate from the pool of {giver.name}: name one whose adapter "
             "gives memory."
@@ -55,8 +58,8 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
     _refuse_in_capture()
     with _lock, ExitStack() as undo:
         restores = {}
-        for name, adapter in takers.items():
-            restores[name] = adapter.take_memory(giver)
+        for name, take_memory in takers.items():
+            restores[name] = take_memory(giver)
             undo.callback(restores[name])
         undo.pop_all()
     return SharedPool(giver.name, restores)
@@ -101,24 +104,26 @@ class SharedPool:
         return f"<streamkit shared pool of {self.library}, {state}>"
 
 
-def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, TakesMemory]:
-    found: dict[str, TakesMemory] = {}
+def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, _Take]:
+    found: dict[str, _Take] = {}
     if libraries is not None:
         for name in (libraries,) if isinstance(libraries, str) else libraries:
             adapter = registry.adapter(name)
             if adapter.name == giver:
                 raise ValueError(f"{name} has its own pool already: name the others.")
-            if not isinstance(adapter, TakesMemory):
+            take = offered(adapter, Memory.take_memory)
+            if take is None:
                 raise UnsupportedStreamError(
                     f"{name} cannot allocate from another library's pool. Leave it out."
                 )
-            found[adapter.name] = adapter
+            found[adapter.name] = take
         return found
     for name, load in registry.loaded().items():
         adapter = load()
-        if isinstance(adapter, TakesMemory):
-            found[name] = adapter
-        elif name != giver and isinstance(adapter, CopiesArrays):
+        take = offered(adapter, Memory.take_memory)
+        if take is not None:
+            found[name] = take
+        elif name != giver and offered(adapter, Memory.array_layout):
             warnings.warn(
                 f"{name} cannot allocate from the pool of {giver}, and keeps its own.",
                 RuntimeWarning,

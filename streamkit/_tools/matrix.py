@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], object]
 
 NATIVE = "native"
-LABELS = {row.name: row.label for row in registry.LIBRARIES} | {NATIVE: "StreamKit"}
-del LABELS["rmm"]  # it is here for its memory, and runs no work
 
 
 @dataclass(frozen=True)
@@ -200,6 +198,8 @@ _HANDLES: dict[str, Callable[[Any], Any]] = {
     "cuda.bindings": int,
     NATIVE: int,
 }
+LABELS = {row.name: row.label for row in registry.LIBRARIES if row.name in _HANDLES}
+LABELS[NATIVE] = "StreamKit"
 
 
 def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:

@@ -14,7 +14,7 @@ from streamkit import testing
 from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
 from support.conformance_cases import check_library as check
-from support.conformance_mutants import MUTANTS, UNCHANGED, run_kit
+from support.conformance_mutants import MUTANTS, STEPS, UNCHANGED, run_kit
 from support.gpu import raw
 from support.gpu.raw import driver
 from support.libraries import need
@@ -40,6 +40,7 @@ def test_the_plugins_adapter_conforms():
 
 def test_every_library_is_tried_that_runs_here():
     assert set(CASES) - set(ON_AN_EMULATED_DRIVER) == {"torch", "cupy"}
+    assert {"warp", "tvm_ffi", "numba", "cuda.core", "cuda.bindings"} <= {*ON_AN_EMULATED_DRIVER}
 
 
 # -- the kit can fail -------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def found(tmp_path_factory):
 
 
 def test_the_unchanged_adapter_passes_every_check(found):
-    assert found[UNCHANGED] == {}
+    assert found[UNCHANGED] == found[STEPS] == {}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -456,12 +456,12 @@ BREAKS = DIAGNOSES + "    raise ValueError('it is broken')\n"
 def test_a_plugin_tells_its_own_findings(program):
     program(
         f"""{CODES}
-from streamkit.protocols import Diagnoses
+from streamkit.protocols import Diagnosis
 assert codes() == []
 import toya
 assert codes() == [("toy-trouble", "toya")], codes()
 import streamkit_toya, streamkit_toyb
-assert isinstance(streamkit_toya, Diagnoses) and not isinstance(streamkit_toyb, Diagnoses)
+assert isinstance(streamkit_toya, Diagnosis) and not isinstance(streamkit_toyb, Diagnosis)
 """,
         toya=DIAGNOSES,
         toyb="",

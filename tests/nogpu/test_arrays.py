@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._base.adapter import offered  # which functions an adapter has
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.backends._managed_tensor import DescribedMemory, layout_of  # of `share`
-from streamkit.protocols import AdoptsMemory, Arrays, CopiesArrays
+from streamkit.protocols import Memory
 from support.libraries import need
 
 ADDRESS = 4096
@@ -36,7 +37,7 @@ def cupy_array(kind=None, owner=None):
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
 def test_the_adapters_lend_arrays_and_refuse_what_is_none(name):
     served = adapter(name)
-    assert isinstance(served, Arrays)
+    assert isinstance(served, Memory)
     for wrong in (None, 5, [1.0], Owner()):
         with pytest.raises(TypeError):
             served.array_device(wrong)
@@ -256,13 +257,14 @@ def test_the_layout_of_a_warp_array():
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
 def test_the_adapters_copy_arrays(name):
-    assert isinstance(adapter(name), CopiesArrays)
+    for copies in (Memory.array_layout, Memory.array_like, Memory.copy_array):
+        assert offered(adapter(name), copies)
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba", "tvm_ffi"])
 def test_the_adapters_make_arrays_of_memory_that_others_hold(name):
     need(name)
-    assert isinstance(adapter(name), AdoptsMemory)
+    assert offered(adapter(name), Memory.adopt)
 
 
 # -- what another process is told of an array -----------------------------------------------------

@@ -6,18 +6,15 @@ import json
 
 import pytest
 
+from streamkit._queues import registry  # its rows name the libraries
 from support.libraries import LIBRARIES, installed, need
 from support.programs import python
 
 pytestmark = pytest.mark.versions
 
-MODULES = {
-    "torch": {"torch"},
-    "cupy": {"cupy"},
-    "warp": {"warp"},
-    "tvm_ffi": {"tvm_ffi"},
-    "numba": {"numba"},
-    "cuda": {"cuda.core", "cuda.bindings"},
+NAMES = {
+    library: {row.name for row in registry.LIBRARIES if row.root == library}
+    for library in LIBRARIES
 }
 SHOW = """
 import json, sys
@@ -33,7 +30,7 @@ def look(start="", arguments="", **options):
 
 def test_what_is_installed_is_listed_and_not_imported():
     data = look()
-    here = {name for library in LIBRARIES if installed(library) for name in MODULES[library]}
+    here = {name for library in LIBRARIES if installed(library) for name in NAMES[library]}
     assert {
         row["name"] for row in data["libraries"] if row["name"] not in ("toylib", "oldtoylib")
     } == here
@@ -54,7 +51,7 @@ def test_a_loaded_library_is_listed_as_loaded(library):
     need(library)
     data = look(f"import {LIBRARIES[library][0]}\n")
     loaded = {row["name"] for row in data["libraries"] if row["loaded"]}
-    assert MODULES[library] <= loaded
+    assert NAMES[library] <= loaded
     assert all(row["current"] is None for row in data["libraries"])
     assert "cannot-be-asked" not in {found["code"] for found in data["findings"]}
 

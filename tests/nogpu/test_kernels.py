@@ -6,9 +6,10 @@ import struct
 
 import pytest
 
+from streamkit._base.adapter import offered  # which functions an adapter has
 from streamkit._pictures.kernel_names import readable  # the names that adapters are given
 from streamkit._queues import registry  # the public calls need a device
-from streamkit.protocols import ExplainsKernels, TellsMemory
+from streamkit.protocols import Diagnosis, Memory
 from support.libraries import need
 
 pytestmark = pytest.mark.versions
@@ -189,12 +190,12 @@ def test_the_arrays_of_warps_kernels_are_found_in_structures_too():
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp"])
 def test_the_adapters_explain_kernels(name):
     need(name)
-    assert isinstance(registry.adapter(name), ExplainsKernels)
+    assert offered(registry.adapter(name), Diagnosis.explain_kernel)
 
 
 def test_torch_tells_its_memory_also_of_what_needs_a_gradient():
     torch, served = need("torch"), registry.adapter("torch")
-    assert isinstance(served, TellsMemory)
+    assert isinstance(served, Memory)
     array = torch.ones(3, 4, requires_grad=True)
     assert served.memory_layout(array)[:3] == (array.data_ptr(), (3, 4), (16, 4))
     assert list(served.pieces_of_memory()) == []  # torch has none on a GPU

@@ -19,12 +19,8 @@ IMPORTS = {
     "tvm_ffi": "import tvm_ffi",
 }
 ADAPTERS = {
-    "cuda": ("cuda.core", "cuda.bindings"),
-    "cupy": ("cupy",),
-    "numba": ("numba",),
-    "torch": ("torch",),
-    "warp": ("warp",),
-    "tvm_ffi": ("tvm_ffi",),
+    library: tuple(row.name for row in registry.LIBRARIES if row.root == library)
+    for library in LIBRARIES
 }
 # what is blocked: the adapters that must then say so, and the libraries that cannot live without it
 BLOCKED = {

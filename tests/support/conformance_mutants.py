@@ -12,12 +12,19 @@ from support.programs import python
 
 SOURCE = Path(__file__).parents[1] / "plugin/src"
 
-# The plugin prepares nothing and has no events: this adds both, so that their checks have work.
+# This replaces the plugin's ``bind`` and adds events, so that there is more that can be wrong.
 COMPLETE = """
 
 import weakref
 from cuda.bindings import driver
-from streamkit.protocols import Binding
+
+
+def enter(stream):
+    return toylib.set_current_stream(stream)
+
+
+def leave(token):
+    toylib.set_current_stream(token)
 
 
 def bind(stream):
@@ -94,7 +101,11 @@ BUILD_EVENT = "    return Event(handle, owner)"
 # what is wrong -> (old code, new code, the checks that must find it)
 MUTANTS = {
     "another name": ('name = "toylib"', 'name = "toy"', ["contract"]),
-    "half a capability": ("def leave(", "def leaves(", ["contract"]),
+    "half a capability": ("def borrow_event(", "def build_event(", ["contract"]),
+    "half of what goes together": (
+        "kept = []", "kept = []\ndef memory_of(array):\n    return array", ["contract"]),
+    "a misspelled function": (
+        "kept = []", "kept = []\ndef current_hear():\n    return 0", ["contract"]),
     "reads what merely looks like its own": (
         CHECK, "if not hasattr(obj, '__cuda_stream__') and not hasattr(obj, 'number'):",
         ["refuses_strangers"],
@@ -149,7 +160,7 @@ MUTANTS = {
         ["enter_moves_and_leave_restores"],
     ),
     "remembers only the first": (
-        ENTER, "    kept.append(toylib.set_current_stream(stream))\n    return kept[0]",
+        BOUND_SAVE, "        lambda: kept.append(toylib.current_stream()) or kept[0],\n" + BOUND,
         ["enter_moves_and_leave_restores"],
     ),
     "does not enter what it built": (
@@ -307,6 +318,15 @@ print(json.dumps(found))
 
 
 UNCHANGED = "unchanged"
+STEPS = "with enter and leave instead of bind"
+ENTERED = [
+    "enter_moves_and_leave_restores",
+    "enter_takes_borrowed_streams",
+    "scope_restores_after_an_error",
+    "threads_keep_their_stream",
+    "enter_adds_no_wait",
+    "bound_leave_restores_at_any_moment",
+]
 
 
 def run_kit(
@@ -314,11 +334,14 @@ def run_kit(
 ) -> dict[str, dict[str, str]]:
     """Run the kit on the unchanged adapter, and on each mutant the checks that must find it.
 
+    And those that need no ``bind`` on an adapter without.
+
     Return what failed in each, with its message.
     """
-    copies = {UNCHANGED: (READ, READ, []), **mutants}
+    copies = {UNCHANGED: (READ, READ, []), STEPS: ("def bind(", "def _bind(", ENTERED), **mutants}
     library = (SOURCE / "toylib.py").read_text()
-    complete = (SOURCE / "streamkit_toylib.py").read_text() + COMPLETE
+    plugin = (SOURCE / "streamkit_toylib.py").read_text()
+    complete = plugin.partition("\n\n\ndef bind(")[0] + COMPLETE
     names = {f"toy{number}": copy for number, copy in enumerate(copies)}
     for name, copy in names.items():
         old, new, _ = copies[copy]

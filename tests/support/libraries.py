@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -15,17 +16,16 @@ from typing import Any
 
 import pytest
 
-# library -> what has to be importable, the module that `need` returns first
-LIBRARIES = {
-    "cuda": ("cuda.core", "cuda.bindings"),
-    "cupy": ("cupy",),
-    "numba": ("numba.cuda", "numba_cuda"),  # numba alone brings a numba.cuda of its own
-    "torch": ("torch",),
-    "tvm_ffi": ("tvm_ffi",),
-    "warp": ("warp",),
+from streamkit._queues import registry  # its rows name the libraries
+
+# library, by its root package -> what has to be importable, the module that `need` returns first
+_KNOWN = {
+    root: tuple(row.module for row in rows)
+    for root, rows in itertools.groupby(registry.LIBRARIES, lambda row: row.root)
 }
-ASIDE = {"rmm": ("rmm",)}  # only in lanes that name it, not in "all"
-_KNOWN = LIBRARIES | ASIDE
+_KNOWN["numba"] += ("numba_cuda",)  # numba alone brings a numba.cuda of its own
+# rmm is only in lanes that name it, not in "all"
+LIBRARIES = {name: modules for name, modules in sorted(_KNOWN.items()) if name != "rmm"}
 
 
 def lane() -> list[str]:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import streamkit
+from streamkit._queues import registry  # its rows name the libraries
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
+ROOTS = tuple(dict.fromkeys(row.root for row in registry.LIBRARIES))
+"""The root package of every library that StreamKit knows."""
 BLOCKER = """
 import sys
 

@@ -17,14 +17,12 @@ import pytest
 
 import streamkit
 from support.command import COMMAND
-from support.programs import BLOCKER, run_python, streamkit_
+from support.programs import BLOCKER, ROOTS, run_python, streamkit_
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 for needed in ("numpy", "rich"):
     pytest.importorskip(needed)
-
-LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi")  # slow to import, and not what is tested here
 
 
 def test_demo_shows_a_row_for_each_stage_and_the_verdict_last():
@@ -163,7 +161,7 @@ def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(termi
     ours, theirs = pty.openpty()
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     running = subprocess.Popen(
-        [sys.executable, "-P", "-c", BLOCKER.format(blocked=LIBRARIES) + COMMANDS],
+        [sys.executable, "-P", "-c", BLOCKER.format(blocked=ROOTS) + COMMANDS],
         env={
             **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
             "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
@@ -243,18 +241,17 @@ def test_what_needs_no_package(arguments):
 
 
 def test_the_doctor_needs_no_package_and_prints_the_same_without_them():
-    blocked = ("cuda", "torch", "cupy", "warp")
-    done = streamkit_("doctor", blocked=(*blocked, *EXTRA))
-    assert done.stdout == streamkit_("doctor", blocked=blocked).stdout
+    done = streamkit_("doctor", blocked=(*ROOTS, *EXTRA))
+    assert done.stdout == streamkit_("doctor", blocked=ROOTS).stdout
     assert (done.returncode, done.stderr) == (1, "")
     assert "no-driver" in done.stdout or "no-device" in done.stdout
-    as_json = streamkit_("doctor", "--json", blocked=(*blocked, *EXTRA))
+    as_json = streamkit_("doctor", "--json", blocked=(*ROOTS, *EXTRA))
     assert (as_json.returncode, as_json.stderr) == (1, "")
     assert json.loads(as_json.stdout)["ok"] is False
 
 
 def test_json_needs_no_rich():
-    done = streamkit_("demo", "--json", blocked=(*LIBRARIES, "rich"))
+    done = streamkit_("demo", "--json", blocked=(*ROOTS, "rich"))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["ok"] is True
 

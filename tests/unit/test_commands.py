@@ -10,11 +10,10 @@ import pytest
 
 from streamkit._tools import cli  # its commands
 from support.documents import PAGES, ROOT, blocks
-from support.programs import streamkit_
+from support.programs import ROOTS, streamkit_
 
 np = pytest.importorskip("numpy")
 
-LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 COMMANDS = set(cli.COMMANDS)
 CI = (ROOT / ".ci" / "run").read_text()
 BLOCKS = [
@@ -43,7 +42,7 @@ def what_runs(name, block):
 def command(*arguments):
     """Run ``streamkit ARGUMENTS`` on a machine with NumPy alone, and return what it did."""
     pytest.importorskip("rich")
-    return streamkit_(*arguments, blocked=LIBRARIES)
+    return streamkit_(*arguments, blocked=ROOTS)
 
 
 @each

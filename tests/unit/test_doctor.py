@@ -20,7 +20,7 @@ from streamkit._doctor.installed import VARIABLES, Installed  # it is made up he
 from streamkit._doctor.report import DoctorReport, Driver, Library, Standing  # it is made up here
 from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
-from support.programs import python
+from support.programs import ROOTS, python
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
@@ -509,11 +509,11 @@ def test_a_machine_without_a_driver(no_driver, monkeypatch):
 
 
 def test_it_imports_no_library():
-    python("""
+    python(f"""
 import sys
 import streamkit as sk
 report = sk.doctor()
-assert not {"torch", "cupy", "warp", "tvm_ffi", "numba"} & set(sys.modules)
+assert not set({ROOTS}) & set(sys.modules)
 assert not any(library.loaded for library in report.libraries), report.libraries
 """)
 

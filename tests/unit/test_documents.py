@@ -13,11 +13,10 @@ import pytest
 import streamkit
 from support import documents
 from support.documents import PAGES, ROOT, blocks
-from support.programs import python
+from support.programs import ROOTS, python
 
 pytest.importorskip("numpy")
 
-LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 PROGRAM = {"gpu", "gpus", "raises", "not run"}
 LANGUAGES = {"python", "sh", "toml", "text", ""}
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
@@ -36,7 +35,7 @@ def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
         f"path = pathlib.Path({str(ROOT / name)!r})\n"
         f"print(documents.run(path, pathlib.Path({str(tmp_path)!r}), 0))",
         path=[Path(documents.__file__).parents[1]],
-        blocked=LIBRARIES,
+        blocked=ROOTS,
         options=["-W", "error"],
     )
     assert int(ran.split()[-1]) == sum(block.runs(0) for block in BLOCKS[name])

@@ -15,7 +15,7 @@ import pytest
 import streamkit
 from streamkit.types import CudaStream
 from support.engines import ENGINES, examples
-from support.programs import BLOCKER, run_python
+from support.programs import BLOCKER, ROOTS, run_python
 
 pytestmark = pytest.mark.portable
 
@@ -24,12 +24,11 @@ pytest.importorskip("numpy")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = examples(with_engine=False)
 WITH_ENGINE = examples(with_engine=True)
-LIBRARIES = ("torch", "cupy", "warp", "tvm_ffi", "numba", "cuda")
 
 
 def run(path, source):
     """Run an example's source under its own path, without a GPU and with NumPy alone."""
-    code = BLOCKER.format(blocked=LIBRARIES) + f"exec(compile({source!r}, {str(path)!r}, 'exec'))"
+    code = BLOCKER.format(blocked=ROOTS) + f"exec(compile({source!r}, {str(path)!r}, 'exec'))"
     return run_python("-P", "-W", "error", "-c", code, CUDA_VISIBLE_DEVICES="-1")
 
 
@@ -175,7 +174,7 @@ def test_the_first_example_of_the_readme_runs_when_it_is_pasted(no_driver):
         "import code\nconsole = code.InteractiveConsole()\n"
         f"for line in {block.splitlines()!r}: more = console.push(line)\nassert not more"
     )
-    done = run_python("-P", "-c", BLOCKER.format(blocked=LIBRARIES) + paste)
+    done = run_python("-P", "-c", BLOCKER.format(blocked=ROOTS) + paste)
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
 
 

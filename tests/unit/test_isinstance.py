@@ -9,6 +9,8 @@ import pytest
 
 import streamkit as sk
 from streamkit import protocols
+from streamkit._base import adapter as contract  # which function is in which group
+from streamkit._base.adapter import GROUPS, functions, offered  # the same
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
 pytestmark = pytest.mark.quick
@@ -136,32 +138,73 @@ def test_the_capabilities_are_checked_by_name(monkeypatch):
 
 
 def test_every_method_of_the_contract_is_documented():
-    for protocol in (sk.Stream, sk.Event, protocols.Adapter, protocols.CurrentStream):
-        for name in protocol.__abstractmethods__:
+    for protocol in (sk.Stream, sk.Event, protocols.Adapter, *GROUPS):
+        for name in {*protocol.__abstractmethods__, *functions(protocol)}:
             assert inspect.getdoc(getattr(protocol, name)), f"{protocol.__name__}.{name}"
 
 
-# -- capabilities of adapters -----------------------------------------------------------------
+# -- groups of functions of adapters -----------------------------------------------------------
 
-CAPABILITIES = [
-    protocols.Arrays, protocols.BeginsCapture, protocols.BindsCurrent, protocols.CountsHolders,
-    protocols.CurrentHere, protocols.CurrentStream, protocols.DefersFrees, protocols.Diagnoses,
-    protocols.Events,
-    protocols.ExplainsCapture, protocols.ExplainsKernels, protocols.GivesMemory,
-    protocols.JoinsCapture, protocols.KnowsLoans,
-    protocols.LocatesEvents, protocols.PoolsMemory, protocols.PreparesCapture,
-    protocols.RecordsEvents, protocols.RecordsStreams, protocols.TakesMemory,
-    protocols.TellsContext, protocols.TellsMemory,
-]  # fmt: skip
+REQUIRED = [group for group in GROUPS if group.__abstractmethods__]
+OPTIONAL = [
+    getattr(group, name)
+    for group in GROUPS
+    for name in functions(group)
+    if name not in group.__abstractmethods__
+]
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda kind: kind.__name__)
-def test_a_module_with_its_functions_has_a_capability(capability):
+@pytest.mark.parametrize("group", REQUIRED, ids=lambda group: group.__name__)
+def test_a_module_with_the_required_functions_belongs_to_a_group(group):
     adapter = types.ModuleType("adapter")
-    for name in capability.__abstractmethods__:
-        assert not isinstance(adapter, capability)
+    for name in group.__abstractmethods__:
+        assert not isinstance(adapter, group)
         setattr(adapter, name, print)
-    assert isinstance(adapter, capability)
-    assert [kind for kind in CAPABILITIES if isinstance(adapter, kind)] == [capability]
+    assert isinstance(adapter, group)
+    assert [kind for kind in GROUPS if isinstance(adapter, kind)] == [group]
     setattr(adapter, name, None)  # as where this version of the library has no such call
-    assert not isinstance(adapter, capability)
+    assert not isinstance(adapter, group)
+
+
+@pytest.mark.parametrize("method", OPTIONAL, ids=lambda method: method.__qualname__)
+def test_an_optional_function_is_offered_by_whom_has_it(method):
+    adapter = types.ModuleType("adapter")
+    assert offered(adapter, method) is None
+    setattr(adapter, method.__name__, print)
+    assert offered(adapter, method) is print
+    assert contract.all_offered([adapter, object(), adapter], method) == [print, print]
+    group = getattr(protocols, method.__qualname__.partition(".")[0])
+    assert isinstance(adapter, group) == (group not in REQUIRED)
+    setattr(adapter, method.__name__, None)
+    assert offered(adapter, method) is None
+    assert not isinstance(adapter, group)
+
+
+def test_each_function_is_in_one_group_and_those_that_go_together_in_the_same():
+    names = [name for group in GROUPS for name in functions(group)]
+    assert len(names) == len(set(names))
+    for together in contract.TOGETHER:
+        assert any(set(together) <= set(functions(group)) for group in GROUPS)
+
+
+def test_an_adapter_whose_class_is_derived_from_a_group_offers_only_what_it_has():
+    class Mine(protocols.CurrentStream):
+        def current(self, device): ...
+
+        def bind(self, stream): ...
+
+        def current_here(self):
+            return 7
+
+    class Other:
+        def current(self, device): ...
+
+        def bind(self, stream): ...
+
+    adapter = Mine()
+    assert isinstance(adapter, protocols.CurrentStream)
+    assert offered(adapter, protocols.CurrentStream.current_here)() == 7
+    assert offered(adapter, protocols.CurrentStream.current_context) is None
+    assert isinstance(Other(), protocols.CurrentStream)
+    assert isinstance(adapter, Mine)
+    assert not isinstance(Other(), Mine)

@@ -146,10 +146,16 @@ def test_its_current_stream_is_moved_and_restored(program):
 import toylib
 adapter = registry.adapter("toylib")
 before, mine = toylib.current_stream(), toylib.Stream(64)
-token = adapter.enter(mine)
+binding = adapter.bind(mine)
+token = binding.save()
+assert not binding.is_current()
+binding.enter(token)
 assert adapter.current(0) is toylib.current_stream() is mine
-adapter.leave(token)
+assert binding.is_current()
+binding.leave(token)
 assert toylib.current_stream() is before
+binding.set_current()
+assert toylib.current_stream() is mine
 """)
 
 
@@ -158,13 +164,15 @@ def test_each_thread_has_its_own_current_stream(program):
 import threading, toylib
 adapter = registry.adapter("toylib")
 mine = toylib.Stream(64)
-token = adapter.enter(mine)
+binding = adapter.bind(mine)
+token = binding.save()
+binding.enter(token)
 seen = []
 thread = threading.Thread(target=lambda: seen.append(adapter.current(0)))
 thread.start()
 thread.join()
 assert seen and seen[0] is not mine
-adapter.leave(token)
+binding.leave(token)
 """)
 
 

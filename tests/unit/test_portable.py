@@ -12,7 +12,7 @@ import pytest
 
 from support.command import COMMAND
 from support.documents import ROOT
-from support.programs import BLOCKER, python, run_python
+from support.programs import BLOCKER, ROOTS, python, run_python
 
 pytestmark = pytest.mark.portable
 
@@ -84,7 +84,7 @@ import streamkit
 @pytest.mark.parametrize("command", [["demo"], ["doctor"], ["--version"]])
 def test_the_command_works_there_on_a_console_with_few_characters(command):
     pytest.importorskip("rich")
-    code = BLOCKER.format(blocked=("torch", "cupy", "warp", "tvm_ffi", "cuda", "numba")) + COMMAND
+    code = BLOCKER.format(blocked=ROOTS) + COMMAND
     done = run_python(
         "-P", "-c", code, *command, path=[PORTABLE], COLUMNS="100", PYTHONIOENCODING="cp1252"
     )
@@ -107,13 +107,12 @@ for make in (lambda: sk.new_stream("cuda"), lambda: sk.current_stream("{library}
     except (sk.NoDeviceError, sk.BackendNotInstalledError) as error:
         print(error)
 """
-EVERYTHING = ("torch", "cupy", "warp", "tvm_ffi", "cuda", "numba")
 
 
 def errors_on(platform, library):
     """What a new CUDA stream and the library's current one raise where nothing is installed."""
     program = NO_DRIVER.format(platform=platform, library=library)
-    return python(program, blocked=EVERYTHING).splitlines()
+    return python(program, blocked=ROOTS).splitlines()
 
 
 def test_macos_has_no_cuda_to_install():
@@ -151,7 +150,7 @@ loader._open_library = lambda: None
 for finding in sk.doctor().findings:
     print(finding.code, finding.what, finding.remedy)
 """,
-        blocked=EVERYTHING,
+        blocked=ROOTS,
     )
     (finding,) = [line for line in out.splitlines() if line.startswith("no-driver")]
     assert "macOS" in finding

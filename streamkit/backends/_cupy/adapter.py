@@ -23,9 +23,9 @@ from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
-# capabilities of the adapter too
+# functions of the adapter too
 __all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
 
 name = "cupy"
@@ -130,9 +130,6 @@ def bind(stream: Any) -> Binding:
 
     # set again by ``use``, because the outer scope has pushed it
     return Binding(save, enter, leave, is_current, stream.use, told_outside=True)
-
-
-enter, leave = unbound(bind)
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from streamkit.protocols import Queue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import GivesMemory
+    from streamkit.protocols import Memory
 
 _given: dict[int, tuple[Any, Any]] = {}
 """By address, what other libraries have: the stream for which it was taken, and CuPy's memory."""
@@ -55,7 +55,7 @@ def _stream(handle: int, device: int) -> Any:
     return stream
 
 
-def take_memory(giver: GivesMemory) -> Callable[[], bool]:
+def take_memory(giver: Memory) -> Callable[[], bool]:
     """Set CuPy's allocator, and free what its own pool holds unused."""
     before, memory = cupy.cuda.get_allocator(), _Memory(giver)
     ours = cupy.cuda.PythonFunctionAllocator(memory.allocate, memory.free).malloc
@@ -74,7 +74,7 @@ def take_memory(giver: GivesMemory) -> Callable[[], bool]:
 class _Memory:
     """The memory of CuPy's arrays, each piece with the stream for which it was taken."""
 
-    def __init__(self, giver: GivesMemory) -> None:
+    def __init__(self, giver: Memory) -> None:
         self._giver = giver
         self._streams: dict[int, Any] = {}
         self._frees = Frees(lambda: True)

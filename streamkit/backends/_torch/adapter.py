@@ -19,12 +19,12 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# capabilities of the adapter too
+# functions of the adapter too
 __all__ = ["explain_kernel", "pieces_of_memory"]
 
 name = "torch"
@@ -214,9 +214,6 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
     if not _has_several():
         return is_current
     return lambda: _get_device() == device and is_current()  # torch's own device: see below
-
-
-enter, leave = unbound(bind)
 
 
 # When torch puts a device back that has no context, it makes none: it remembers the device until it

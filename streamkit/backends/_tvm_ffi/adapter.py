@@ -15,7 +15,7 @@ import tvm_ffi
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY
 from streamkit.backends import _managed_tensor
-from streamkit.protocols import Binding, Queue, Traits, unbound
+from streamkit.protocols import Binding, Queue, Traits
 
 if TYPE_CHECKING:
     from typing import Self
@@ -139,9 +139,6 @@ def bind(stream: Any) -> Binding:
     save = functools.partial(_get, _CUDA, device)
     same = (0, LEGACY) if handle <= LEGACY else (handle,)  # of the legacy stream both are handles
     return Binding(save, enter, leave, lambda: save() in same, set_current, told_outside=True)
-
-
-enter, leave = unbound(bind)
 
 
 # -- tensors ----------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory
-from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits, unbound
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from streamkit._base.queue import QueueRecord
 
-__all__ = ["explain_kernel", "take_memory"]  # capabilities of the adapter too
+__all__ = ["explain_kernel", "take_memory"]  # functions of the adapter too
 
 name = "warp"
 api = 1
@@ -158,9 +158,6 @@ def current(device: int) -> Any:
 def bind(stream: Any) -> Binding:
     """Return a binding that also has Warp free the stream's memory late enough: see ``memory``."""
     return memory.guarded(stream, current_stream.bind(stream))
-
-
-enter, leave = unbound(bind)
 
 
 # -- capture ----------------------------------------------------------------------------------

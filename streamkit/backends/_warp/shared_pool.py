@@ -23,10 +23,10 @@ from streamkit.errors import CaptureError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import GivesMemory
+    from streamkit.protocols import Memory
 
 
-def take_memory(giver: GivesMemory) -> Callable[[], bool]:
+def take_memory(giver: Memory) -> Callable[[], bool]:
     """Set the allocator of each device; what its own pool holds unused is freed."""
     frees = Frees(_can_free)
     devices = warp.get_cuda_devices()
@@ -58,7 +58,7 @@ class _Allocator:
 
     waits_for_queues = True
 
-    def __init__(self, device: Any, giver: GivesMemory, frees: Frees, former: Any) -> None:
+    def __init__(self, device: Any, giver: Memory, frees: Frees, former: Any) -> None:
         self._device, self._giver, self._frees, self._former = device, giver, frees, former
         self._streams: dict[int, Any] = {}
         self._own: dict[int, Any] = {}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._queues import registry
-from streamkit.protocols import Adapter, BindsCurrent, CurrentStream, Events
+from streamkit.protocols import Adapter, CurrentStream, Events
 from streamkit.testing import _gate
-from streamkit.testing._conformance.current_stream import BOUND, CURRENT
+from streamkit.testing._conformance.current_stream import CURRENT
 from streamkit.testing._conformance.events import EVENTS
 from streamkit.testing._conformance.streams import CHECKS
 from streamkit.testing._conformance.subject import NotApplicableError, Subject
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _PARTS: tuple[tuple[Any, tuple[Callable[[Subject], None], ...]], ...] = (
     (Adapter, CHECKS),
     (CurrentStream, CURRENT),
-    (BindsCurrent, BOUND),
     (Events, EVENTS),
 )
 
@@ -39,7 +38,7 @@ class Check:
     promise: str
     _function: Callable[[Subject], None] = field(repr=False)
     _subject: Subject = field(repr=False)
-    _capability: Any = field(repr=False)
+    _group: Any = field(repr=False)
     _waiver: str | None = field(repr=False)
 
     def __call__(self) -> str | None:
@@ -52,8 +51,8 @@ class Check:
                 is kept.
         """
         subject = self._subject
-        if not isinstance(subject.adapter, self._capability):
-            return f"{subject.library} has no {self._capability.__name__}"
+        if not isinstance(subject.adapter, self._group):
+            return f"{subject.library} has no {self._group.__name__}"
         try:
             with _gate.on_device(subject.device):
                 self._function(subject)
@@ -112,10 +111,10 @@ def checks(  # noqa: PLR0913 - four are optional
             (function.__doc__ or "").partition("\n")[0],
             function,
             subject,
-            capability,
+            group,
             waived.pop(function.__name__, None),
         )
-        for capability, functions in _PARTS
+        for group, functions in _PARTS
         for function in functions
     ]
     if waived:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit._base.adapter import never_known, offered
 from streamkit._cuda import driver
-from streamkit.protocols import BindsCurrent, CurrentHere, TellsContext, TracksDevice
+from streamkit.protocols import CurrentStream
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
-    from streamkit.protocols import Binding, CurrentStream
+    from streamkit.protocols import Binding
     from streamkit.testing._conformance.subject import Subject
 
-    _Enter = Callable[[object], contextlib.AbstractContextManager[None]]
-
 
 @contextlib.contextmanager
-def _entered(adapter: CurrentStream, stream: object) -> Generator[None]:
-    """Enter a stream for the block by the adapter."""
-    token = adapter.enter(stream)
-    try:
-        yield
-    finally:
-        adapter.leave(token)
-
-
-@contextlib.contextmanager
-def _bound(binding: Binding) -> Generator[None]:
-    """Enter a stream for the block by what the adapter's ``bind`` prepared."""
+def _entered(binding: Binding) -> Generator[None]:
+    """Enter a stream for the block by what the adapter's ``bind`` prepared for it."""
     token = binding.save()
     binding.enter(token)
     try:
@@ -43,19 +31,12 @@ def _bound(binding: Binding) -> Generator[None]:
         binding.leave(token)
 
 
-def _ways_to_enter(subject: Subject) -> dict[str, _Enter]:
-    """Return the adapter's ways to enter a stream; ``bind`` prepares each stream once."""
-    ways: dict[str, _Enter] = {"enter": functools.partial(_entered, subject.adapter)}
-    if isinstance(subject.adapter, BindsCurrent):
-        bindings: dict[int, Binding] = {}
-
-        def bound(stream: object) -> contextlib.AbstractContextManager[None]:
-            if id(stream) not in bindings:
-                bindings[id(stream)] = subject.adapter.bind(stream)
-            return _bound(bindings[id(stream)])
-
-        ways["bind(...).enter"] = bound
-    return ways
+def _binding(subject: Subject, stream: object) -> Binding:
+    """Return what the adapter prepared for a stream, unless StreamKit made it of less."""
+    binding: Binding = subject.adapter.bind(stream)
+    if binding.is_current is never_known:
+        raise NotApplicableError("it has enter and leave instead of bind")
+    return binding
 
 
 def _require_current(subject: Subject, stream: object, when: str) -> None:
@@ -79,20 +60,21 @@ def current_is_its_own(subject: Subject) -> None:
         current == sk.wrap(found),
         f"current gives {messages.describe(found)}, current_stream() is {current!r}",
     )
-    if isinstance(subject.adapter, CurrentHere):
-        here = subject.adapter.current_here()
+    current_here = offered(subject.adapter, CurrentStream.current_here)
+    if current_here is not None:
+        here = current_here()
         subject.require(
             subject.same(here, found),
             f"current_here gives {messages.describe(here)}, current {messages.describe(found)}",
         )
-    if isinstance(subject.adapter, TellsContext):
-        answer, context = subject.adapter.current_context(), driver.current_context()
+    current_context = offered(subject.adapter, CurrentStream.current_context)
+    if current_context is not None:
+        answer, context = current_context(), driver.current_context()
         subject.require(
             answer == context,
             f"current_context gives {answer!r}, and {context:#x} is the current one",
         )
-
-    if isinstance(subject.adapter, TracksDevice):
+    if offered(subject.adapter, CurrentStream.current_device):
         device, context = subject.adapter.current_device(), driver.current_context()
         subject.adapter.restore_device(device)
         subject.require(
@@ -105,19 +87,19 @@ def enter_moves_and_leave_restores(subject: Subject) -> None:
     """Make a stream current, and then exactly the one before: nested and repeated."""
     own, other = subject.streams(2)
     before = subject.current()
-    for name, entered in _ways_to_enter(subject).items():
-        with entered(own):
-            _require_current(subject, own, f"inside {name}")
-            with entered(other):
-                _require_current(subject, other, f"inside a nested {name}")
-                with entered(own):
-                    _require_current(subject, own, f"inside a second {name} of one stream")
-                _require_current(subject, other, "after leaving the second enter of one stream")
-            _require_current(subject, own, "after leaving a nested enter")
-            with entered(own):
-                pass
-            _require_current(subject, own, "after leaving an enter of what was current")
-        _require_current(subject, before, "after leave")
+    ours, theirs = map(subject.adapter.bind, (own, other))
+    with _entered(ours):
+        _require_current(subject, own, "inside enter")
+        with _entered(theirs):
+            _require_current(subject, other, "inside a nested enter")
+            with _entered(ours):
+                _require_current(subject, own, "inside a second enter of one stream")
+            _require_current(subject, other, "after leaving the second enter of one stream")
+        _require_current(subject, own, "after leaving a nested enter")
+        with _entered(ours):
+            pass
+        _require_current(subject, own, "after leaving an enter of what was current")
+    _require_current(subject, before, "after leave")
 
 
 def enter_takes_borrowed_streams(subject: Subject) -> None:
@@ -125,7 +107,7 @@ def enter_takes_borrowed_streams(subject: Subject) -> None:
     before = subject.current()
     with _gate.raw_stream() as raw:
         view = sk.from_handle(raw).to(subject.library)
-        with _entered(subject.adapter, view):
+        with _entered(subject.adapter.bind(view)):
             _require_current(subject, view, "inside enter of a borrowed stream")
             found = sk.current_stream(subject.library, device=subject.device)
             subject.require(
@@ -138,7 +120,7 @@ def enter_takes_borrowed_streams(subject: Subject) -> None:
 def scope_restores_after_an_error(subject: Subject) -> None:
     """Be moved by ``streamkit.use`` and restored, however the block ends."""
     own, other = subject.streams(2)
-    with _entered(subject.adapter, other):
+    with _entered(subject.adapter.bind(other)):
         with contextlib.suppress(ZeroDivisionError), sk.use(own, libraries=[subject.library]):
             _require_current(subject, own, "inside streamkit.use")
             raise ZeroDivisionError
@@ -155,11 +137,11 @@ def threads_keep_their_stream(subject: Subject) -> None:
         if subject.same(found, own):
             _require_refusal(subject, other)
             return
-        with _entered(subject.adapter, other):
+        with _entered(subject.adapter.bind(other)):
             _require_current(subject, other, "inside another thread's enter")
         _require_current(subject, found, "after another thread's leave")
 
-    with _entered(subject.adapter, own):
+    with _entered(subject.adapter.bind(own)):
         subject.in_thread(elsewhere)
         _require_current(subject, own, "after another thread's enter and leave")
     _require_current(subject, before, "after leave")
@@ -168,10 +150,10 @@ def threads_keep_their_stream(subject: Subject) -> None:
 def _require_refusal(subject: Subject, stream: object) -> None:
     """Require that a thread cannot move a process-wide current stream out of another's scope."""
     try:
-        token = subject.adapter.enter(stream)
+        with _entered(subject.adapter.bind(stream)):
+            pass
     except sk.ScopeError:
         return
-    subject.adapter.leave(token)
     subject.fail(
         "its current stream is one for all threads, and a second thread moved it away "
         "from the first one's enter. Raise streamkit.ScopeError there."
@@ -183,46 +165,31 @@ def enter_adds_no_wait(subject: Subject) -> None:
     own, other = subject.streams(2)
     first, second = subject.handle(own), subject.handle(other)
     remedy = "Make the stream current and nothing more: ordered=True is StreamKit's to do."
-    for name, entered in _ways_to_enter(subject).items():
-        with entered(own), _gate.Gate() as gate:
-            gate.hold(first)
-            with entered(other):
-                subject.require(
-                    gate.closed, f"{name} waited for what was current to finish. {remedy}"
-                )
-                subject.require(
-                    gate.lets_through(second),
-                    f"{name} made the stream wait for what was current before. {remedy}",
-                )
-        with entered(own), _gate.Gate() as gate:
-            with entered(other):
-                gate.hold(second)
-            subject.require(gate.closed, f"leave waited for the stream to finish. {remedy}")
+    ours, theirs = map(subject.adapter.bind, (own, other))
+    with _entered(ours), _gate.Gate() as gate:
+        gate.hold(first)
+        with _entered(theirs):
+            subject.require(gate.closed, f"enter waited for what was current to finish. {remedy}")
             subject.require(
-                gate.lets_through(first),
-                f"leave made what is current again wait for the stream that was left. {remedy}",
+                gate.lets_through(second),
+                f"enter made the stream wait for what was current before. {remedy}",
             )
-
-
-CURRENT = (
-    current_is_its_own,
-    enter_moves_and_leave_restores,
-    enter_takes_borrowed_streams,
-    scope_restores_after_an_error,
-    threads_keep_their_stream,
-    enter_adds_no_wait,
-)
-
-
-# -- what is prepared -------------------------------------------------------------------------
+    with _entered(ours), _gate.Gate() as gate:
+        with _entered(theirs):
+            gate.hold(second)
+        subject.require(gate.closed, f"leave waited for the stream to finish. {remedy}")
+        subject.require(
+            gate.lets_through(first),
+            f"leave made what is current again wait for the stream that was left. {remedy}",
+        )
 
 
 def bound_is_current_agrees(subject: Subject) -> None:
     """Call a stream current inside its own ``enter``, and not inside another's within that."""
-    ours, theirs = map(subject.adapter.bind, subject.streams(2))
-    with _bound(ours):
+    ours, theirs = (_binding(subject, stream) for stream in subject.streams(2))
+    with _entered(ours):
         subject.require(ours.is_current(), "is_current is false inside enter")
-        with _bound(theirs):
+        with _entered(theirs):
             subject.require(theirs.is_current(), "is_current is false inside a nested enter")
             subject.require(not ours.is_current(), "is_current is true of the outer enter's stream")
         subject.require(ours.is_current(), "is_current is false after leaving a nested enter")
@@ -232,9 +199,9 @@ def bound_set_current_remembers_nothing(subject: Subject) -> None:
     """Move back to a stream inside its ``enter``, so that ``leave`` still restores."""
     own, other = subject.streams(2)
     before = subject.current()
-    ours, theirs = subject.adapter.bind(own), subject.adapter.bind(other)
-    with _bound(ours):
-        with _bound(theirs):
+    ours, theirs = _binding(subject, own), _binding(subject, other)
+    with _entered(ours):
+        with _entered(theirs):
             ours.set_current()
             _require_current(subject, own, "after set_current")
             theirs.set_current()
@@ -247,7 +214,7 @@ def bound_set_current_remembers_nothing(subject: Subject) -> None:
 def bound_leave_restores_at_any_moment(subject: Subject) -> None:
     """Move nothing in ``save``; restore in ``leave`` without an ``enter``, and a second time."""
     own, other = subject.streams(2)
-    with _entered(subject.adapter, other):
+    with _entered(subject.adapter.bind(other)):
         binding = subject.adapter.bind(own)
         token = binding.save()
         _require_current(subject, other, "after save")
@@ -267,7 +234,7 @@ def bound_keeps_device(subject: Subject) -> None:
     if not binding.keeps_device:
         raise NotApplicableError("its binding says that it does not keep the device")
     before = driver.current_context()
-    with _bound(binding):
+    with _entered(binding):
         binding.is_current()
         binding.set_current()
         inside = driver.current_context()
@@ -281,7 +248,7 @@ def bound_keeps_device(subject: Subject) -> None:
 def bound_told_outside_is_the_threads(subject: Subject) -> None:
     """Tell a stream that is current in this thread, and no other, also outside its own scope."""
     (own,) = subject.streams(1)
-    binding = subject.adapter.bind(own)
+    binding = _binding(subject, own)
     if not binding.told_outside:
         raise NotApplicableError("its binding says that only a scope can ask it")
 
@@ -289,12 +256,18 @@ def bound_told_outside_is_the_threads(subject: Subject) -> None:
         subject.require(not binding.is_current(), "is_current is true of another thread's stream")
 
     subject.require(not binding.is_current(), "is_current is true where the stream is not current")
-    with _entered(subject.adapter, own):
+    with _entered(subject.adapter.bind(own)):
         subject.require(binding.is_current(), "is_current is false inside another enter of it")
         subject.in_thread(elsewhere)
 
 
-BOUND = (
+CURRENT = (
+    current_is_its_own,
+    enter_moves_and_leave_restores,
+    enter_takes_borrowed_streams,
+    scope_restores_after_an_error,
+    threads_keep_their_stream,
+    enter_adds_no_wait,
     bound_is_current_agrees,
     bound_told_outside_is_the_threads,
     bound_set_current_remembers_nothing,

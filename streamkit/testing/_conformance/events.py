@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._cuda import driver
-from streamkit.protocols import LocatesEvents
+from streamkit.protocols import Events
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError, Owner, build_owned
 
@@ -33,12 +34,12 @@ def event_handle_is_live(subject: Subject) -> None:
         subject.require(
             _gate.is_pending(handle), f"{what} is done while the queue it was recorded on is held"
         )
-        if isinstance(subject.adapter, LocatesEvents):
-            device = subject.adapter.event_device(event)
-            subject.require(
-                device in (None, subject.device),
-                f"event_device gives {device!r} for an event of device {subject.device}",
-            )
+        event_device = offered(subject.adapter, Events.event_device)
+        device = event_device(event) if event_device else None
+        subject.require(
+            device in (None, subject.device),
+            f"event_device gives {device!r} for an event of device {subject.device}",
+        )
         gate.open()
         _gate.sync(subject.handle(stream))
         subject.require(not _gate.is_pending(handle), f"{what} is not done, and its queue is idle")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 
 import streamkit as sk
 from streamkit._base import messages
+from streamkit._base.adapter import GROUPS, TOGETHER, functions
 from streamkit._queues import registry
-from streamkit.protocols import API, Adapter, BindsCurrent, CurrentStream, Events, Traits
+from streamkit.protocols import API, Adapter, Traits
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import (
     NotApplicableError,
@@ -17,11 +19,8 @@ from streamkit.testing._conformance.subject import (
     references,
 )
 
-_CAPABILITIES = {
-    CurrentStream: ("current", "enter", "leave"),
-    Events: ("event_handle", "borrow_event"),
-}
 _PER_THREAD = 2
+_CLOSE = 0.85  # so like a name of the contract is only one that is misspelled
 
 
 class _ProtocolStream:
@@ -35,7 +34,7 @@ class _ProtocolStream:
 
 
 def contract(subject: Subject) -> None:
-    """Have the contract's names, and each capability whole or not at all."""
+    """Have the contract's names, and what belongs together whole or not at all."""
     adapter = subject.adapter
     subject.require(isinstance(adapter, Adapter), "it lacks one of name, api, extract, borrow")
     subject.require(
@@ -43,18 +42,20 @@ def contract(subject: Subject) -> None:
         f"its name is {adapter.name!r}: name it as users write it in to(...)",
     )
     subject.require(adapter.api == API, f"its api is {adapter.api!r}, and should be {API}")
-    for capability, names in _CAPABILITIES.items():
+    known = {name for group in GROUPS for name in functions(group)}
+    for names in *(sorted(group.__abstractmethods__) for group in GROUPS), *TOGETHER:
         there = [name for name in names if callable(getattr(adapter, name, None))]
         lacking = ", ".join(name for name in names if name not in there)
         subject.require(
             not there or not lacking,
-            f"it has {', '.join(there)} and not {lacking}: {capability.__name__} is ignored "
-            "unless it is whole",
+            f"it has {', '.join(there)} and not {lacking}, and they need each other",
         )
-    subject.require(
-        isinstance(adapter, CurrentStream) or not isinstance(adapter, BindsCurrent),
-        "it has bind and not current, enter, leave: BindsCurrent comes beside CurrentStream",
-    )
+    for name in (name for name in dir(adapter) if name[0] != "_" and name not in known):
+        meant = difflib.get_close_matches(name, known, 1, _CLOSE)
+        subject.require(
+            not meant or not callable(getattr(adapter, name)),
+            f"it has {name}, which StreamKit does not know: is {', '.join(meant)} meant?",
+        )
     traits = getattr(adapter, "traits", None)
     subject.require(
         traits is None or isinstance(traits, Traits),

@@ -3,7 +3,7 @@
 import toylib
 
 from streamkit import UnsupportedStreamError
-from streamkit.protocols import Queue
+from streamkit.protocols import Binding, Queue
 
 name = "toylib"
 api = 1
@@ -26,11 +26,6 @@ def current(device):
     return toylib.current_stream()
 
 
-def enter(stream):
-    """Make the stream current; the previous one is what undoes it."""
-    return toylib.set_current_stream(stream)
-
-
-def leave(token):
-    """Make the previous stream current again."""
-    toylib.set_current_stream(token)
+def bind(stream):
+    """Return how a scope makes the stream current, and then again what was before."""
+    return Binding.of(stream, toylib.current_stream, toylib.set_current_stream)

@@ -77,6 +77,16 @@ def leave(token, leave=leave):
     restore_device(token[0])
 """
 
+# instead of the plugin's ``bind``, so that StreamKit makes one of these
+STEPS = """
+
+def enter(stream):
+    return toylib.set_current_stream(stream)
+
+def leave(token):
+    toylib.set_current_stream(token)
+"""
+
 INTERRUPTED = """
 
 def leave(token):
@@ -98,7 +108,8 @@ def program(tmp_path):
 
     def run(code, **additions):
         library = (SOURCE / "toylib.py").read_text()
-        adapter = (SOURCE / "streamkit_toylib.py").read_text()
+        plugin = (SOURCE / "streamkit_toylib.py").read_text()
+        adapter = plugin.partition("\n\n\ndef bind(")[0] + STEPS
         for name, addition in additions.items():
             (tmp_path / f"{name}.py").write_text(library)
             changed = (adapter + addition).replace("toylib", name)
