@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit._audit.driver_recording import ELEMENTS, WORK
-from streamkit._base.adapter import all_offered
+from streamkit._base.adapter import all_offered, offered
 from streamkit._cuda import memory
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
