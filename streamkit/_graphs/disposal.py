@@ -16,9 +16,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import child_graphs, driver, graphs
-from streamkit._cuda.child_graphs import GraphEnd
-from streamkit._cuda.graphs import DriverGraph, Section
+from streamkit._cuda import driver, graphs
+from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
 from streamkit._graphs import checks
 from streamkit._graphs.runs import Runs
 from streamkit._queues import active_captures, identity, keepalive, registry
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._cuda.graphs import Captured
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
 
@@ -105,19 +105,18 @@ class OwnedGraph(UsedPools):
                 "inside of another. For one that draws none, launch it once before: the first run "
                 "tells."
             )
-        if child_graphs.allocates(self.executable.graph):
+        if graphs.allocates(self.executable.graph):
             return "it allocates memory by nodes, which CUDA refuses inside of another graph."
         return None
 
-    def launch_inside(self, queue: QueueRecord) -> None:
+    def launch_inside(self, queue: QueueRecord, where: Captured) -> None:
         """Add it to the capture on a queue, behind where it was added there before."""
         with driver.ensure_context(self.context):
-            where = child_graphs.place(queue.handle)
-            if where.capture not in self._outer:  # before the node, which needs it
-                self._outer[where.capture] = GraphEnd(where.graph), ()
-            end, before = self._outer[where.capture]
-            node = child_graphs.add(queue.handle, where, self.executable.graph, before)
-            self._outer[where.capture] = end, (node,)
+            if where.number not in self._outer:  # before the node, which needs it
+                self._outer[where.number] = GraphEnd(where.graph), ()
+            end, before = self._outer[where.number]
+            node = graphs.add_child(queue.handle, where, self.executable.graph, before)
+            self._outer[where.number] = end, (node,)
 
     def is_inside_another(self) -> bool:
         """Whether a graph that it was added to can still be launched."""

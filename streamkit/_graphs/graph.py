@@ -266,7 +266,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         why_not = owned.why_not_inside if found.is_valid else "that capture is broken."
         if why_not is not None:
             raise self._refused_inside(target, why_not)
-        owned.launch_inside(queue)
+        owned.launch_inside(queue, found)
 
     def _can_be_inside(self, stream: CudaStream[Any]) -> bool:
         """Whether a launch can become a part of the graph that the stream captures."""
@@ -281,7 +281,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             if ordering.capture_of(queue) is not None:
                 raise self._refused_inside(target, _INVALIDATES)
             with driver.ensure_context(self._context):
-                graphs.upload(owned.executable.executable, queue.handle)
+                driver.ask("cuGraphUpload", owned.executable.executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         found = open_scopes.innermost() if stream is None else wrap(stream)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import forks
+from streamkit._base import locks
 from streamkit._base.locks import new_lock
 
 if TYPE_CHECKING:
@@ -183,4 +183,4 @@ def _be_another_process() -> None:
     _open.clear()
 
 
-forks.in_child(_be_another_process)
+locks.in_child(_be_another_process)

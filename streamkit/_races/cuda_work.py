@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Literal
 
 from streamkit._audit.driver_steps import WORK
-from streamkit._cuda import memory
+from streamkit._cuda import sharing
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._races.memory_use import Launch
@@ -99,14 +99,14 @@ class WorkReader:
 
     def _transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
         # the driver does not know memory of the host that is not pinned: nothing runs beside it
-        known = [use for use in uses if memory.allocation(use.address) is not None]
+        known = [use for use in uses if sharing.allocation(use.address) is not None]
         return self._launches.transfer(name, known)
 
     def _allocation(self, address: int) -> int:
         """Return what keeps accesses apart that cannot share a byte."""
         found = self._allocations.get(address)
         if found is None:
-            allocation = memory.allocation(address)
+            allocation = sharing.allocation(address)
             found = self._allocations[address] = 0 if allocation is None else allocation[0]
         return found
 

@@ -7,7 +7,7 @@ import contextlib
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._cuda import memory
+from streamkit._cuda import sharing
 from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
 from streamkit._race_engine.extents import Extent, strided
@@ -101,7 +101,7 @@ class LaunchReader:
         if self._piece(address) is not None or any(self._with(address)):
             return True
         if address not in self._allocations:
-            self._allocations[address] = memory.allocation(address) is not None
+            self._allocations[address] = sharing.allocation(address) is not None
         return self._allocations[address]
 
     def _piece(self, address: int) -> int | None:
