@@ -175,14 +175,6 @@ def not_an_array(obj: object) -> TypeError:
     )
 
 
-def not_on_a_gpu(array: object) -> TypeError:
-    """Word an array of the host whose library is asked for its current stream."""
-    return TypeError(
-        f"{describe(array)} is on the host, where its library has no current stream. The stream of "
-        "the scope around the call is streamkit.current_stream()."
-    )
-
-
 def cannot_lend(array: object, why: str) -> TypeError:
     """Word an array whose memory cannot be given to a second one."""
     return TypeError(
