@@ -364,7 +364,6 @@ class DriverPart:
             raise
 
     def end(self) -> DriverGraph:
-        """End it and return its executable graph."""
         graph = self._made = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))

@@ -40,8 +40,7 @@ VARIABLES = (
 class TellsCuda(Protocol):
     """Capability: the adapter of a loaded library tells its CUDA where its metadata do not."""
 
-    def built_for(self) -> str | None:
-        """Return the CUDA that it is built for."""
+    def built_for(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,6 @@ class Installed:
     # -- what is wrong with it ----------------------------------------------------------------
 
     def check(self, driver: Driver | None) -> Iterator[Finding]:
-        """Yield what is wrong with what is installed, on this driver."""
         if self.names_clash:
             yield Finding(
                 "other-streamkit",

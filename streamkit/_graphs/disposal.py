@@ -78,7 +78,6 @@ class OwnedGraph(UsedPools):
 
     @property
     def is_update(self) -> bool:
-        """Whether its executable was another graph's before."""
         return isinstance(self.executable, DriverGraph) and self.executable.is_update
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
@@ -98,7 +97,6 @@ class OwnedGraph(UsedPools):
 
     @property
     def why_not_inside(self) -> str | None:
-        """Why it cannot be a part of another graph, None if it can."""
         if self._launched_by_library is not None:
             return (
                 f"{self.library} gives random numbers to each run, which it cannot do for a graph "
@@ -183,26 +181,9 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         or not driver.is_usable()
     ):
         return
-    _take_from_others()
-    _end_those_waiting()
-
-
-def _take_from_others() -> None:
-    """Let those wait that no graph needs any more."""
-    for _ in range(len(_inside_others)):
-        try:
-            graph = _inside_others.popleft()
-        except IndexError:  # another thread took the last one
-            return
+    for graph in _taken(_inside_others):
         (_inside_others if graph.is_inside_another() else waiting).append(graph)
-
-
-def _end_those_waiting() -> None:
-    for _ in range(len(waiting)):
-        try:
-            graph = waiting.popleft()
-        except IndexError:  # another thread took the last one
-            return
+    for graph in _taken(waiting):
         stays = True
         try:
             # what can fail here is a broken context, which every other call reports, or a queue
@@ -219,6 +200,13 @@ def _end_those_waiting() -> None:
             if stays:
                 waiting.append(graph)
         del graph  # what it held goes here, not with the next one
+
+
+def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
+    """Take out, one by one, as many as there are now; other threads may take some of them."""
+    with contextlib.suppress(IndexError):
+        for _ in range(len(graphs_to_end)):
+            yield graphs_to_end.popleft()
 
 
 keepalive.add_sweep(waiting, sweep)

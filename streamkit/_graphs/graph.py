@@ -206,7 +206,6 @@ class CudaGraph(Graph, metaclass=Concrete):
         return f"<streamkit.CudaGraph {state}, captured on {self._stream!r}>"
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a graph is not copied and not sent to another process."""
         raise messages.not_copied(self)
 
     # -- what it does -----------------------------------------------------------------------------

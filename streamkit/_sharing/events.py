@@ -7,8 +7,7 @@ from streamkit._cuda import driver, sharing
 from streamkit._interprocess import processes
 from streamkit._interprocess.tokens import EventToken
 from streamkit._queues.lifetime import InterprocessEvent
-from streamkit._streams import exported_events
-from streamkit._streams.event import CudaEvent
+from streamkit._streams.event import CudaEvent, exported
 
 
 def open_event(token: EventToken) -> CudaEvent:
@@ -30,8 +29,8 @@ def open_event(token: EventToken) -> CudaEvent:
     if not isinstance(token, EventToken):
         raise TypeError(f"{messages.describe(token)} is no token of an event: event.export() is.")
     if processes.is_own(token.process):
-        event: CudaEvent | None = exported_events.find(token)
-        if event is None:
+        event = exported.get(token.handle)
+        if event is None or event.closed:
             raise messages.gone(token)
         return event
     ordinal = sharing.device_of(token.uuid)

@@ -103,7 +103,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return queue.handle if self._spelled is None else self._spelled
 
     def __int__(self) -> int:
-        """Return the handle."""
         return self.handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -194,7 +193,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return ordering.capture_of(queue) is not None
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a queue is not copied and not sent to another process."""
         raise messages.not_copied(self)
 
     def __eq__(self, other: object) -> bool:

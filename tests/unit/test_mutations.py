@@ -34,7 +34,6 @@ WITHOUT = (
     # the same, and of two processes: tests/gpu/test_sharing.py
     "_cuda/sharing.py",
     "_sharing/mappings.py",
-    "_streams/exported_events.py",
 )
 
 
