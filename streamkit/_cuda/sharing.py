@@ -133,17 +133,14 @@ def _open(context: int, call: str, *arguments: object) -> int | None:
 
 def allocate(context: int, size: int) -> int:
     """Return memory of cudaMalloc's kind."""
-    return driver.create_in(context, functools.partial(ask, "cuMemAlloc", size), _free)
+    make, destroy = functools.partial(ask, "cuMemAlloc", size), functools.partial(ask, "cuMemFree")
+    return driver.create_in(context, make, destroy)
 
 
 def free(context: int, pointer: int) -> None:
     """Give it back; waits for the device."""
     with driver.in_context(context):
-        _free(pointer)
-
-
-def _free(pointer: int) -> None:
-    ask("cuMemFree", pointer)
+        ask("cuMemFree", pointer)
 
 
 def copy(to: int, source: int, size: int, stream: int) -> None:

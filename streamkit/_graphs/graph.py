@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from streamkit._races.report import RaceReport
     from streamkit.protocols import CapturedGraph, StreamLike
 
+T = TypeVar("T")
 
 _INVALIDATES = "that would invalidate the capture."
 _NOT_NAMED = (
@@ -139,12 +140,14 @@ class CudaGraph(Graph, metaclass=Concrete):
     def nodes(self) -> int:
         if self._is_capturing:
             return graphs.count(checks.whole(self._stream).graph)
-        with self._lock:  # or another thread's close would take it away
-            return graphs.count(self._ready().executable.graph)
+        return self._read(graphs.count)
 
     def to_dot(self) -> str:
+        return self._read(graphs.dot)
+
+    def _read(self, read: Callable[[int], T]) -> T:
         with self._lock:  # or another thread's close would take it away
-            return graphs.dot(self._ready().executable.graph)
+            return read(self._ready().executable.graph)
 
     def races(self, arrays: Mapping[str, object] | None = None) -> RaceReport:
         """Find work of the graph on the same memory that none of its edges orders.
@@ -178,9 +181,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         return report
 
     def to_svg(self) -> str:
-        with self._lock:  # or another thread's close would take it away
-            nodes, edges = graphs.structure(self._ready().executable.graph)
-        return picture.svg(nodes, edges)
+        return picture.svg(*self._read(graphs.structure))
 
     def _repr_svg_(self) -> str | None:
         """Show the picture in a notebook, of a graph that can be launched."""

@@ -224,7 +224,10 @@ class GraphedFunction(Generic[P, T]):
             if captured is None:
                 return self._run(call.arguments)
             return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
-        if _a_library_captures(target):  # maybe in another thread
+        here = driver.primary_context(driver.current_device()) if target is None else target.context
+        with driver.ensure_context(here):
+            is_captured = checks.a_library_captures_here()
+        if is_captured:  # maybe by another thread
             return self._fn(*args, **kwargs)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
@@ -417,13 +420,6 @@ class GraphedFunction(Generic[P, T]):
                 captured.last = stream.record(captured.last)
 
 
-def _a_library_captures(target: CudaStream[Any] | None) -> bool:
-    """Whether a library's current stream captures, so that the work is to be captured there."""
-    here = driver.primary_context(driver.current_device()) if target is None else target.context
-    with driver.ensure_context(here):
-        return checks.a_library_captures_here()
-
-
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
     if target is not None:
         return target.device_id
@@ -461,8 +457,10 @@ def _template(result: Any, places: dict[int, int]) -> Any:
 
 def _filled(template: Any, call: Signature) -> Any:
     """Return a result of this call, with its own arrays instead of each ``_Argument``."""
-    given = call.given
-    return replaced(template, lambda leaf: given[leaf.index] if type(leaf) is _Argument else leaf)
+    given = call.arrays
+    return replaced(
+        template, lambda leaf: given[leaf.index].array if type(leaf) is _Argument else leaf
+    )
 
 
 def _name(fn: object) -> str:

@@ -72,11 +72,6 @@ class Signature:
         args, kwargs = arguments
         self.key: Hashable = self._read(args), self._read(dict(sorted(kwargs.items())))
 
-    @property
-    def given(self) -> list[Any]:
-        """The arrays themselves."""
-        return [found.array for found in self.arrays]
-
     def replaced(self, arrays: list[Any]) -> Arguments:
         """Return the arguments with other arrays."""
         places = self.places
