@@ -45,7 +45,7 @@ class Fact(NamedTuple):
     fields: bytes
     """What it was given; empty for the launch of a kernel."""
     place: Any
-    """What ``place`` of the listener said when it was called."""
+    """What ``place`` of the listener returned during the call."""
     more: Any = None
     """What the fields point to."""
     since: int | None = None
@@ -105,8 +105,8 @@ class Subscription:
     def open(self, place: Callable[[], Any] | None = None) -> list[Any]:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
-        ``place`` is asked in the callback, in the thread that calls; of several, the one that came
-        first. NoCallbacksError if CUPTI is missing, or serves another tool.
+        The callback calls ``place`` in the thread that called the driver; of several listeners',
+        the first one's. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:

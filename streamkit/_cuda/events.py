@@ -64,7 +64,7 @@ def is_done(event: int) -> bool:
 
 def query(event: int) -> bool:
     """Return the answer of ``is_done``; the thread must be inside ``beside_captures``."""
-    (code,) = loader.cu.cuEventQuery(event)  # not by ``driver.is_done``: for each look of a wait
+    (code,) = loader.cu.cuEventQuery(event)
     if code and code != _NOT_READY:
         raise driver.error("cuEventQuery", code)
     return not code
@@ -135,7 +135,7 @@ def record_and_wait(event: Any, source: Any, target: Any) -> None:
 
 
 def is_done_core(event: Any) -> bool:
-    """Return whether the event's last record was reached; False if that cannot be told.
+    """Return whether the event's last record was reached; False if the driver cannot say.
 
     The thread must be inside ``beside_captures``.
     """

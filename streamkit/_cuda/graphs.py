@@ -239,7 +239,7 @@ class NodeWork(NamedTuple):
     parameters: tuple[bytes, ...] | None = None
     """Its kernel's; None if they cannot be read, or it has none."""
     uses: tuple[MemoryUse, ...] | None = None
-    """What a node that is no kernel uses; None if that cannot be told."""
+    """What a node that is no kernel uses; None if its parameters do not say."""
 
 
 def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
@@ -456,20 +456,20 @@ def add_child(stream: int, where: Captured, child: int, also_after: Iterable[Any
 
 
 class GraphEnd:
-    """Tells when a graph has gone, with its executables and their last runs.
+    """Knows when a graph has gone, with its executables and their last runs.
 
-    CUDA tells it in any thread, where no call of its own is legal, and even after Python has ended.
-    So what it calls needs no interpreter: it releases a lock.
+    CUDA says so in any thread, where none of its own calls is legal, and even after Python has
+    ended. So what it calls is a function that needs no interpreter: it releases a lock.
     """
 
     def __init__(self, graph: int) -> None:
         self._lock: int | None = _new_lock()  # None once it was released
         _acquire(self._lock, _NO_WAIT)
         function = loader.cu.CUhostFn(ctypes.cast(_release, ctypes.c_void_p).value)
-        told = ask("cuUserObjectCreate", self._lock, function, 1, _NO_DESTRUCTOR_SYNC)
-        (code,) = loader.cu.cuGraphRetainUserObject(graph, told, 1, _MOVE)
+        owner = ask("cuUserObjectCreate", self._lock, function, 1, _NO_DESTRUCTOR_SYNC)
+        (code,) = loader.cu.cuGraphRetainUserObject(graph, owner, 1, _MOVE)
         if code:
-            ask("cuUserObjectRelease", told, 1)
+            ask("cuUserObjectRelease", owner, 1)
             raise driver.error("cuGraphRetainUserObject", code)
 
     def has_come(self) -> bool:

@@ -1,10 +1,10 @@
 """Graphs that were given up, with what they hold: destroyed as soon as that is safe.
 
-What a graph holds must outlast its last run. And much of what destroys memory is illegal in the
+What a graph holds must outlast its last run, and much of what destroys memory is illegal in the
 thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
-graphs wait here for the next capture, launch or end of a graph, or the next look at what was kept.
-Memory of a library's pool waits longer: for what the queues had been given when the graph ended, or
-when its capture failed.
+graphs wait here until the next capture, launch or end of a graph, or the next drain of what was
+kept. Memory of a library's pool waits longer: until the work has run that the queues had when the
+graph ended, or when its capture failed.
 """
 
 from __future__ import annotations

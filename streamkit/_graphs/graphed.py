@@ -54,7 +54,7 @@ class _Captured:
     last: Any = None
     """After the last use of the copies."""
     calls: int = 0
-    """How many calls are about to launch it; meanwhile it is nobody else's."""
+    """How many calls are about to launch it; meanwhile no other signature gets it."""
 
     def __init__(self, graph: CudaGraph, result: Any, own: list[Any]) -> None:
         self.graph = graph
@@ -98,9 +98,9 @@ def graphed(
     What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as somebody holds them. While another thread captures, a call that would capture
-    runs ``fn``. So does a call on a host stream, and inside another capture, which then has the
-    work. On a stream that captures, its graph becomes a part of that one, if there is one and it
+    memory as long as the program holds them. While another thread captures, a call that would
+    capture runs ``fn``. So does a call on a host stream, and inside another capture, which then has
+    the work. On a stream that captures, its graph becomes a part of that one, if there is one that
     can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without

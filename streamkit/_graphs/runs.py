@@ -39,7 +39,8 @@ class Runs:
     def add(self, queue: QueueRecord, run: Callable[[], None], *, in_order: bool) -> None:
         """Queue a run by calling ``run``.
 
-        ``in_order``: after the last one also in what is done before each run, and with an event.
+        ``in_order`` says that a library does something on the stream before each run: a run on
+        another queue then waits for the last one first, and each run has an event.
         """
         before = self._points
         number = identity.public_id(queue)  # one first seen in a capture has its own by now

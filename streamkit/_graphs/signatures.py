@@ -127,7 +127,8 @@ def _refuse_overlap(one: FoundArray, other: FoundArray) -> None:
 def find(value: Any) -> FoundArray | None:
     """Return the array that a value is, or None.
 
-    TypeError if it is an array whose memory nobody tells; ValueError if it needs a gradient.
+    TypeError if it is an array that does not say where its memory is, ValueError if it needs a
+    gradient.
     """
     library = ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
     if library is not None and library.copies is not None:
