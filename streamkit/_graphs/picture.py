@@ -125,17 +125,15 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, f
     widest = max(map(len, layers.values()), default=0)
     column: dict[int, float] = {}
     for layer in layers.values():
-        layer.sort(key=lambda node: _mean([column[one] for one in before[node]]))
+        layer.sort(
+            key=lambda node: sum(map(column.__getitem__, before[node])) / max(len(before[node]), 1)
+        )
         first = (widest - len(layer)) / 2
         column.update((node, first + number) for number, node in enumerate(layer))
     return [
         (_GAP_X + column[node] * (_BOX + _GAP_X), _GAP_X + depth[node] * (_HEIGHT + _GAP_Y))
         for node in range(count)
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0
 
 
 def _box(number: int, node: Node, x: float, y: float) -> str:
