@@ -16,12 +16,8 @@ _LOOK = 1.0  # seconds after which it looks again whether the loop still runs
 
 def is_future(obj: object) -> bool:
     """Whether it is a future of one of the two."""
-    return _is_concurrent(obj) or _is_of_a_loop(obj)
-
-
-def _is_concurrent(obj: object) -> bool:
-    module: Any = sys.modules.get("concurrent.futures._base")
-    return module is not None and isinstance(obj, getattr(module, "Future", ()))
+    concurrent: Any = sys.modules.get("concurrent.futures._base")
+    return isinstance(obj, getattr(concurrent, "Future", ())) or _is_of_a_loop(obj)
 
 
 def _is_of_a_loop(obj: object) -> bool:

@@ -6,8 +6,7 @@ import contextlib
 import gc
 from typing import TYPE_CHECKING
 
-from streamkit._base import forks
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import in_child, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -58,7 +57,7 @@ def _give_back() -> None:
         _release(holder)
 
 
-forks.in_child(_give_back)
+in_child(_give_back)
 
 
 def keep_forever(*objects: object) -> None:

@@ -1,20 +1,32 @@
-"""Locks that a forked child finds free, though the thread that held one is not in the child."""
+"""Locks that a forked child finds free, and what else such a child does first."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from streamkit._base import forks
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def in_child(call: Callable[[], object]) -> None:
+    """Have ``call`` called in each child that this process forks, before other code runs there.
+
+    Where no process can fork, as on Windows, it is never called.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
 
 
 def new_lock() -> threading.RLock:
     """Return a lock that a garbage collection inside it may take again.
 
-    It is made anew in a forked child, as the standard library does with its own.
+    It is made anew in a forked child, which lacks the thread that may have held it.
     """
     lock = threading.RLock()
-    forks.in_child(lambda: lock._at_fork_reinit())  # type: ignore[attr-defined]  # noqa: SLF001, PLW0108 - as threading does; Windows has no such method
+    in_child(lambda: lock._at_fork_reinit())  # type: ignore[attr-defined]  # noqa: SLF001, PLW0108 - as threading does; Windows has no such method
     return lock
 
 
@@ -36,7 +48,7 @@ def new_turn_lock() -> list[object]:
     so never between ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
     """
     lock: list[object] = []
-    forks.in_child(lock.clear)
+    in_child(lock.clear)
     return lock
 
 

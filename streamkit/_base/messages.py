@@ -179,14 +179,6 @@ def not_an_array(obj: object) -> TypeError:
     )
 
 
-def not_on_a_gpu(array: object) -> TypeError:
-    """Return the error for an array of the host, whose library has no current stream there."""
-    return TypeError(
-        f"{describe(array)} is on the host, where its library has no current stream. The stream of "
-        "the scope around the call is streamkit.current_stream()."
-    )
-
-
 def cannot_lend(array: object, why: str) -> TypeError:
     """Return the error for an array whose memory no second array can use."""
     return TypeError(

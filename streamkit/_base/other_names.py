@@ -51,8 +51,9 @@ def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
     """Return a decorator: objects of the class answer other libraries' names with ours."""
 
     def decorate(kind: KindT) -> KindT:
-        members = {name: _OtherName(name, ours) for name, ours in names.items()}
-        for name, member in {**members, "__dir__": _dir}.items():
+        members: dict[str, object] = {name: _OtherName(name, ours) for name, ours in names.items()}
+        members["__dir__"] = lambda self: hide(type(self), object.__dir__(self))
+        for name, member in members.items():
             setattr(kind, name, member)
         return kind
 
@@ -62,10 +63,6 @@ def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
 def hide(kind: type, names: Iterable[str]) -> list[str]:
     """Return the names without those that are not there."""
     return [name for name in names if not isinstance(_found(kind, name), _OtherName)]
-
-
-def _dir(obj: object) -> list[str]:
-    return hide(type(obj), object.__dir__(obj))
 
 
 def _found(kind: type, name: str) -> object:

@@ -28,7 +28,6 @@ class ThreadToken:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread has not ended."""
         return self._thread.is_alive()
 
     def __str__(self) -> str:
@@ -167,7 +166,6 @@ class QueueRecord(Queue):
         self.driver_stream = self.core = self.wait_events = None
 
     def all_records(self) -> Iterator[QueueRecord]:
-        """Iterate over this record and the older ones of the same queue."""
         record: QueueRecord | None = self
         while record is not None:
             yield record

@@ -74,10 +74,6 @@ def report_all() -> None:
         failure.report()
 
 
-class _Target:
-    __slots__ = ("__weakref__",)
-
-
 class _Raise:
     """A callback of a weak reference: the interpreter reports what it raises, and its ``repr``."""
 
@@ -99,7 +95,7 @@ class _Raise:
 
 def report(error: BaseException, text: str) -> None:
     """Give an error to ``sys.unraisablehook``, as that of the object with this text."""
-    target = _Target()
+    target: set[object] = set()
     reference = weakref.ref(target, _Raise(error, text))
     del target
     del reference, error

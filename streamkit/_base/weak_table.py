@@ -59,7 +59,6 @@ class WeakTable(dict[int, "ref[V]"], Generic[V]):
             self._sweep_at = 2 * len(self) + 1_000
 
     def living(self) -> Iterator[V]:
-        """Iterate over the objects that are alive."""
         for seen in self.copy().values():
             value = seen()
             if value is not None:

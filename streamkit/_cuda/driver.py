@@ -332,14 +332,6 @@ def _relaxed() -> Any:
     return loader.cu.CUstreamCaptureMode(_RELAXED)
 
 
-def is_done(call: str, handle: int) -> bool:
-    """Return whether the call answers success, False if "not ready"; other codes raise."""
-    (code,) = getattr(loader.cu, call)(handle)
-    if code and code != _NOT_READY:
-        raise error(call, code)
-    return not code
-
-
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
     with beside_captures():
@@ -348,4 +340,7 @@ def stream_done(stream: int) -> bool:
 
 def query(stream: int) -> bool:
     """Return the answer of ``stream_done``; the thread must be inside ``beside_captures``."""
-    return is_done("cuStreamQuery", stream)
+    (code,) = loader.cu.cuStreamQuery(stream)
+    if code and code != _NOT_READY:
+        raise error("cuStreamQuery", code)
+    return not code

@@ -45,7 +45,7 @@ class Fact(NamedTuple):
     fields: bytes
     """What it was given; empty for the launch of a kernel."""
     place: Any
-    """What ``place`` of the listener said when it was called."""
+    """What ``place`` of the listener returned during the call."""
     more: Any = None
     """What the fields point to."""
     since: int | None = None
@@ -69,21 +69,17 @@ class RefusedError(NoCallbacksError):
     """CUPTI is here, and does not serve this process now."""
 
 
-_MAKING = {"stream made", "allocation", "foreign event"}
-_ENDS = {"event done", "stream done", "device done", "copy and wait"} | _MAKING
-_ENDING = frozenset(number for number, call in CALLS.items() if call.kind in _ENDS)
+def _of_kind(*kinds: str) -> frozenset[int]:
+    return frozenset(number for number, call in CALLS.items() if call.kind in kinds)
+
+
+_MADE = _of_kind("stream made", "allocation", "foreign event")
+_ENDING = _MADE | _of_kind("event done", "stream done", "device done", "copy and wait")
 """The calls of which the end counts too, or alone."""
-_BEGINNING = frozenset(
-    number
-    for number, call in CALLS.items()
-    if call.kind not in _ENDS or call.kind == "copy and wait"
-)
-_MADE = frozenset(number for number, call in CALLS.items() if call.kind in _MAKING)
-_LAUNCHES = {
-    number: call for number, call in CALLS.items() if call.kind in ("launch", "launch with more")
-}
-_ROWS_CALLS = frozenset(number for number, call in CALLS.items() if call.kind == "copy of rows")
-_UNLOADING = frozenset(number for number, call in CALLS.items() if call.kind == "code unloaded")
+_BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
+_LAUNCHES = {number: CALLS[number] for number in _of_kind("launch", "launch with more")}
+_ROWS_CALLS = _of_kind("copy of rows")
+_UNLOADING = _of_kind("code unloaded")
 
 
 class Subscription:
@@ -109,8 +105,8 @@ class Subscription:
     def open(self, place: Callable[[], Any] | None = None) -> list[Any]:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
-        ``place`` is asked in the callback, in the thread that calls; of several, the one that came
-        first. NoCallbacksError if CUPTI is missing, or serves another tool.
+        The callback calls ``place`` in the thread that called the driver; of several listeners',
+        the first one's. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:
@@ -141,7 +137,13 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         code = library.cuptiSubscribe(ctypes.byref(self._handle), self._callback, None)
         if code:
-            raise RefusedError(_refused(code))
+            why = f"CUPTI answers {code}, for it does not go with this driver"
+            if code == _TAKEN:
+                why = (
+                    "another tool has CUPTI, which serves one at a time. A profiler that has run "
+                    "keeps it until the process ends"
+                )
+            raise RefusedError(why)
         self._library = library
         for number in CALLS:  # an older CUPTI does not know the newest calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
@@ -211,7 +213,6 @@ class _CallReader:
         self._kernels: dict[int, tuple[str, _Layout | None]] = {}
 
     def launch(self, call: int, data: int) -> None:
-        """Note the launch of a kernel."""
         if _site_at(data).value:
             return
         _, fields, _, symbol, context = _DATA.unpack(_data_at(data))
@@ -238,7 +239,6 @@ class _CallReader:
         self._facts.append((call, _thread.get_ident(), context, b"", self.place(), kernel, None))
 
     def other(self, call: int, data: int) -> None:
-        """Note any other call."""
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
         thread, since = _thread.get_ident(), None
         if is_end:
@@ -325,15 +325,6 @@ def _find() -> Any:
     major = min(max(loader.driver_version() // 1000, _OLDEST), _NEWEST)
     package = "nvidia-cuda-cupti" if major == _NEWEST else f"nvidia-cuda-cupti-cu{major}"
     raise NoCallbacksError(f"there is no libcupti: pip install {package}")
-
-
-def _refused(code: int) -> str:
-    if code == _TAKEN:
-        return (
-            "another tool has CUPTI, which serves one at a time. A profiler that has run keeps it "
-            "until the process ends"
-        )
-    return f"CUPTI answers {code}, for it does not go with this driver"
 
 
 subscription = Subscription()

@@ -64,7 +64,7 @@ def is_done(event: int) -> bool:
 
 def query(event: int) -> bool:
     """Return the answer of ``is_done``; the thread must be inside ``beside_captures``."""
-    (code,) = loader.cu.cuEventQuery(event)  # not by ``driver.is_done``: for each look of a wait
+    (code,) = loader.cu.cuEventQuery(event)
     if code and code != _NOT_READY:
         raise driver.error("cuEventQuery", code)
     return not code
@@ -87,11 +87,6 @@ def _core() -> Any:
             raise loader.not_installed("cuda.core", error) from error
 
 
-def _is_whole(core: Any) -> bool:
-    """Whether it has all that an event takes: a garbage collection can come inside its import."""
-    return hasattr(core, "Device") and hasattr(core, "EventOptions")
-
-
 def core_stream(handle: int) -> Any:
     """Return the cuda.core object through which a stream records and waits."""
     core = _core()
@@ -109,8 +104,10 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     where it fails without a reason, there is no object, and the caller destroys the event.
     """
     device = driver.device_of.get(context)
+    core: Any = None if device is None else _core()
     event = None
-    if device is not None and _is_whole(core := _core()):
+    # a garbage collection that comes inside its import finds a part of it
+    if hasattr(core, "Device") and hasattr(core, "EventOptions"):
         with driver.in_context(context):
             try:
                 maker = core.Device(device)
@@ -138,7 +135,7 @@ def record_and_wait(event: Any, source: Any, target: Any) -> None:
 
 
 def is_done_core(event: Any) -> bool:
-    """Return whether the event's last record was reached; False if that cannot be told.
+    """Return whether the event's last record was reached; False if the driver cannot say.
 
     The thread must be inside ``beside_captures``.
     """

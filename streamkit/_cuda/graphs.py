@@ -1,4 +1,4 @@
-"""The driver's calls for captures and for the graphs they make."""
+"""The driver's calls for captures, for the graphs they make, and for graphs inside of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamkit._cuda.driver import ask
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -23,6 +23,7 @@ _ACTIVE = 1
 _INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
 _AUTO_FREE_ON_LAUNCH = 1
 _HOST, _ARRAY = 1, 3  # types of memory
+_MEMORY = 10, 11  # types of nodes: to allocate memory, to free it
 _NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
 
 
@@ -30,10 +31,17 @@ class Captured(NamedTuple):
     """A capture as one of its streams sees it."""
 
     is_valid: bool
+    number: int
+    """The id of the capture."""
     graph: int
     """What was captured so far; the driver's until the capture ends."""
-    frontier: frozenset[int]
+    after: tuple[Any, ...]
     """The nodes that the stream's next work depends on."""
+
+    @property
+    def frontier(self) -> frozenset[int]:
+        """The handles of these nodes."""
+        return frozenset(map(int, self.after))
 
 
 def captured(stream: int) -> Captured | None:
@@ -42,10 +50,9 @@ def captured(stream: int) -> Captured | None:
     if not status:
         return None
     if status != _ACTIVE:
-        return Captured(is_valid=False, graph=0, frontier=frozenset())
-    _, _, graph, nodes, *_ = ask("cuStreamGetCaptureInfo", stream)
-    frontier = frozenset(int(node) for node in nodes or ())
-    return Captured(is_valid=True, graph=int(graph), frontier=frontier)
+        return Captured(is_valid=False, number=0, graph=0, after=())
+    _, number, graph, after, *_ = ask("cuStreamGetCaptureInfo", stream)
+    return Captured(True, int(number), int(graph), tuple(after or ()))  # noqa: FBT003 - whole
 
 
 def _status(stream: int) -> int:
@@ -62,7 +69,7 @@ def discard(stream: int) -> None:
     if _status(stream):
         code, graph = loader.cu.cuStreamEndCapture(stream)
         if not code:
-            destroy(int(graph))
+            ask("cuGraphDestroy", graph)
         elif _status(stream):
             raise driver.error("cuStreamEndCapture", code)
 
@@ -83,13 +90,16 @@ def ends(graph: int) -> frozenset[int]:
     NCCL joins its streams by itself, and leaves records of events for its next launch behind. CUDA
     takes them for joined.
     """
-    nodes, _ = ask("cuGraphGetNodes", graph, count(graph))
     followed = {int(node) for node in _edges(graph)[0]}
     return frozenset(
         int(node)
-        for node in nodes
+        for node in _handles(graph)
         if int(node) not in followed and int(ask("cuGraphNodeGetType", node)) not in _NO_WORK
     )
+
+
+def _handles(graph: int) -> list[Any]:
+    return list(ask("cuGraphGetNodes", graph, count(graph))[0])
 
 
 def _edges(graph: int) -> tuple[Any, Any]:
@@ -104,7 +114,7 @@ def _edges(graph: int) -> tuple[Any, Any]:
 def instantiate(graph: int) -> int:
     """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch.
 
-    Illegal beside a capture, as ``destroy_executable``.
+    Illegal beside a capture, as the executable's end.
     """
     return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
 
@@ -155,11 +165,6 @@ def relauncher(executable: int, stream: int) -> Callable[[], bool]:
     return relaunch
 
 
-def upload(executable: int, stream: int) -> None:
-    """Bring the graph to the device, so that its first launch need not."""
-    ask("cuGraphUpload", executable, stream)
-
-
 class Node(NamedTuple):
     """A node of a graph."""
 
@@ -177,10 +182,10 @@ def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
 
 def _nodes(graph: int) -> tuple[list[Any], list[tuple[int, int]]]:
     """Return the nodes' handles, and the edges between them by their places."""
-    handles, _ = ask("cuGraphGetNodes", graph, count(graph))
+    handles = _handles(graph)
     place = {int(handle): number for number, handle in enumerate(handles)}
     before, after = _edges(graph)
-    return list(handles), [
+    return handles, [
         (place[int(one)], place[int(other)]) for one, other in zip(before, after, strict=True)
     ]
 
@@ -234,7 +239,7 @@ class NodeWork(NamedTuple):
     parameters: tuple[bytes, ...] | None = None
     """Its kernel's; None if they cannot be read, or it has none."""
     uses: tuple[MemoryUse, ...] | None = None
-    """What a node that is no kernel uses; None if that cannot be told."""
+    """What a node that is no kernel uses; None if its parameters do not say."""
 
 
 def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
@@ -259,7 +264,10 @@ def _add_work(
         place = number if inside is None else inside
         first.append(len(found))
         kind = _kind(handle)
-        if kind == "graph":
+        if kind == "kernel":
+            called = ask("cuGraphKernelNodeGetParams", handle)
+            found.append(NodeWork(kind, place, _symbol(*_called(called)), _parameters(called)))
+        elif kind == "graph":
             found.append(NodeWork("empty", place, uses=()))
             begin = len(found)
             _add_work(int(ask("cuGraphChildGraphNodeGetGraph", handle)), place, found, edges)
@@ -268,16 +276,9 @@ def _add_work(
             edges.extend((begin - 1, node) for node in range(begin, end + 1))
             edges.extend((node, end) for node in range(begin, end))
         else:
-            found.append(_work(kind, handle, place, sizes))
+            found.append(NodeWork(kind, place, uses=_uses(kind, handle, sizes)))
         last.append(len(found) - 1)
     edges.extend((last[one], first[other]) for one, other in own)
-
-
-def _work(kind: str, handle: Any, place: int, sizes: dict[int, int]) -> NodeWork:
-    if kind == "kernel":
-        called = ask("cuGraphKernelNodeGetParams", handle)
-        return NodeWork(kind, place, _symbol(*_called(called)), _parameters(called))
-    return NodeWork(kind, place, uses=_uses(kind, handle, sizes))
 
 
 def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...] | None:
@@ -286,7 +287,9 @@ def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...
     if kind == "memcpy":
         return _memcpy(ask("cuGraphMemcpyNodeGetParams", handle))
     if kind == "memset":
-        return (_memset(ask("cuGraphMemsetNodeGetParams", handle)),)
+        fill = ask("cuGraphMemsetNodeGetParams", handle)
+        shape = int(fill.height), int(fill.width) * int(fill.elementSize)
+        return (MemoryUse(int(fill.dst), "write", shape, (int(fill.pitch), 1), is_sure=True),)
     if kind == "mem alloc":
         allocated = ask("cuGraphMemAllocNodeGetParams", handle)
         sizes[int(allocated.dptr)] = int(allocated.bytesize)
@@ -303,20 +306,14 @@ def _parameters(called: Any) -> tuple[bytes, ...] | None:
     layout = getattr(loader.cu, f"cu{sort}GetParamInfo", None)
     if layout is None:
         return None
-    places: list[tuple[int, int]] = []
+    found: list[bytes] = []
     while True:
-        code, offset, size = layout(function, len(places))
+        code, _, size = layout(function, len(found))
         if code:
-            break
-        places.append((int(offset), int(size)))
-    return tuple(_bytes(called, places))
-
-
-def _bytes(called: Any, places: list[tuple[int, int]]) -> Iterator[bytes]:
-    pointers = int(called.kernelParams)
-    for number, (_, size) in enumerate(places):
-        pointer = ctypes.c_void_p.from_address(pointers + number * ctypes.sizeof(ctypes.c_void_p))
-        yield ctypes.string_at(pointer.value or 0, size)
+            return tuple(found)
+        place = int(called.kernelParams) + len(found) * ctypes.sizeof(ctypes.c_void_p)
+        pointer = ctypes.c_void_p.from_address(place)
+        found.append(ctypes.string_at(pointer.value or 0, int(size)))
 
 
 def _memcpy(copy: Any) -> tuple[MemoryUse, ...] | None:
@@ -336,28 +333,12 @@ def _memcpy(copy: Any) -> tuple[MemoryUse, ...] | None:
     return tuple(ends)
 
 
-def _memset(fill: Any) -> MemoryUse:
-    width = int(fill.width) * int(fill.elementSize)
-    shape, strides = (int(fill.height), width), (int(fill.pitch), 1)
-    return MemoryUse(int(fill.dst), "write", shape, strides, is_sure=True)
-
-
 def dot(graph: int) -> str:
     """Return the graph in the language of Graphviz."""
     with tempfile.TemporaryDirectory(prefix="streamkit-") as folder:
         path = Path(folder, "graph.dot")
         ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
         return path.read_text()
-
-
-def destroy(graph: int) -> None:
-    """Destroy a graph; what was instantiated from it stays."""
-    ask("cuGraphDestroy", graph)
-
-
-def destroy_executable(executable: int) -> None:
-    """Destroy an executable; a launch of it that runs goes on."""
-    ask("cuGraphExecDestroy", executable)
 
 
 class DriverPart:
@@ -376,7 +357,6 @@ class DriverPart:
         self._old = old
 
     def begin(self) -> None:
-        """Begin it."""
         try:
             begin(self._stream, self._mode)
         except errors.DriverError:
@@ -384,7 +364,6 @@ class DriverPart:
             raise
 
     def end(self) -> DriverGraph:
-        """End it and return its executable graph."""
         graph = self._made = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))
@@ -444,10 +423,69 @@ class DriverGraph:
         graph, self.graph = self.graph, 0
         try:
             if executable:
-                destroy_executable(executable)
+                ask("cuGraphExecDestroy", executable)  # a launch of it that runs goes on
                 executable = 0
             if graph:
-                destroy(graph)
+                ask("cuGraphDestroy", graph)
         except errors.DriverError:
             self.executable, self.graph = executable, graph
             raise
+
+
+# -- graphs inside of others ------------------------------------------------------------------
+
+_NO_DESTRUCTOR_SYNC, _MOVE, _SET = 1, 1, 1
+_NO_WAIT = 0
+
+
+def allocates(graph: int) -> bool:
+    """Whether nodes of the graph allocate or free memory, which CUDA allows in no child graph."""
+    return any(int(ask("cuGraphNodeGetType", node)) in _MEMORY for node in _handles(graph))
+
+
+def add_child(stream: int, where: Captured, child: int, also_after: Iterable[Any]) -> Any:
+    """Add a copy of a graph to a capture, before the stream's later work; return its node."""
+    after = list({int(node): node for node in (*where.after, *also_after)}.values())
+    node = ask("cuGraphAddChildGraphNode", where.graph, after, len(after), child)
+    # with the edges' data of CUDA 12.3; bindings of 13 have no older one
+    newest = "cuStreamUpdateCaptureDependencies_v2"
+    if not hasattr(loader.cu, newest):
+        newest = "cuStreamUpdateCaptureDependencies"
+    ask(newest, stream, [node], None, 1, _SET)
+    return node
+
+
+class GraphEnd:
+    """Knows when a graph has gone, with its executables and their last runs.
+
+    CUDA says so in any thread, where none of its own calls is legal, and even after Python has
+    ended. So what it calls is a function that needs no interpreter: it releases a lock.
+    """
+
+    def __init__(self, graph: int) -> None:
+        self._lock: int | None = _new_lock()  # None once it was released
+        _acquire(self._lock, _NO_WAIT)
+        function = loader.cu.CUhostFn(ctypes.cast(_release, ctypes.c_void_p).value)
+        owner = ask("cuUserObjectCreate", self._lock, function, 1, _NO_DESTRUCTOR_SYNC)
+        (code,) = loader.cu.cuGraphRetainUserObject(graph, owner, 1, _MOVE)
+        if code:
+            ask("cuUserObjectRelease", owner, 1)
+            raise driver.error("cuGraphRetainUserObject", code)
+
+    def has_come(self) -> bool:
+        """Whether the graph has gone; one thread at a time asks."""
+        if self._lock is not None and _acquire(self._lock, _NO_WAIT):
+            lock, self._lock = self._lock, None
+            _release(lock)  # as it must be where it is freed
+            _free_lock(lock)
+        return self._lock is None
+
+
+def _python(name: str, returned: Any, *taken: Any) -> Any:
+    return ctypes.PYFUNCTYPE(returned, *taken)((name, ctypes.pythonapi))
+
+
+_new_lock = _python("PyThread_allocate_lock", ctypes.c_void_p)
+_acquire = _python("PyThread_acquire_lock", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+_release = _python("PyThread_release_lock", None, ctypes.c_void_p)
+_free_lock = _python("PyThread_free_lock", None, ctypes.c_void_p)

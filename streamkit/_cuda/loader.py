@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from streamkit import errors
-from streamkit._base import forks, messages
-from streamkit._base.locks import new_lock
+from streamkit._base import messages
+from streamkit._base.locks import in_child, new_lock
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
@@ -58,7 +58,6 @@ def _load() -> None:
                 f"there is no {_LIBRARY}, which NVIDIA's driver installs"
             ) from cause
         raise not_installed("cuda.bindings", cause) from cause
-    _watch_forks()
     _is_loading = True
     try:
         _initialise(bindings)
@@ -102,15 +101,13 @@ def _check_version(version: int, cause: Exception | None = None) -> None:
         ) from cause
 
 
-@functools.cache
-def _watch_forks() -> None:
-    forks.in_child(_forbid)
-
-
 def _forbid() -> None:
     global cu, is_forked
     if _is_loading or is_loaded():
         cu, is_forked = _Forked(), True
+
+
+in_child(_forbid)
 
 
 def not_installed(library: str, cause: object) -> errors.BackendNotInstalledError:

@@ -1,4 +1,4 @@
-"""Events and memory of one process in another: CUDA's calls for that, which Linux has."""
+"""Where memory is, and CUDA's calls for events and memory of one process in another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 
 _LAZY_PEER_ACCESS = 1
+_INVALID_VALUE = 1
 _GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
 
 
@@ -52,6 +53,23 @@ def open_event(context: int, handle: bytes) -> int | None:
 
 
 # -- memory -------------------------------------------------------------------------------------
+
+
+def allocation(address: int) -> tuple[int, int] | None:
+    """Return the address and bytes of the driver's allocation with this address in it, if any.
+
+    A library's pool divides such allocations among arrays.
+    """
+    attributes = loader.cu.CUpointer_attribute
+    code, start = loader.cu.cuPointerGetAttribute(
+        attributes.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address
+    )
+    if code == _INVALID_VALUE:
+        return None
+    if code:
+        raise driver.error("cuPointerGetAttribute", code)
+    size = ask("cuPointerGetAttribute", attributes.CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)
+    return int(start), int(size)
 
 
 def base_of(pointer: int) -> int:
@@ -115,17 +133,14 @@ def _open(context: int, call: str, *arguments: object) -> int | None:
 
 def allocate(context: int, size: int) -> int:
     """Return memory of cudaMalloc's kind."""
-    return driver.create_in(context, functools.partial(ask, "cuMemAlloc", size), _free)
+    make, destroy = functools.partial(ask, "cuMemAlloc", size), functools.partial(ask, "cuMemFree")
+    return driver.create_in(context, make, destroy)
 
 
 def free(context: int, pointer: int) -> None:
     """Give it back; waits for the device."""
     with driver.in_context(context):
-        _free(pointer)
-
-
-def _free(pointer: int) -> None:
-    ask("cuMemFree", pointer)
+        ask("cuMemFree", pointer)
 
 
 def copy(to: int, source: int, size: int, stream: int) -> None:

@@ -148,7 +148,6 @@ class Installed:
     # -- what is wrong with it ----------------------------------------------------------------
 
     def check(self, driver: Driver | None) -> Iterator[Finding]:
-        """Yield what is wrong with what is installed, on this driver."""
         if self.names_clash:
             yield Finding(
                 "other-streamkit",

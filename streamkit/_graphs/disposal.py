@@ -1,10 +1,10 @@
 """Graphs that were given up, with what they hold: destroyed as soon as that is safe.
 
-What a graph holds must outlast its last run. And much of what destroys memory is illegal in the
+What a graph holds must outlast its last run, and much of what destroys memory is illegal in the
 thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
-graphs wait here for the next capture, launch or end of a graph, or the next look at what was kept.
-Memory of a library's pool waits longer: for what the queues had been given when the graph ended, or
-when its capture failed.
+graphs wait here until the next capture, launch or end of a graph, or the next drain of what was
+kept. Memory of a library's pool waits longer: until the work has run that the queues had when the
+graph ended, or when its capture failed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._base.adapter import offered
 from streamkit._base.queue import LEGACY
-from streamkit._cuda import child_graphs, driver, graphs
-from streamkit._cuda.child_graphs import GraphEnd
-from streamkit._cuda.graphs import DriverGraph, Section
+from streamkit._cuda import driver, graphs
+from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
 from streamkit._graphs import checks
 from streamkit._graphs.runs import Runs
 from streamkit._queues import active_captures, identity, keepalive, registry
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._cuda.graphs import Captured
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
 
@@ -79,7 +79,6 @@ class OwnedGraph(UsedPools):
 
     @property
     def is_update(self) -> bool:
-        """Whether its executable was another graph's before."""
         return isinstance(self.executable, DriverGraph) and self.executable.is_update
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
@@ -99,26 +98,24 @@ class OwnedGraph(UsedPools):
 
     @property
     def why_not_inside(self) -> str | None:
-        """Why it cannot be a part of another graph, None if it can."""
         if self._launched_by_library is not None:
             return (
                 f"{self.library} gives random numbers to each run, which it cannot do for a graph "
                 "inside of another. For one that draws none, launch it once before: the first run "
                 "tells."
             )
-        if child_graphs.allocates(self.executable.graph):
+        if graphs.allocates(self.executable.graph):
             return "it allocates memory by nodes, which CUDA refuses inside of another graph."
         return None
 
-    def launch_inside(self, queue: QueueRecord) -> None:
+    def launch_inside(self, queue: QueueRecord, where: Captured) -> None:
         """Add it to the capture on a queue, behind where it was added there before."""
         with driver.ensure_context(self.context):
-            where = child_graphs.place(queue.handle)
-            if where.capture not in self._outer:  # before the node, which needs it
-                self._outer[where.capture] = GraphEnd(where.graph), ()
-            end, before = self._outer[where.capture]
-            node = child_graphs.add(queue.handle, where, self.executable.graph, before)
-            self._outer[where.capture] = end, (node,)
+            if where.number not in self._outer:  # before the node, which needs it
+                self._outer[where.number] = GraphEnd(where.graph), ()
+            end, before = self._outer[where.number]
+            node = graphs.add_child(queue.handle, where, self.executable.graph, before)
+            self._outer[where.number] = end, (node,)
 
     def is_inside_another(self) -> bool:
         """Whether a graph that it was added to can still be launched."""
@@ -185,26 +182,9 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         or not driver.is_usable()
     ):
         return
-    _take_from_others()
-    _end_those_waiting()
-
-
-def _take_from_others() -> None:
-    """Let those wait that no graph needs any more."""
-    for _ in range(len(_inside_others)):
-        try:
-            graph = _inside_others.popleft()
-        except IndexError:  # another thread took the last one
-            return
+    for graph in _taken(_inside_others):
         (_inside_others if graph.is_inside_another() else waiting).append(graph)
-
-
-def _end_those_waiting() -> None:
-    for _ in range(len(waiting)):
-        try:
-            graph = waiting.popleft()
-        except IndexError:  # another thread took the last one
-            return
+    for graph in _taken(waiting):
         stays = True
         try:
             # what can fail here is a broken context, which every other call reports, or a queue
@@ -221,6 +201,13 @@ def _end_those_waiting() -> None:
             if stays:
                 waiting.append(graph)
         del graph  # what it held goes here, not with the next one
+
+
+def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
+    """Take out, one by one, as many as there are now; other threads may take some of them."""
+    with contextlib.suppress(IndexError):
+        for _ in range(len(graphs_to_end)):
+            yield graphs_to_end.popleft()
 
 
 keepalive.add_sweep(waiting, sweep)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from streamkit._races.report import RaceReport
     from streamkit.protocols import CapturedGraph, StreamLike
 
+T = TypeVar("T")
 
 _INVALIDATES = "that would invalidate the capture."
 _NOT_NAMED = (
@@ -139,12 +140,14 @@ class CudaGraph(Graph, metaclass=Concrete):
     def nodes(self) -> int:
         if self._is_capturing:
             return graphs.count(checks.whole(self._stream).graph)
-        with self._lock:  # or another thread's close would take it away
-            return graphs.count(self._ready().executable.graph)
+        return self._read(graphs.count)
 
     def to_dot(self) -> str:
+        return self._read(graphs.dot)
+
+    def _read(self, read: Callable[[int], T]) -> T:
         with self._lock:  # or another thread's close would take it away
-            return graphs.dot(self._ready().executable.graph)
+            return read(self._ready().executable.graph)
 
     def races(self, arrays: Mapping[str, object] | None = None) -> RaceReport:
         """Find work of the graph on the same memory that none of its edges orders.
@@ -178,9 +181,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         return report
 
     def to_svg(self) -> str:
-        with self._lock:  # or another thread's close would take it away
-            nodes, edges = graphs.structure(self._ready().executable.graph)
-        return picture.svg(nodes, edges)
+        return picture.svg(*self._read(graphs.structure))
 
     def _repr_svg_(self) -> str | None:
         """Show the picture in a notebook, of a graph that can be launched."""
@@ -206,7 +207,6 @@ class CudaGraph(Graph, metaclass=Concrete):
         return f"<streamkit.CudaGraph {state}, captured on {self._stream!r}>"
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a graph is not copied and not sent to another process."""
         raise messages.not_copied(self)
 
     # -- what it does -----------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         why_not = owned.why_not_inside if found.is_valid else "that capture is broken."
         if why_not is not None:
             raise self._refused_inside(target, why_not)
-        owned.launch_inside(queue)
+        owned.launch_inside(queue, found)
 
     def _can_be_inside(self, stream: CudaStream[Any]) -> bool:
         """Whether a launch can become a part of the graph that the stream captures."""
@@ -281,7 +281,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             if ordering.capture_of(queue) is not None:
                 raise self._refused_inside(target, _INVALIDATES)
             with driver.ensure_context(self._context):
-                graphs.upload(owned.executable.executable, queue.handle)
+                driver.ask("cuGraphUpload", owned.executable.executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         found = open_scopes.innermost() if stream is None else wrap(stream)

@@ -54,7 +54,7 @@ class _Captured:
     last: Any = None
     """After the last use of the copies."""
     calls: int = 0
-    """How many calls are about to launch it; meanwhile it is nobody else's."""
+    """How many calls are about to launch it; meanwhile no other signature gets it."""
 
     def __init__(self, graph: CudaGraph, result: Any, own: list[Any]) -> None:
         self.graph = graph
@@ -98,9 +98,9 @@ def graphed(
     What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as somebody holds them. While another thread captures, a call that would capture
-    runs ``fn``. So does a call on a host stream, and inside another capture, which then has the
-    work. On a stream that captures, its graph becomes a part of that one, if there is one and it
+    memory as long as the program holds them. While another thread captures, a call that would
+    capture runs ``fn``. So does a call on a host stream, and inside another capture, which then has
+    the work. On a stream that captures, its graph becomes a part of that one, if there is one that
     can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
@@ -224,7 +224,10 @@ class GraphedFunction(Generic[P, T]):
             if captured is None:
                 return self._run(call.arguments)
             return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
-        if _a_library_captures(target):  # maybe in another thread
+        here = driver.primary_context(driver.current_device()) if target is None else target.context
+        with driver.ensure_context(here):
+            is_captured = checks.a_library_captures_here()
+        if is_captured:  # maybe by another thread
             return self._fn(*args, **kwargs)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
@@ -417,13 +420,6 @@ class GraphedFunction(Generic[P, T]):
                 captured.last = stream.record(captured.last)
 
 
-def _a_library_captures(target: CudaStream[Any] | None) -> bool:
-    """Whether a library's current stream captures, so that the work is to be captured there."""
-    here = driver.primary_context(driver.current_device()) if target is None else target.context
-    with driver.ensure_context(here):
-        return checks.a_library_captures_here()
-
-
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
     if target is not None:
         return target.device_id
@@ -461,8 +457,10 @@ def _template(result: Any, places: dict[int, int]) -> Any:
 
 def _filled(template: Any, call: Signature) -> Any:
     """Return a result of this call, with its own arrays instead of each ``_Argument``."""
-    given = call.given
-    return replaced(template, lambda leaf: given[leaf.index] if type(leaf) is _Argument else leaf)
+    given = call.arrays
+    return replaced(
+        template, lambda leaf: given[leaf.index].array if type(leaf) is _Argument else leaf
+    )
 
 
 def _name(fn: object) -> str:

@@ -39,7 +39,6 @@ _STYLE = """
 
 _PAGE = """<!doctype html>
 <html lang="en">
-<head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
@@ -49,13 +48,10 @@ body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
 h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
 pre {{ font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }}
 </style>
-</head>
-<body>
 <h1>{heading}</h1>
 {picture}
 <p>{legend}</p>
 <pre>{races}</pre>
-</body>
 </html>
 """
 

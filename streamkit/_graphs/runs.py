@@ -8,7 +8,7 @@ from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver, events
 from streamkit._queues import identity, ordering
-from streamkit._queues.lifetime import OwnedEvent, give_back, spare_events, take_event
+from streamkit._queues.lifetime import OwnedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ class Runs:
         # where the last run is; several only after an error, which can leave a run behind
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
         self._number: int | tuple[int, int, int] | None = None  # the id of the last queue
+        self._spare: OwnedEvent | None = None  # that of the run before the last
 
     @property
     def steady(self) -> QueueRecord | None:
@@ -38,7 +39,8 @@ class Runs:
     def add(self, queue: QueueRecord, run: Callable[[], None], *, in_order: bool) -> None:
         """Queue a run by calling ``run``.
 
-        ``in_order``: after the last one also in what is done before each run, and with an event.
+        ``in_order`` says that a library does something on the stream before each run: a run on
+        another queue then waits for the last one first, and each run has an event.
         """
         before = self._points
         number = identity.public_id(queue)  # one first seen in a capture has its own by now
@@ -49,16 +51,15 @@ class Runs:
             run()
             self._points = (queue,)
         else:
-            event = take_event(queue)
+            event, self._spare = self._spare or OwnedEvent(queue.context), None
             try:
                 run()
             finally:  # an interrupt can come when the run is queued already
                 ordering.mark(event, queue)
                 self._points = (*before, event)
             self._points = (event,)
-            last = before[-1] if before else None
-            if isinstance(last, OwnedEvent) and last.context == queue.context:
-                give_back(last, spare_events(queue))
+            if before and isinstance(before[-1], OwnedEvent):
+                self._spare = before[-1]
         self._number = number
 
     def hold(self, queue: QueueRecord) -> None:
@@ -100,7 +101,7 @@ def _marked(queue: QueueRecord) -> OwnedEvent | None:
     """Return an event after the queue's work so far, None while it captures."""
     if ordering.capture_of(queue) is not None:
         return None
-    event = take_event(queue)
+    event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
     # another thread may have begun one meanwhile, and the event stands for a place in it
     return event if ordering.capture_of(queue) is None else None

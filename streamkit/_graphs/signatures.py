@@ -72,11 +72,6 @@ class Signature:
         args, kwargs = arguments
         self.key: Hashable = self._read(args), self._read(dict(sorted(kwargs.items())))
 
-    @property
-    def given(self) -> list[Any]:
-        """The arrays themselves."""
-        return [found.array for found in self.arrays]
-
     def replaced(self, arrays: list[Any]) -> Arguments:
         """Return the arguments with other arrays."""
         places = self.places
@@ -132,7 +127,8 @@ def _refuse_overlap(one: FoundArray, other: FoundArray) -> None:
 def find(value: Any) -> FoundArray | None:
     """Return the array that a value is, or None.
 
-    TypeError if it is an array whose memory nobody tells; ValueError if it needs a gradient.
+    TypeError if it is an array that does not say where its memory is, ValueError if it needs a
+    gradient.
     """
     library = ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
     if library is not None and library.copies is not None:

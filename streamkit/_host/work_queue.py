@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._base import ending, forks, uncollected
+from streamkit._base import ending, locks, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -570,4 +570,4 @@ def _begin_anew() -> None:
             queue.begin()
 
 
-forks.in_child(_begin_anew)
+locks.in_child(_begin_anew)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkit import errors
-from streamkit._base import forks
+from streamkit._base import locks
 from streamkit._base.locks import new_lock
 
 _lock = new_lock()
@@ -157,4 +157,4 @@ def _be_another_process() -> None:
     _open.clear()
 
 
-forks.in_child(_be_another_process)
+locks.in_child(_be_another_process)

@@ -1,4 +1,6 @@
-"""Which queue is this: the driver's id, and one record for each queue as long as it is in use.
+"""Which queue this is, and which objects the libraries have on it.
+
+One record is kept for each queue, by the driver's id, as long as the queue is in use.
 
 An id is never reused, a handle is; so the records are kept by id. A capturing stream must not be
 asked for its id (that invalidates the capture), so one first seen while it captures is known by
@@ -64,6 +66,7 @@ from streamkit._base.queue import (
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
+from streamkit._queues.lifetime import OwnedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +91,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         return found
     if found.record is not None:
         return found.record
-    owner = found.owner
+    owner: Any = found.owner
     if found.handle <= PER_THREAD:
         queue = _default_record(found)
     else:
@@ -109,7 +112,10 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         found.record = queue
     elif found.dies_with_owner:
         queue.dies_with_owner = queue.owner is owner
-        _carry(queue.first_record(), owner)
+        learned = queue.first_record()
+        if learned.id is not None and learned.owner is None:  # else the two would hold each other
+            with contextlib.suppress(AttributeError):  # it takes no attributes
+                owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
     for watcher in _watchers:
         watcher(queue)
     return queue
@@ -127,13 +133,6 @@ def can_wait(found: Queue, adapter: Adapter) -> bool:
         return False
     traits = traits_of(adapter)
     return traits.streams_are_values and traits.streams_are_fixed
-
-
-def _carry(learned: QueueRecord, owner: Any) -> None:
-    """Let the owner hold what was learned of its queue, for ``queue_of``."""
-    if learned.id is not None and learned.owner is None:  # else the two would hold each other
-        with contextlib.suppress(AttributeError):  # it takes no attributes
-            owner._streamkit_learned = learned  # noqa: SLF001 - the name tells whose it is
 
 
 def _check_device(found: Queue, queue: QueueRecord) -> None:
@@ -171,7 +170,9 @@ def _default_record(found: Queue) -> QueueRecord:
     queue.permanent = handle == LEGACY and primary
     queue.thread = this_thread() if handle == PER_THREAD else None
     queue.nonblocking = False
-    queue = _complete(queue, context, primary=primary, number=number)
+    queue.context, queue.primary, queue.id = context, primary, number
+    if number is not None:
+        queue = _known.first(number, queue)  # another thread's, if that was first
     if queue.permanent:
         _legacy[context] = queue
     return queue
@@ -215,16 +216,12 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
         if found.permanent or not primary:  # what is made in another context may go with that
             queue.owner, queue.primary = found.owner, primary
             return _known.first(number, queue)
-        learned = _learn(number, queue)
+        dropped = []  # until the lock is free: the end of its events calls the driver
+        with lock:
+            if len(_learned) >= _MOST_LEARNED:
+                dropped.append(_learned.pop(next(iter(_learned))))
+            learned = _learned.setdefault(number, queue)
     return _known.first(number, younger_record(learned, found.owner))
-
-
-def _learn(number: int, queue: QueueRecord) -> QueueRecord:
-    dropped = []  # until the lock is free: the end of its events calls the driver
-    with lock:
-        if len(_learned) >= _MOST_LEARNED:
-            dropped.append(_learned.pop(next(iter(_learned))))
-        return _learned.setdefault(number, queue)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:
@@ -234,17 +231,9 @@ def _capturing_record(found: Queue) -> QueueRecord:
                 return queue
     context, device, primary = driver.stream_context(found.handle)
     queue = QueueRecord(found.handle, device, found.owner)
-    queue.permanent = found.permanent
+    queue.context, queue.primary, queue.permanent = context, primary, found.permanent
     queue.capture = driver.capture_id(found.handle)
-    return _complete(queue, context, primary=primary, number=None)
-
-
-def _complete(
-    queue: QueueRecord, context: int, *, primary: bool, number: int | None
-) -> QueueRecord:
-    """Fill in the record; return it, or the one that another thread has completed meanwhile."""
-    queue.context, queue.primary, queue.id = context, primary, number
-    return queue if number is None else _known.first(number, queue)
+    return queue
 
 
 def _with_owner(
@@ -277,6 +266,40 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     return second
 
 
+# -- the libraries' objects on it ---------------------------------------------------------------
+
+
+def view(queue: QueueRecord, native: object, library: str) -> tuple[Any, bool]:
+    """Return that library's object on this queue: the wrapped one, a living one, or a new one.
+
+    The second value is whether the stream may hold it: an object that hides what it holds from the
+    garbage collector would never be collected with an owner that holds the stream.
+    """
+    served = registry.adapter(library)
+    traits = traits_of(served)
+    may_keep = not traits.hides_owners
+    if native is not None and registry.stream_types.get(type(native)) is served:
+        return native, may_keep
+    found = queue.view(served.name)
+    if found is not None:
+        return found, may_keep
+    if not queue.primary and not traits.any_context:
+        raise messages.library_cannot_take(
+            served.name,
+            "a stream of another context than the device's primary one",
+            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
+        )
+    with lock:
+        found = queue.view(served.name)  # another thread's, meanwhile
+        if found is not None:
+            return found, may_keep
+        with driver.in_context(queue.context):  # building it may initialise the library's device
+            made = served.borrow(queue)
+        expose_handle(queue, remembers=traits.remembers_handles)
+        remember(queue, served, made, made=True)
+    return made, may_keep
+
+
 def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool) -> None:
     """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
 
@@ -299,10 +322,23 @@ def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool
         queue.note_view(adapter.name, view)
 
 
+def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
+    """Note that others may have the handle now, and an allocator that ``remembers`` it."""
+    record: QueueRecord | None = queue
+    while record is not None:  # ``all_records`` without its calls
+        record.handle_exposed = True
+        if remembers and isinstance(record, OwnedQueue):
+            record.remembered = True
+        record = record.older_record
+
+
+# -- what others know of it ---------------------------------------------------------------------
+
+
 def register(queue: QueueRecord) -> None:
     """Complete the record of a stream that was just created here."""
-    number = driver.stream_id(queue.handle)
-    _complete(queue, driver.primary_context(queue.device), primary=True, number=number)
+    queue.context, queue.id = driver.primary_context(queue.device), driver.stream_id(queue.handle)
+    _known.first(queue.id, queue)
     for watcher in _watchers:
         watcher(queue)
 

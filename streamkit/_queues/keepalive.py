@@ -51,7 +51,7 @@ class KeepAlive:
         return 1
 
     def end(self) -> None:
-        """Free what told that the point has passed; no other thread does."""
+        """Give back the event or whatever else marked the point; no other thread does."""
 
 
 class KeepAliveList:
@@ -130,7 +130,7 @@ def add_sweep(waiting: Sized, sweep: Callable[[], None]) -> None:
     _sweeps.append((waiting, sweep))
 
 
-# What one call of StreamKit does at most: so many calls' objects go, so many queues are asked.
+# The most that one call of StreamKit does: the calls whose objects it drops, the queues it asks.
 _MOST_CALLS, _MOST_ASKED = 10_000, 64
 
 _KeyT = TypeVar("_KeyT")

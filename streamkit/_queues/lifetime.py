@@ -38,7 +38,6 @@ class OwnedQueue(QueueRecord):
 
     @property
     def is_owned(self) -> bool:
-        """True."""
         return True
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

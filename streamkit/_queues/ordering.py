@@ -32,12 +32,6 @@ def check_thread(queue: QueueRecord, what: object) -> None:
         raise messages.wrong_thread(what, queue.thread, this_thread())
 
 
-def check_capture(queue: QueueRecord, what: object, operation: str) -> None:
-    """Raise CaptureError where asking or waiting would invalidate a capture on this queue."""
-    if driver.capture_id(queue.handle) is not None:
-        raise messages.illegal_in_capture(operation, what, "end the capture first.")
-
-
 def capture_of(queue: QueueRecord) -> int | None:
     """Return the id of the capture in which the queue takes part, None if it is in none.
 

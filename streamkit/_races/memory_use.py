@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit._audit.driver_recording import ELEMENTS, WORK
 from streamkit._base.adapter import all_offered, offered
-from streamkit._cuda import memory
+from streamkit._cuda import sharing
 from streamkit._cuda.driver_callbacks import Kernel
 from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
@@ -76,7 +76,7 @@ class LaunchReader:
         self._pieces = sorted(
             piece for pieces in all_offered(adapters, Memory.pieces_of_memory) for piece in pieces()
         )
-        self.allocation = functools.cache(memory.allocation)
+        self.allocation = functools.cache(sharing.allocation)
         """Returns the start and size of the driver's allocation around an address, if any."""
 
     def kernel(self, symbol: str, parameters: Sequence[bytes] | None) -> Launch:

@@ -10,7 +10,7 @@ from sys import getrefcount
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import forks
+from streamkit._base import locks
 from streamkit._cuda import sharing
 from streamkit._queues import keepalive
 from streamkit._sharing.lease_file import OwnedLease
@@ -90,7 +90,7 @@ def _leave_to_parent() -> None:
 
 keepalive.add_sweep(_kept, end_unused)
 atexit.register(_end_all)
-forks.in_child(_leave_to_parent)
+locks.in_child(_leave_to_parent)
 
 
 # -- memory for copies of arrays that CUDA cannot share --------------------------------------------

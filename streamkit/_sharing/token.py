@@ -16,8 +16,7 @@ from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._sharing import kept, lease_file
 from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
-from streamkit._streams import exported_events
-from streamkit._streams.event import CudaEvent
+from streamkit._streams.event import CudaEvent, exported
 from streamkit._streams.handoff import lend
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._waiting import waits
@@ -247,8 +246,8 @@ def open_event(token: EventToken) -> CudaEvent:
     if not isinstance(token, EventToken):
         raise TypeError(f"{messages.describe(token)} is no token of an event: event.export() is.")
     if processes.is_own(token.process):
-        event: CudaEvent | None = exported_events.find(token)
-        if event is None:
+        event = exported.get(token.handle)
+        if event is None or event.closed:
             raise messages.gone(token)
         return event
     ordinal = sharing.device_of(token.uuid)

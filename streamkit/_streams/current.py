@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
 from streamkit._base.adapter import offered
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
@@ -110,7 +109,10 @@ def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream
         raise TypeError("of= names the library and the device: leave the others out.")
     found, ordinal = place_of(array)
     if found is None or ordinal is None:
-        raise messages.not_on_a_gpu(array)
+        raise TypeError(
+            f"{describe(array)} is on the host, where its library has no current stream. The "
+            "stream of the scope around the call is streamkit.current_stream()."
+        )
     if found.current is None:
         raise registry.no_current_stream(found.name)
     return current_on(found.current, ordinal)

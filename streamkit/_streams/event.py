@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _INVALID_HANDLE = 400
+_NOT_FOR_OTHERS = 1, 400  # how CUDA refuses to export an event that was not made for it
 
 _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
@@ -185,9 +186,24 @@ class CudaEvent(Event, metaclass=Concrete):
                 event of another library with its like, once it was recorded.
             StreamClosedError: The event was closed.
         """
-        from streamkit._streams import exported_events  # noqa: PLC0415 - for few programs
+        from streamkit._cuda import sharing  # noqa: PLC0415 - for few programs, as the next
+        from streamkit._interprocess import processes, tokens  # noqa: PLC0415
 
-        return exported_events.token_of(self, self.handle, self._device)
+        handle, sent = self.handle, b""
+        try:
+            if handle:
+                sent = sharing.event_handle(driver.primary_context(self._device), handle)
+        except errors.DriverError as error:
+            if error.code not in _NOT_FOR_OTHERS:
+                raise
+        if not sent:
+            raise ValueError(
+                f"{self!r} cannot be opened in another process: make one with "
+                "streamkit.new_event(interprocess=True). A library's own may have to be recorded "
+                "first."
+            )
+        exported[sent] = self
+        return tokens.EventToken(processes.own_name(), sharing.uuid_of(self._device), sent)
 
     def close(self) -> None:
         self._owned = None
@@ -209,7 +225,6 @@ class CudaEvent(Event, metaclass=Concrete):
         return last
 
     def _record_on(self, stream: Stream, queue: QueueRecord, *, external: bool) -> None:
-        """Record it on the stream of that queue."""
         if self._device_known and self._device != queue.device:
             raise messages.device_mismatch(
                 self, stream, "an event is recorded on streams of its own device only."
@@ -240,13 +255,16 @@ class CudaEvent(Event, metaclass=Concrete):
         return self._owned or self._native
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: an event is not copied and not sent to another process."""
         raise messages.not_copied(self)
 
     def __repr__(self) -> str:
         kind = "closed" if self.closed else "owned" if self._owned else type(self._native).__name__
         timing = " timing" if self._timing else ""
         return f"<streamkit.CudaEvent cuda:{self._device} {kind}{timing}>"
+
+
+exported: weakref.WeakValueDictionary[bytes, CudaEvent] = weakref.WeakValueDictionary()
+"""The events that other processes can open, by what their tokens have of them."""
 
 
 def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:

@@ -15,7 +15,7 @@ from streamkit._base.uncollected import Submitted
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
 from streamkit._host.stream import HostStream
-from streamkit._queues import active_captures, identity, keepalive, ordering, registry, views
+from streamkit._queues import active_captures, identity, keepalive, ordering, registry
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes import open_scopes
 from streamkit._scopes.scope import Scoped
@@ -103,7 +103,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return queue.handle if self._spelled is None else self._spelled
 
     def __int__(self) -> int:
-        """Return the handle."""
         return self.handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -122,7 +121,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def _exposed(self) -> QueueRecord:
         """Return the queue, noting that any library may learn its handle from here."""
         queue = self._live()
-        views.expose_handle(queue, remembers=True)
+        identity.expose_handle(queue, remembers=True)
         return queue
 
     @property
@@ -194,7 +193,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         return ordering.capture_of(queue) is not None
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a queue is not copied and not sent to another process."""
         raise messages.not_copied(self)
 
     def __eq__(self, other: object) -> bool:
@@ -236,7 +234,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
     def _is_done(self, operation: str) -> bool:
         queue = self._live()
         with ordering.on(queue):
-            ordering.check_capture(queue, self, operation)
+            if driver.capture_id(queue.handle) is not None:
+                raise messages.illegal_in_capture(operation, self, "end the capture first.")
             done = driver.stream_done(queue.handle)
         if done:
             keepalive.drain()
@@ -368,7 +367,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             return self._views[library]
         except (KeyError, TypeError):  # not made yet, or no name at all
             queue = self._live()
-            view, may_keep = views.view(queue, self._native, library)
+            view, may_keep = identity.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
                 with identity.lock:  # another thread may have been first
                     view = self._views.get(library, view)

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import arguments, ending, forks, messages, trace
+from streamkit._base import arguments, ending, locks, messages, trace
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
@@ -252,4 +252,4 @@ def _forget() -> None:
         calls.begin()
 
 
-forks.in_child(_forget)
+locks.in_child(_forget)

@@ -41,6 +41,7 @@ CASES = {
     ),
     "test_capture": (
         "test_looking_at_a_capturing_stream_leaves_it_valid",
+        "test_a_spare_event_that_a_capture_recorded_last_serves_other_queues",
         "test_a_known_stream_keeps_its_identity_while_it_captures",
         "test_fork_and_join_inside_a_capture",
         "test_control_an_unjoined_fork_breaks_the_capture",

@@ -7,6 +7,7 @@ import gc
 import pytest
 
 import streamkit as sk
+from streamkit._queues import lifetime  # which event a wait used
 from support.gpu.library_subjects import WITH_CURRENT
 from support.gpu.places import one_stream_current
 from support.gpu.raw import check, destroy_stream, driver, make_stream, stream_id
@@ -53,6 +54,29 @@ def test_looking_at_a_capturing_stream_leaves_it_valid(mode, nonblocking):
     assert stream.is_nonblocking is nonblocking
     assert stream == sk.from_handle(raw)
     stream.sync()
+    destroy_stream(raw)
+
+
+@MODES
+def test_a_spare_event_that_a_capture_recorded_last_serves_other_queues(mode):
+    """While that capture goes on: the new record is outside of it, and takes no stream along."""
+    raw = make_stream(nonblocking=True)
+    stream = sk.from_handle(raw)
+    fork, first, second = (sk.new_stream(nonblocking=True) for _ in range(3))
+    for waiting, source in ((fork, stream), (stream, fork), (second, first)):
+        waiting.wait(source)  # what a first wait makes is there
+    spare = lifetime.spare_events(stream._queue)
+    capture = Capture(raw, mode)
+    fork.wait(stream)
+    recorded_inside = spare[-1]
+    second.wait(first)
+    assert spare[-1] is recorded_inside
+    assert fork.is_capturing
+    assert not first.is_capturing
+    assert not second.is_capturing
+    stream.wait(fork)
+    capture.end()
+    second.sync()
     destroy_stream(raw)
 
 
