@@ -12,7 +12,7 @@ from support.programs import python
 
 SOURCE = Path(__file__).parents[1] / "plugin/src"
 
-# The plugin prepares nothing and has no events: this adds both, so that their checks have work.
+# The plugin has no ``bind`` and no events. This adds both, so that their checks apply.
 COMPLETE = """
 
 import weakref

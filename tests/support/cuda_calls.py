@@ -1,14 +1,14 @@
-"""Programs of driver calls, written down as CUPTI's callbacks note them."""
+"""Programs of driver calls, as CUPTI's callbacks would note them."""
 
 from __future__ import annotations
 
-from streamkit._audit import driver_steps  # what is made of facts
+from streamkit._audit import driver_steps  # it makes steps of facts
 from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
 from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
 from streamkit._cuda.driver_calls import CALLS  # facts are made up here
 from streamkit._race_engine.extents import Extent  # of an access
 from streamkit._race_engine.search import Access  # what a call does
-from streamkit._races import cuda_races  # what is made of steps
+from streamkit._races import cuda_races  # it finds races in steps
 from streamkit._races.arrays import RacedArray  # of an access
 from streamkit._races.memory_use import Launch  # what a call does
 from streamkit._races.places import Place  # where a call is
@@ -62,7 +62,7 @@ class Program:
         self._accesses[number] = Access(0, extent, mode, is_sure, _X)
 
     def run(self, text):
-        """Note what a text says: a call for each line, as in ``b waits e by 2``."""
+        """Note a call for each line of a text, such as ``b waits e by 2`` for one of thread 2."""
         for line in filter(None, map(str.split, text.replace(";", "\n").split("\n"))):
             words, _, thread = " ".join(line).partition(" by ")
             self._run(words.split(), int(thread or 1))
@@ -83,7 +83,7 @@ class Program:
         self.call(name, *handles, thread=thread, since=since)
 
     def found(self):
-        """Return what was found in it."""
+        """Return what the search finds in the program."""
         program = driver_steps.steps(self.facts, self._capturing)
         works = {}
         for step in program:
@@ -99,7 +99,7 @@ class Program:
         return cuda_races.find(program, works, cuda_races.Names(_queue, _name, _name, _is_blocking))
 
     def verdicts(self):
-        """Return of each race whether it is certain."""
+        """Return, for each race, whether it is certain."""
         return [race.certain for race in self.found().races]
 
 

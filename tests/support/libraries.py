@@ -1,4 +1,4 @@
-"""What this run has, and what the lane it runs in may not go without."""
+"""Which libraries are installed, and which of them the lane requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-# library -> what has to be importable, the module that `need` returns first
+# library -> the modules that have to be importable, with the one that `need` returns first
 LIBRARIES = {
     "cuda": ("cuda.core", "cuda.bindings"),
     "cupy": ("cupy",),
@@ -29,19 +29,19 @@ _KNOWN = LIBRARIES | ASIDE
 
 
 def lane() -> list[str]:
-    """The factors of the lane's name, e.g. ["3.11", "torch", "cu12", "nogpu"]; [] outside tox."""
+    """Return the factors of the lane, e.g. ["3.11", "torch", "cu12", "nogpu"]; [""] outside tox."""
     return os.environ.get("STREAMKIT_REQUIRE", "").split("-")
 
 
 def required() -> set[str]:
-    """The libraries that the lane names."""
+    """Return the libraries that the lane names."""
     named = set(_KNOWN).intersection(lane())
     return named | set(LIBRARIES) if "all" in lane() else named
 
 
 @functools.cache
 def installed(library: str) -> bool:
-    """Tell without importing it: the unit tier must stay free of libraries."""
+    """Tell without an import, because the unit tier must stay free of libraries."""
     tops = {
         name if name.startswith("cuda.") else name.partition(".")[0] for name in _KNOWN[library]
     }
@@ -52,17 +52,17 @@ def installed(library: str) -> bool:
 
 
 def missing(libraries: set[str]) -> str:
-    """The libraries among these that are not installed, as text."""
+    """Return which of these libraries are not installed, as text."""
     return ", ".join(sorted(name for name in libraries if not installed(name)))
 
 
 def need(*libraries: str) -> Any:
-    """Import libraries, one module or a tuple of them, or skip the caller, test or whole file.
+    """Import libraries and return one module or a tuple; skip the test or file if one is missing.
 
-    In a lane that names one of them its absence fails. One that is installed and does not import
-    is never skipped: its error is the result.
+    In a lane that names the missing one that is a failure. If a library is installed but does not
+    import, nothing is skipped: its error fails the test.
     """
-    __tracebackhide__ = True  # the skip is reported where it was asked for
+    __tracebackhide__ = True  # so that the skip is reported at the caller
     if absent := missing(set(libraries)):
         if named := missing(required().intersection(libraries)):
             pytest.fail(f"the lane {'-'.join(lane())} needs {named}: not installed", pytrace=False)
@@ -75,7 +75,7 @@ def need(*libraries: str) -> Any:
 
 @functools.cache
 def version_of(distribution: str) -> tuple[int, ...]:
-    """The numbers of the installed version; beyond all others if it is not installed."""
+    """Return the numbers of the installed version; greater than all others if there is none."""
     try:
         text = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -84,14 +84,14 @@ def version_of(distribution: str) -> tuple[int, ...]:
 
 
 def any_text_is_yes() -> bool:
-    """Whether cuda-bindings take any text of their per-thread switch for yes, "0" too (#2076)."""
+    """Whether cuda-bindings take any text of their per-thread switch as yes, even "0" (#2076)."""
     version = version_of("cuda-bindings")
     return version < (12, 9, 7) or (13,) <= version < (13, 3)
 
 
 @functools.cache
 def cuda_devices() -> int:
-    """How many devices the driver reports, asked of the driver itself: 0 without a driver."""
+    """Return how many devices the driver itself reports, 0 without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
