@@ -37,7 +37,7 @@ class Threads:
         opened = self._gates[item] = threading.Event()
 
         def gate():
-            assert opened.wait(60), "nobody opened the gate"
+            assert opened.wait(60), "the gate was not opened"
             self._ran.append(item)
 
         self._streams[stream].submit(gate)

@@ -25,7 +25,7 @@ class Gate:
 
     def _hold(self):
         self.reached.set()
-        assert self._open.wait(6 * LONG), "nobody opened the gate"
+        assert self._open.wait(6 * LONG), "the gate was not opened"
 
     def open(self):
         self._open.set()
