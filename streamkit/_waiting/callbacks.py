@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MOST = 4  # threads
-_PATIENCE = 1.0  # seconds that the end of the interpreter waits for functions that still run
 _PAUSE = 0.1  # seconds after which it looks again
 
 _log = logging.getLogger("concurrent.futures")
@@ -232,7 +231,7 @@ def _end() -> None:
     ending.report_dropped([call.what for call in left if call.future.cancel()])
     for _ in _threads:
         _to_run.put(None)
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + ending.PATIENCE  # for functions that still run
     for thread in _threads:
         thread.join(max(0, end - time.monotonic()))
 

@@ -33,7 +33,7 @@ _AGES = 320  # a nap is this part of the youngest point's age
 _SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
 _RESTS = 8  # and at least so many times as long as the last looks took
 _STIRS = 0.25e-3  # seconds after which a loop is woken again
-_BURST, _LULL = 8, 1e-3  # more new points, and the nap's seconds then: they are told together
+_BURST, _LULL = 8, 1e-3  # after more new points a nap lasts so long, to tell of them together
 _MANY = 64  # points of a queue, among which are some that were dropped
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 

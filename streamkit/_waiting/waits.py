@@ -127,10 +127,10 @@ class Loop:
 
 
 def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]:
-    """Suspend the task until the loop, which ``watch`` gets with a waiter, is told of the waiter.
+    """Suspend the task until its ``Loop`` gets the waiter in ``tell``; raise the error, if any.
 
-    If it is told an error, that is raised. ``watch`` returns a function that cancels the watch, or
-    None if it cannot watch, which is a RuntimeError here.
+    ``watch`` takes the loop and the waiter, and has to arrange that call. It returns a function
+    that cancels it, or None if it cannot be arranged, which is a RuntimeError here.
     """
     import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 

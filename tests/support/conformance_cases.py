@@ -1,6 +1,6 @@
 """The libraries as the conformance kit wants them, for every tier that has a driver.
 
-A case says how its library makes a stream and an event and names a handle: its own public way.
+A case says how its library makes a stream and an event and gives a handle, in its own public way.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def warp():
         lambda stream: stream.record_event(),
         not_applicable={
             "bound_told_outside_is_the_threads",
-            # an older one is moved by its public functions, which set the device
+            # older versions are moved by their public functions, which set the device
             *(() if warp.__version__.startswith("1.19.") else ("bound_keeps_device",)),
         },
     )
@@ -164,7 +164,7 @@ def tvm_ffi():
         return tvm_ffi.use_raw_stream(device, int(owners[-1].stream))
 
     def handle_of(stream):
-        """What its functions would launch on."""
+        """Return what the library's functions would launch on."""
         with stream:
             return tvm_ffi.get_raw_stream(device)
 
@@ -212,7 +212,7 @@ ON_AN_EMULATED_DRIVER = sorted(CASES.keys() - {"torch", "cupy"})
 
 
 def check_library(library: str) -> None:
-    """Run the kit on one library: every check is kept, but for those the case names."""
+    """Run the kit on one library: every check has to pass, except those that the case names."""
     case = CASES[library]()
     report = testing.check_adapter(
         library,

@@ -12,7 +12,7 @@ import threading
 
 @contextlib.contextmanager
 def contended():
-    """Give a lock for which two threads contend that keep the GIL while they sleep."""
+    """Give a lock that two other threads take in turn, which keep the GIL while they sleep."""
     lock, stop = threading.Lock(), threading.Event()
 
     def hold():
@@ -38,11 +38,11 @@ def contended():
 
 @contextlib.contextmanager
 def logged():
-    """Give a logger of level DEBUG with a handler, and the text that this writes, a line each."""
+    """Give a logger of level DEBUG, and the text that its handler writes, a line a record."""
     text, logger = io.StringIO(), logging.getLogger("contention")
     handler = logging.StreamHandler(text)
     logger.setLevel(logging.DEBUG)
-    logger.propagate = False  # nobody else need keep it
+    logger.propagate = False  # so that this handler alone gets the records
     logger.addHandler(handler)
     try:
         yield logger, text

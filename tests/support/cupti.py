@@ -1,4 +1,4 @@
-"""CUPTI as a test plays it: it calls back with the structures that C gives."""
+"""CUPTI as a test plays it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTEXT = 77
 
 
 class Cupti:
-    """It calls back, with the structures that CUPTI gives."""
+    """It calls back with the structures in memory that CUPTI gives."""
 
     def __init__(self):
         self.enabled = set()
@@ -49,5 +49,5 @@ class Cupti:
 
 
 def words(*values):
-    """Fields that are all of 8 bytes."""
+    """Pack fields that all have 8 bytes."""
     return struct.pack(f"<{len(values)}Q", *values)

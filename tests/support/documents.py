@@ -1,7 +1,7 @@
 """The code blocks of README.md and docs, and how each of them is run.
 
-A page is one program: its blocks run one after the other in one module. What a block needs, or why
-it is not run, stands in an HTML comment right above it, which readers do not see:
+A page is one program: its blocks run one after the other in one module. An HTML comment right above
+a block, which readers do not see, says what the block needs, or why it is not run:
 
     <!-- gpu -->                    needs a CUDA device and the libraries
     <!-- gpus: 2 -->                needs two
@@ -12,9 +12,9 @@ it is not run, stands in an HTML comment right above it, which readers do not se
     import numpy as np              `hidden gpu` for a machine with a GPU
     -->
 
-A block of no language, or ``text``, right below is what the one above it prints, after what a
-library may say when it loads a kernel; ``...`` stands for anything. A block of the shell that says
-neither ``ci`` nor ``not run`` is run by the unit tier, where it calls ``streamkit`` alone.
+If a block right below has no language, or ``text``, it is what the one above it prints last, since
+a library may print something when it loads a kernel; ``...`` stands for anything. The unit tier
+runs a block of the shell that calls ``streamkit`` alone and has no ``ci`` and no ``not run``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of a page, the hidden ones too, in their order."""
+    """Return the blocks of a page, the hidden ones too, in their order."""
     found: list[Block] = []
     marks: dict[str, str] = {}
     before = None
@@ -82,7 +82,7 @@ def _mark(part: str) -> tuple[str, str]:
 
 
 def source_of(chosen: list[Block]) -> str:
-    """One Python file of them, each line where it is in the page."""
+    """Return one Python file of the blocks, with each line where it is in the page."""
     lines: list[str] = []
     for block in chosen:
         lines += [""] * (block.line - len(lines)) + block.code.splitlines()
@@ -90,7 +90,7 @@ def source_of(chosen: list[Block]) -> str:
 
 
 def run(path: Path, folder: Path, devices: int) -> int:
-    """Run a page's blocks with so many CUDA devices, and return how many blocks that were.
+    """Run the blocks of a page that so many CUDA devices can run; return how many these were.
 
     The page becomes a file in ``folder``, for libraries that read the source of a function.
     """

@@ -8,15 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-import streamkit
 from support.documents import ROOT
 from support.libraries import lane
+from support.programs import environment
 
-# those that need more than NumPy, and the module that they need
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# the examples that need more than NumPy, and the module that each of them needs
 ENGINES = {
     "11_torchrun.py": "torch",
     "12_ray.py": "ray",
@@ -31,7 +34,7 @@ def examples(*, with_engine: bool) -> list[Path]:
 
 
 def need_engine(module: str, lane_name: str) -> None:
-    """Skip the file that asks unless the module is there; in its own lane that is a failure."""
+    """Skip the file that calls this if the module is missing; in its own lane that is a failure."""
     __tracebackhide__ = True
     if importlib.util.find_spec(module) is None:
         if lane_name in lane():
@@ -40,15 +43,13 @@ def need_engine(module: str, lane_name: str) -> None:
 
 
 def run_with_children(*arguments, seconds=110, **variables):
-    """Run Python, and end what it has started too if that takes longer; return how it ended.
+    """Run Python in an ``environment``; after so many seconds end it and all that it has started.
 
-    It finds this streamkit. ``variables`` are of its environment.
+    Return how it ended.
     """
-    here = str(Path(streamkit.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     started = subprocess.Popen(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, **variables},
+        env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -57,7 +58,7 @@ def run_with_children(*arguments, seconds=110, **variables):
     try:
         out, errors = started.communicate(timeout=seconds)
     except BaseException:
-        started.terminate()  # then it ends what is in a group of its own
+        started.terminate()  # which lets it end children that are in a group of their own
         with contextlib.suppress(subprocess.TimeoutExpired):
             started.communicate(timeout=10)
         raise

@@ -1,6 +1,6 @@
-"""A toy library of arrays, which has never heard of StreamKit, with DLPack's exchange API.
+"""A toy library of arrays that knows nothing of StreamKit and has DLPack's exchange API.
 
-Its table is of C functions as dlpack.h has them. What they do is written in Python.
+Its table has the C functions of dlpack.h, which are written in Python here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Library:
         capsule = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
 
         class Array:
-            """Numbers on a device; the memory is somebody else's, who is kept."""
+            """Numbers on a device, in memory of another object, which the array keeps alive."""
 
             __dlpack_c_exchange_api__ = capsule
 

@@ -1,4 +1,4 @@
-"""The states in which an interpreter can end, as programs; nothing may be said, whatever is left.
+"""The states in which an interpreter can end, as programs, which may print nothing at their end.
 
 A tier gives what each library needs: see ``program``.
 """
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 def states() -> list[State]:
-    """32 of the 64, in which each two properties meet in each way."""
+    """Return 32 of the 64 states, in which any values of two properties meet."""
     every = itertools.product(enumerate(STREAMS), enumerate(HOLDINGS), enumerate(ENDINGS))
     return [
         State(stream, (i + j + k) % 2 == 0, holding, ending)
@@ -73,7 +73,10 @@ def states() -> list[State]:
 
 
 def program(state: State, libraries: str) -> str:
-    """Source that gets there. ``libraries`` defines LIBRARIES, native_stream, arrays and hold."""
+    """Return the source of a program that ends in a state.
+
+    ``libraries`` is source that defines LIBRARIES, native_stream, arrays and hold.
+    """
     lines = [f"BUSY = {state.busy}", START, libraries, STREAMS[state.stream]]
     if state.busy:
         lines.append("hold(s)")
@@ -83,7 +86,10 @@ def program(state: State, libraries: str) -> str:
 def wrong(
     wanted: list[State], libraries: str, modules: list[str], *, apart_from: str = "\n"
 ) -> list[str]:
-    """Get into each state; say what is not as it should be, ``apart_from`` lines that begin so."""
+    """End a program in each state; return what went wrong, for each that did.
+
+    Lines that begin with ``apart_from`` may be printed.
+    """
     programs = [program(state, libraries) for state in wanted]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

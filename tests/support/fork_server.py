@@ -4,8 +4,8 @@
 
 JOB is in JSON: [[program, ...], how many at a time].
 
-Prints the exit status, standard output and standard error of each. A program's process has touched
-no device before, and ends as any interpreter does.
+Prints the exit status, standard output and standard error of each. No process has touched a device
+before its program does, and each ends as any interpreter does.
 """
 
 import importlib
@@ -50,4 +50,4 @@ else:
     print(json.dumps([outcomes[number] for number in range(len(programs))]))
 
 if program is not None:
-    exec(program)  # noqa: S102 - here, not in a function: what it leaves is this module's
+    exec(program)  # noqa: S102 - not in a function, so that its names are those of a main module

@@ -1,4 +1,4 @@
-"""Keeping Python's own garbage collections out of what they would change."""
+"""Keeping Python from collecting garbage where that would change what a test looks at."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 
 @contextlib.contextmanager
 def no_collections():
-    """Let none begin by itself; ``gc.collect()`` and ``gc.isenabled()`` do what they always do."""
+    """Let no collection begin by itself; ``gc.collect()`` and ``gc.isenabled()`` work as always."""
     threshold = gc.get_threshold()
     gc.set_threshold(0)
     try:

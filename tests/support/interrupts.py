@@ -25,7 +25,7 @@ _raise_soon.argtypes = ctypes.c_ulong, ctypes.py_object
 
 
 class Calls:
-    """The calls that one thread makes in the code of a folder; at the n-th of them, ``act``."""
+    """Counts the calls that one thread makes in the code of a folder, and acts at the n-th."""
 
     counted: Calls | None = None
 
@@ -37,7 +37,7 @@ class Calls:
     def run(self, operation):
         Calls.counted, self._thread = self, threading.get_ident()
         try:
-            with no_collections():  # an interrupt in one would be lost, and the count another
+            with no_collections():  # in one an interrupt would be lost, and it would add calls
                 count()
                 operation()
         except (KeyboardInterrupt, sk.ScopeError):  # the second: outer scopes miss inner ones
@@ -50,8 +50,8 @@ class Calls:
         self._nth -= 1
         if self._nth == 0:
             self.came = True
-            do_not_count()  # else the interpreter would look in the next of these calls
-            # not by a call, after which it would look too
+            do_not_count()  # else the interpreter would raise the interrupt in the next call here
+            # by ``map``, because after a call of this code the interpreter would raise it too
             [*map(self._act, [self._thread], [KeyboardInterrupt])]
 
 
@@ -103,7 +103,7 @@ else:
 
 
 def at_call(nth, act, operation, inside=HERE):
-    """Run it in a thread, and ``act`` at its n-th call in that code; return if there was one."""
+    """Run an operation in a thread, and ``act`` at its n-th call ``inside``; return if it came."""
     calls = Calls(nth, act, inside)
     thread = threading.Thread(target=calls.run, args=(operation,))
     thread.start()
@@ -112,12 +112,12 @@ def at_call(nth, act, operation, inside=HERE):
 
 
 def interrupted(operation, nth, inside=HERE):
-    """Run it in a thread that is interrupted at its n-th call; return whether there was one."""
+    """Run an operation in a thread, and interrupt its n-th call; return whether it came."""
     return at_call(nth, _raise_soon, operation, inside)
 
 
 def interrupt_everywhere(operation, inside=HERE):
-    """Run it over and over, interrupted at each call in turn; yield which after each."""
+    """Run an operation again and again, interrupted at each of its calls in turn; yield which."""
     for nth in itertools.count(1):
         if not interrupted(operation, nth, inside):
             return
@@ -125,7 +125,7 @@ def interrupt_everywhere(operation, inside=HERE):
 
 
 def locks():
-    """Every lock that a module of the package has, with its name."""
+    """Return every lock that a module of the package has, by its name."""
     found = {}
     for name, module in sys.modules.copy().items():
         if name.startswith("streamkit."):
@@ -136,7 +136,7 @@ def locks():
 
 
 def held(found):
-    """Which locks a thread that has ended still holds; they are free then."""
+    """Return which locks a thread that has ended still holds, and free them."""
     names = []
     for name, lock in found.items():
         if lock.acquire(timeout=PATIENCE):  # another thread of StreamKit's may just have it

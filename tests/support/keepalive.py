@@ -1,4 +1,4 @@
-"""Objects that tell when they go, and how long something has to keep them."""
+"""Objects with weak references to them, and how long something has to keep them alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Thing:
-    """Something that tells when it goes."""
+    """Something that a weak reference can watch."""
 
 
 def thing():
@@ -30,7 +30,7 @@ def capsule():
 
 
 def stays_until(gate, sync, gone):
-    """Fail unless it is there as long as the gate is closed, and gone when ``sync`` returns."""
+    """Fail unless the object is alive while the gate is closed, and gone when ``sync`` returns."""
     gc.collect()
     assert not gone()
     gate.open()
@@ -39,6 +39,6 @@ def stays_until(gate, sync, gone):
 
 
 def resident_bytes():
-    """How much memory this process has."""
+    """Return how much memory this process has."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""The examples and pages that order work, and why nothing is found without some of their calls.
+"""The examples and pages that order work, and why no race is found without some of their calls.
 
-``HOST`` is what they do on host streams, ``GPU`` on one GPU. A new program with a wait belongs in
-them: tests/unit/test_missing_waits.py asks for it.
+``HOST`` is for what they do on host streams, ``GPU`` for one GPU. A new program with a wait belongs
+in both, as tests/unit/test_missing_waits.py demands.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ class Cases(NamedTuple):
 
     programs: tuple[str, ...]
     on_purpose: dict[str, int]
-    """How many certain races a program shows that it has."""
+    """How many certain races a program has because it shows them."""
     possible: dict[str, int]
-    """How many possible ones it has."""
+    """How many possible races it has."""
     not_found: dict[str, dict[str, str]]
-    """Why nothing is found without a call, by program and call."""
+    """Why no race is found without a call, by program and call."""
 
 
 def _paths(folder: str, ending: str, names: str) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ HOST = Cases(
         "examples/17_missing_wait.py": 1,
     },
     possible={
-        "examples/07_thread_pool.py": 1,  # parts of one array, by functions that nobody knows
+        "examples/07_thread_pool.py": 1,  # unknown functions use parts of one array
     },
     not_found={
         "docs/concepts/queues.md": {"b.wait(ready)": _LISTS},
@@ -70,7 +70,7 @@ HOST = Cases(
 
 _INSIDE = "all arrays of the block are made in it, and used after it "
 _SYNC = f"{_INSIDE}only when the host has waited for its stream"
-_NO_MORE = f"{_INSIDE}by nobody"
+_NO_MORE = "all arrays of the block are made in it, and not used after it"
 _LEGACY = "the legacy stream makes the arrays and reads them, and both streams are blocking"
 _JOIN = "a capture that is not joined fails, so that nothing runs"
 
@@ -87,7 +87,7 @@ GPU = Cases(
     ),
     on_purpose={
         "docs/cookbook.md": 2,
-        "docs/guides/races.md": 4,  # the batch is told twice: for its fill, and for its zeros
+        "docs/guides/races.md": 4,  # the batch is reported twice: for its fill, and its zeros
         "docs/guides/testing.md": 1,
         "examples/17_missing_wait.py": 1,
     },
@@ -141,7 +141,7 @@ GPU = Cases(
                 "s is blocking, and the legacy stream has made x; the host waits for s before it "
                 "reads the sum",
             "sk.use(theirs, ordered=True)":
-                f"{_INSIDE}by nobody; StreamKit lets Warp's free wait for the stream",
+                f"{_NO_MORE}; StreamKit lets Warp's free wait for the stream",
         },
         "docs/reference/functions.md": {"sk.use(theirs, ordered=True)": _NO_MORE},
         "docs/reference/testing.md": {"b.wait(a)": _LISTS},
@@ -160,4 +160,4 @@ ELSEWHERE = {
     "examples/12_ray.py": "the work is in other processes",
     "examples/13_dask.py": "the work is in other processes",
 }
-"""Why nobody takes the waits out of the other programs."""
+"""Why the waits of the other programs are not taken out."""

@@ -44,7 +44,7 @@ def program_of(name, devices):
 
 
 def sites(program):
-    """The calls of a program that order, in the order of their lines."""
+    """Return the calls of a program that order work, by their lines."""
     found = [
         Site(node.lineno, ast.unparse(node), kind)
         for part in program.parts
@@ -55,13 +55,13 @@ def sites(program):
 
 
 def without(program, site):
-    """The program without one of its sites; each other line stays where it is."""
+    """Return the program without one of its sites; each other line stays where it is."""
     remove = _Remove(site)
     return program._replace(parts=[remove.visit(copy.deepcopy(part)) for part in program.parts])
 
 
 def races_of(program, folder):
-    """Run a program, whatever it says or raises, and return the report of its races."""
+    """Run a program, whatever it prints or raises, and return the report of its races."""
     name = f"program_{re.sub(r'[^a-z0-9]', '_', program.name.lower())}"
     file = folder / f"{name}.py"  # for libraries that read the source of a function
     file.write_text(program.source, encoding="utf-8")
@@ -78,9 +78,10 @@ def races_of(program, folder):
 
 
 def outcomes(program, folder):
-    """Return the races of the whole program, and for each of its sites those that are new without.
+    """Return the races of the whole program, and for each site those that are new without it.
 
-    Of each race the call is missing between its two lines, and its mending says where.
+    They are those that tell of the missing call: it is between the two lines of the race, and the
+    advice of the race names its place.
     """
     whole = races_of(program, folder)
     found = {}
@@ -100,9 +101,9 @@ def outcomes(program, folder):
 
 
 def lines_after(program, site):
-    """The lines of the next statements, and of the program's functions that they name.
+    """Return the lines of the next statements, and of the program's functions that they name.
 
-    On a GPU what a function is given to a stream runs at once: its own lines are those of the work.
+    On a GPU a function that is submitted runs at once, so that the work is at its own lines.
     """
     nodes = [node for part in program.parts for node in ast.walk(part)]
     functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}

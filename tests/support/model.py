@@ -1,9 +1,10 @@
-"""A reference model of streams: what must have run before what, by the program's text alone.
+"""A reference model of streams, which knows from a program alone what must run before what.
 
 A program is a list of operations (see ``Play``) on a few streams and events, named by number. A
 machine carries them out: StreamKit on the host (``model_host``), or on CUDA (``model_cuda``).
-The model opens gates one after another and each time expects exactly the work to have run that no
-closed gate holds: work that ran is a missing edge, and work that did not run is one too many.
+The model opens gates one after another and each time expects that exactly the work has run that no
+closed gate holds. If other work ran too, an edge is missing; if some did not run, there is one too
+many.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _operation = st.one_of(
 
 
 def _body(size, scopes):
-    """A list of operations, some of them scopes with a body each. Sparse lists find nothing."""
+    """Draw a list of operations, some of which are scopes with a body; short ones find nothing."""
     if not scopes:
         return st.lists(_operation, min_size=size // 2, max_size=size)
     scope = st.tuples(st.just("scope"), _stream, st.booleans(), _body(size // 4, scopes - 1))
@@ -69,7 +70,7 @@ class Book:
         return number
 
     def orders(self):
-        """Every order in which the items may run."""
+        """Return every order in which the items may run."""
 
         def extend(order, rest):
             if not rest:
@@ -82,7 +83,7 @@ class Book:
 
 
 def play(program, machine):
-    """Carry a program out; AssertionError where the machine and the book differ."""
+    """Carry out a program; AssertionError where the machine and the book differ."""
     try:
         Play(machine).run(program)
     finally:
@@ -90,7 +91,7 @@ def play(program, machine):
 
 
 def is_caught(program, machine):
-    """Whether a machine that is wrong, for a control, fails a program; hanging is failing."""
+    """Whether a program fails or hangs on a machine, which is wrong on purpose, as a control."""
     machine.patience = 1
     try:
         play(program, machine)
@@ -102,7 +103,7 @@ def is_caught(program, machine):
 def search_finds(drawn, is_wrong, *, most):
     """Search until something drawn shows what is wrong; NoSuchExample if none of so many does.
 
-    One that shows it by its timing need not show it again, as Hypothesis would have it.
+    One that shows it by its timing may fail to show it again, which Hypothesis reports as Flaky.
     """
     with contextlib.suppress(Flaky):
         find(drawn, is_wrong, settings=settings(search, max_examples=most, phases=[Phase.generate]))
@@ -113,7 +114,7 @@ class Play:
 
     def __init__(self, machine):
         self.machine, self.book = machine, Book()
-        self.streams = {}  # by number: the stream that has it now; its name in the book is unique
+        self.streams = {}  # number -> the name of the stream that has it now, unique in the book
         self.made = 0
         self.gates = []  # the closed ones
         self.scopes = []  # the streams entered
@@ -145,7 +146,7 @@ class Play:
         return self.scopes[-1] if self.scopes else OUTSIDE
 
     def _needs(self, items):
-        """Let the host wait for these: open their gates first."""
+        """Open the gates among these items, because the host is about to wait for them."""
         for gate in [gate for gate in self.gates if gate in items]:
             self.open(self.gates.index(gate))
 
@@ -170,7 +171,7 @@ class Play:
         self.machine.work(stream, self.book.item(stream))
 
     def work_here(self):
-        """Work on the stream that is current, in a scope whose stream is open."""
+        """Work on the current stream of a scope, unless the program has closed that stream."""
         if self._here() in self.streams.values():
             self.machine.work_here(self.book.item(self._here()))
 
@@ -227,7 +228,7 @@ class Play:
             self._waited(self.book.tails[stream])
 
     def close(self, number):
-        """Close a stream, and have a new one in its place."""
+        """Close a stream, and put a new one in its place."""
         self.machine.close(self.streams[number])
         self._make(number)
 

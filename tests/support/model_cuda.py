@@ -1,8 +1,9 @@
 """The machine of the reference model on the CUDA streams of an emulated driver.
 
-Work is a raw write of a word, a gate a raw wait for one, both of the driver on raw handles: what
-has run is read from memory, and StreamKit is never asked. Streams and events have many origins.
-Hardware may put two streams on one channel, where the gate of one would hold the other.
+Work is a write of a word and a gate is a wait for one, by calls of the driver on raw handles. What
+has run is read from memory, so that nothing depends on StreamKit's answers. Streams and events have
+many origins. This is not for hardware, which may put two streams on one channel, where the gate of
+one would hold the other.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ class Words:
 
 
 class Cuda:
-    """CUDA streams, of StreamKit and of others; with Warp imported, its current stream moves."""
+    """CUDA streams of StreamKit and of others. If Warp is imported, scopes move its stream."""
 
     can_hold = True
     is_inline = False
     patience = LONG
 
     def __init__(self, make_stream=sk.wrap):
-        """``make_stream`` is how a stream of others comes to StreamKit."""
+        """``make_stream`` makes a StreamKit stream of another one."""
         self._device = Device(0)
         self._device.set_current()
         self._warp = sys.modules.get("warp")
@@ -89,7 +90,7 @@ class Cuda:
 
     def make(self, stream, number):
         other = next(self._origins)(self)
-        self._others[stream] = other  # what waits are given
+        self._others[stream] = other  # what is waited for
         self._streams[stream] = self._make_stream(other)
 
     def _event(self, event):
@@ -144,14 +145,14 @@ class Cuda:
     # -- what happened ------------------------------------------------------------------------
 
     def settle(self):
-        """Give work that should be held, and is not, the time to run."""
+        """Give work that runs though it should be held the time to do so."""
         time.sleep(0.001)
 
     def finished(self):
         return self._words.finished(self._items)
 
     def order(self):
-        """Nothing: memory tells that an item has run, not when."""
+        """Return nothing, because memory tells that an item has run, but not when."""
         return {}
 
     def end(self):

@@ -17,7 +17,7 @@ class Threads:
     can_hold = True
     is_inline = True  # the body of a scope is the stream's running item, and entering it waits
     has_libraries = False
-    patience = LONG  # seconds for work to run that nothing holds
+    patience = LONG  # seconds in which work has to run that nothing holds
 
     def __init__(self, make_stream=lambda: sk.new_stream("cpu")):
         self._make_stream = make_stream
@@ -37,7 +37,7 @@ class Threads:
         opened = self._gates[item] = threading.Event()
 
         def gate():
-            assert opened.wait(60), "nobody opened the gate"
+            assert opened.wait(60), "the gate was not opened"
             self._ran.append(item)
 
         self._streams[stream].submit(gate)
@@ -70,7 +70,7 @@ class Threads:
         return sk.use(self._streams[stream], ordered=ordered)
 
     def settle(self):
-        """Give work that should be held, and is not, the time to run."""
+        """Give work that runs though it should be held the time to do so."""
         time.sleep(0.001)
 
     def end(self):
@@ -81,14 +81,14 @@ class Threads:
         return frozenset(self._ran)
 
     def order(self):
-        """Each item's place in the order in which they ran."""
+        """Return each item's place in the order in which they ran."""
         return {item: place for place, item in enumerate(self._ran)}
 
 
 class Adversarial(Threads):
     """Host streams in the order of a seed."""
 
-    can_hold = False  # a gate would hold the one thread there is
+    can_hold = False  # because a gate would hold the only thread
 
     def __init__(self, seed, make_stream=lambda: sk.new_stream("cpu")):
         super().__init__(make_stream)
@@ -96,7 +96,7 @@ class Adversarial(Threads):
         self._scope.enter_context(adversarial(seed))
 
     def settle(self):
-        """Nothing runs by itself: have all of it run."""
+        """Let all work run, because none runs by itself."""
         self._scope.close()
 
     def end(self):

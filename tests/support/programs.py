@@ -29,16 +29,18 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def run_python(*arguments, path=(), **variables):
-    """Run Python, which finds ``path`` and this streamkit first; return how it ended.
-
-    ``variables`` are of its environment.
-    """
+def environment(*, path=(), **variables):
+    """Return this environment for a Python that finds ``path`` and this streamkit first."""
     here = Path(streamkit.__file__).parents[1]
     found = [*map(str, path), str(here), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found)), **variables}
+
+
+def run_python(*arguments, path=(), **variables):
+    """Run Python in such an ``environment``; return how it ended."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found)), **variables},
+        env=environment(path=path, **variables),
         capture_output=True,
         encoding="utf-8",
         timeout=100,
@@ -47,14 +49,14 @@ def run_python(*arguments, path=(), **variables):
 
 
 def run_program(program):
-    """Run a program, indented as in a test, that shows no warnings; return how it ended."""
+    """Run a program, indented as in a test, without its warnings; return how it ended."""
     return run_python("-W", "ignore", "-c", textwrap.dedent(program))
 
 
 def python(code, *, blocked=(), path=(), options=()):
-    """Run code in a fresh Python that finds this streamkit and not ``blocked``; return its output.
+    """Run code in a fresh Python, which cannot import ``blocked``; return its output.
 
-    What it raises fails the test, with its traceback.
+    An error that it raises fails the test, with its traceback.
     """
     __tracebackhide__ = True
     if blocked:

@@ -1,4 +1,4 @@
-"""Holding a host queue, and refusing to wait for ever."""
+"""Gates that hold host queues, and waits that end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 
 LONG = 10.0
-"""Seconds that nothing here takes unless it hangs."""
+"""Seconds after which something has to be hanging."""
 
 
 class Gate:
@@ -25,14 +25,14 @@ class Gate:
 
     def _hold(self):
         self.reached.set()
-        assert self._open.wait(6 * LONG), "nobody opened the gate"
+        assert self._open.wait(6 * LONG), "the gate was not opened"
 
     def open(self):
         self._open.set()
 
 
 def within(fn, *, seconds=LONG):
-    """Return what ``fn()`` returns or raise what it raises, in a thread, and fail if it hangs."""
+    """Call ``fn`` in a thread; return what it returns, raise what it raises, fail if it hangs."""
     outcome = []
 
     def run():
@@ -53,9 +53,10 @@ def within(fn, *, seconds=LONG):
 
 
 def pending(stream):
-    """How many items of a host stream have not ended, which ``done`` tells only of all of them.
+    """Return how many items of a host stream have not ended.
 
-    And ``done`` raises errors, lets kept objects go and runs what the scheduler holds back.
+    ``done`` only tells whether there are any, and it also raises errors, lets kept objects go and
+    runs what the scheduler holds back.
     """
     return len(stream._work._pending)
 
@@ -90,9 +91,10 @@ sys.exit(1)
 
 
 def opened_once_all_sleep(gate, *, looks=2000):
-    """Open the gate when this process is mostly asleep; after so many looks all the same.
+    """Open the gate when all threads of this process mostly sleep, or after so many looks.
 
-    Returns a future that tells which. Another process looks, for which no thread has to wait.
+    Return a future that tells whether they slept. Another process looks, so that no thread of this
+    one has to be awake for it.
     """
 
     def look():

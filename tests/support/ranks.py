@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
-import streamkit
+from support.programs import environment
 
 START = """
 import datetime, sys
@@ -32,15 +30,13 @@ dist.destroy_process_group()
 def run_ranks(program, folder, *, backend="gloo", end=END):
     """Run a program, indented as in a test, in each of two ranks; return what each printed.
 
-    It knows ``rank``, ``count``, ``dist`` and the ``store`` of the group. What one raises fails the
-    test, and ends the others. They meet in a file of the folder, and talk over the loopback.
+    It has the names ``rank``, ``count``, ``dist`` and the group's ``store``. An error in one rank
+    ends the others and fails the test. They meet in a file of the folder, and talk over the
+    loopback.
     """
     __tracebackhide__ = True
     count, start = 2, START.replace("BACKEND", repr(backend))
     code = start + textwrap.dedent(program) + end
-    path = os.pathsep.join(
-        filter(None, [str(Path(streamkit.__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    )
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     command = [sys.executable, "-P", "-W", "ignore", "-c", code]
     said = [folder / f"rank {rank}" for rank in range(count)]
@@ -50,7 +46,7 @@ def run_ranks(program, folder, *, backend="gloo", end=END):
             with file.open("w") as out:
                 started = subprocess.Popen(
                     [*command, str(rank), str(count), folder / "meet"],
-                    env={**os.environ, "PYTHONPATH": path, **loopback},
+                    env=environment(**loopback),
                     stdout=out,
                     stderr=subprocess.STDOUT,
                 )

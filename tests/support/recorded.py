@@ -1,4 +1,4 @@
-"""What CUPTI delivered on an H200 (``recorded/cupti.json``), as if it came again."""
+"""What CUPTI delivered on an H200 (``recorded/cupti.json``), for the readers of today."""
 
 from __future__ import annotations
 

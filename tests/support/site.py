@@ -1,4 +1,4 @@
-"""What the documentation site is made of, imported by path: its folder is no package."""
+"""Modules that make the documentation site, imported by path because they are in no package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.documents import ROOT
 
 
 def extension(name: str, folder: str = "docs/_ext") -> Any:
-    """A module of ``docs/_ext`` that needs no Sphinx, or of another folder."""
+    """Import a module of ``docs/_ext`` that needs no Sphinx, or one of another folder."""
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
