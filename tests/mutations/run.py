@@ -39,13 +39,11 @@ OUT_OF_REACH = (
     # only the GPU tier runs these
     "streamkit/_cuda/sharing.py",
     "streamkit/_sharing/mappings.py",
-    "streamkit/_streams/exported_events.py",
     "streamkit/backends/_cupy/fft_plans.py",
     "streamkit/backends/_rmm/",
     "streamkit/backends/_torch/capture.py",
     "streamkit/backends/_torch/random_numbers.py",
     "streamkit/backends/_torch/shared_pool.py",
-    "streamkit/_tools/bench/",
     "streamkit/_tools/demo/warp_kernels.py",
 )
 
