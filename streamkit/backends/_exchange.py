@@ -1,7 +1,7 @@
 """Arrays of any library with DLPack's exchange API: ``__dlpack_c_exchange_api__`` of their class.
 
-That is a capsule with a table of C functions, from DLPack 1.3 on. It tells the library's current
-stream, and makes an array of the library from memory that somebody else holds.
+That is a capsule with a table of C functions, from DLPack 1.3 on. One returns the library's current
+stream, and another makes an array of the library from memory that an object elsewhere holds.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from typing import Any
 from streamkit._base import messages
 from streamkit.backends import _managed_tensor
 
-_MAJOR = 1
-"""The major version of DLPack of which this is the table."""
+_MAJOR = 1  # the major version of DLPack that has this table
 _CUDA, _CUDA_MANAGED = 2, 13  # DLPack's device types
-
-
-class _Header(ctypes.Structure):
-    _fields_ = (("major", c_uint32), ("minor", c_uint32), ("prev_api", c_void_p))
 
 
 class _Api(ctypes.Structure):
     """``DLPackExchangeAPI`` of dlpack.h; the functions are called with the GIL held."""
 
     _fields_ = (
-        ("header", _Header),
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("prev_api", c_void_p),
         ("managed_tensor_allocator", c_void_p),
         ("from_object", ctypes.PYFUNCTYPE(c_int, ctypes.py_object, POINTER(c_void_p))),
         ("to_object", ctypes.PYFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
@@ -36,7 +33,7 @@ class _Api(ctypes.Structure):
 
 
 class Exchange:
-    """What one class of arrays offers."""
+    """What one class of arrays offers by its table."""
 
     def __init__(self, kind: type, api: _Api) -> None:
         self._kind, self._api = kind, api
@@ -62,7 +59,6 @@ class Exchange:
         return lent
 
     def lent_by(self, array: Any) -> Any:
-        """Return the owner with which memory was lent that begins where the array does."""
         return _managed_tensor.owner_of(self._source(array))
 
     def _source(self, array: Any) -> int:
@@ -78,7 +74,7 @@ class Exchange:
         return array
 
     def _check(self, code: int) -> None:
-        if code:  # and it has raised nothing
+        if code:  # an exception of the function would have been raised by now
             raise RuntimeError(
                 f"a function of the DLPack exchange API of {self._kind.__module__}."
                 f"{self._kind.__qualname__} failed without a reason. Ask its author."
@@ -86,7 +82,7 @@ class Exchange:
 
 
 def exchange_of(kind: type) -> Exchange | None:
-    """Return what a class of arrays offers, None if it has no table that can be read."""
+    """Return what a class of arrays offers, None if it has no table of a known version."""
     try:
         address = _managed_tensor.pointer_in(
             getattr(kind, "__dlpack_c_exchange_api__", None), b"dlpack_exchange_api"
@@ -95,8 +91,8 @@ def exchange_of(kind: type) -> Exchange | None:
         return None
     while address:  # from the newest table that the library has to its older ones
         api = _Api.from_address(address)
-        if api.header.major == _MAJOR:
+        if api.major == _MAJOR:
             whole = api.from_object and api.to_object and api.current_work_stream
             return Exchange(kind, api) if whole else None
-        address = api.header.prev_api
+        address = api.prev_api
     return None

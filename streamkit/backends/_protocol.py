@@ -1,7 +1,7 @@
 """Any object of the CUDA stream protocol: ``__cuda_stream__() -> (0, handle)``.
 
-The protocol carries no device and no owner: the driver is asked for the first, and the object
-itself is taken for the second.
+The protocol carries no device and no owner. So the driver has to find the device, and the object
+itself counts as the owner.
 """
 
 from __future__ import annotations
@@ -44,22 +44,18 @@ def extract(obj: Any) -> Queue:
         raise
     except BaseException as error:
         raise _bad_answer(obj, f"raised {type(error).__name__}: {error}") from error
-    return Queue(_handle(obj, answer), owner=obj)
-
-
-def _handle(obj: Any, answer: object) -> int:
+    other = ""
     if isinstance(answer, (tuple, list)) and len(answer) == 2:  # noqa: PLR2004 - a pair
         version, handle = answer
         if _is_int(version) and _is_int(handle) and version == 0 and 0 <= handle < _MAX_HANDLE:
-            return int(handle)
+            return Queue(int(handle), owner=obj)
         if _is_int(version) and version != 0:
-            said = f"returned {messages.describe(answer)}, of protocol version {version}, not 0"
-            raise _bad_answer(obj, said)
-    raise _bad_answer(obj, f"returned {messages.describe(answer)}")
+            other = f", of protocol version {version}, not 0"
+    raise _bad_answer(obj, f"returned {messages.describe(answer)}{other}")
 
 
 def _is_int(value: object) -> bool:
-    # NumPy's scalars are such; arrays and tensors, which have __index__ too, are not
+    # NumPy's scalars are integers too; arrays and tensors, which also have __index__, are not
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 

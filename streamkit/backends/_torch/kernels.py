@@ -1,7 +1,7 @@
-"""What torch's kernels do with memory, as far as their names and parameters surely tell.
+"""What torch's kernels do with memory, as far as their names and parameters are sure to tell.
 
-The parameters lie as torch 2.11 was seen to pass them. Other kernels, cuBLAS's say, have names that
-tell no directions.
+The layout of the parameters is that of torch 2.11. The names of other kernels, such as cuBLAS's, do
+not say what is read and what is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _TRANSFORM = 64  # the most bytes of an address and of what is computed with ran
 
 
 def pieces_of_memory() -> Iterator[tuple[int, int]]:
-    """Yield what the tensors have of the allocator's blocks."""
     for segment in torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else ():
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
@@ -45,7 +44,6 @@ def pieces_of_memory() -> Iterator[tuple[int, int]]:
 
 
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
-    """Return what a kernel uses, if torch's name for it tells."""
     explain = next((known for part, known in _KNOWN if part in name.partition("<")[0] + "<"), None)
     if explain is None:
         return None
@@ -115,7 +113,7 @@ def _arrays_of(size: int) -> tuple[int, int]:
 
 class _Item(NamedTuple):
     size: int
-    """Of an element, in bytes: at most, if it is not exact; 0 if nothing is known."""
+    """The bytes of an element, or the most that they can be if not exact; 0 if unknown."""
     exact: bool
 
 
@@ -128,7 +126,7 @@ def _item(name: str, place: int, outputs: int) -> _Item:
     if lambdas:
         sizes = [_SIZES.get(one, 0) for one in lambdas[-1].split(", ")]
         if place >= outputs:
-            size = sizes[place - outputs] if place - outputs < len(sizes) else 0
+            size = dict(enumerate(sizes, outputs)).get(place, 0)
             return _Item(size, exact=bool(size))
         widest = 0 if 0 in sizes else max(sizes)
         return _Item(widest * (2 if _WIDENS.search(text) else 1), exact=False)
@@ -170,7 +168,7 @@ def _random(name: str, parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
 
 
 def _begun(address: int, mode: Mode) -> Iterator[MemoryUse]:
-    """Yield an array that is surely used from its first byte on."""
+    """Yield an array whose first byte is surely used."""
     yield MemoryUse(address, mode, (1,), (1,), 1, is_sure=True)
     yield MemoryUse(address, mode)
 

@@ -1,7 +1,7 @@
-"""Which arrays Warp's kernels are given. What they do with them is not known.
+"""Which arrays Warp's kernels are given. Whether they read or write them is not known.
 
-Warp notes reads and writes only in modules that are built to verify them; a kernel's name does not
-say whether its module is.
+Warp notes that only in modules that are built to verify it, and a kernel's name does not say
+whether its module is one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIMS = 4
 
 
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | None:
-    """Return the arrays of a kernel, which come after what it is launched on."""
+    # the first parameter says what the kernel is launched on
     return [use for parameter in parameters[1:] for use in _uses(parameter)]
 
 
@@ -27,12 +27,13 @@ def _uses(parameter: bytes) -> Iterator[MemoryUse]:
     """Yield the arrays in a parameter: one array, or a structure with some in it."""
     start = 0
     while start + 8 <= len(parameter):
-        found = list(_array(parameter, start))
-        yield from found
-        start += _ARRAY.size if found else 8
-        if not found:
-            (word,) = struct.unpack_from("<Q", parameter, start - 8)
+        if found := list(_array(parameter, start)):
+            yield from found
+            start += _ARRAY.size
+        else:
+            (word,) = struct.unpack_from("<Q", parameter, start)
             yield MemoryUse(word, "unknown")
+            start += 8
 
 
 def _array(parameter: bytes, start: int) -> Iterator[MemoryUse]:
@@ -42,9 +43,8 @@ def _array(parameter: bytes, start: int) -> Iterator[MemoryUse]:
     dims = rest[2 * _DIMS]
     shape, strides = tuple(rest[:dims]), tuple(rest[_DIMS : _DIMS + dims])
     is_array = 0 < dims <= _DIMS and min(shape) > 0 and not any(rest[dims:_DIMS])
-    if not is_array or not all(strides):
-        return
-    size = min(map(abs, strides))  # no element is longer
-    yield MemoryUse(address, "unknown", shape, strides, size)
-    if gradient:
-        yield MemoryUse(gradient, "unknown", shape, strides, size)
+    if is_array and all(strides):
+        size = min(map(abs, strides))  # no element is longer
+        yield MemoryUse(address, "unknown", shape, strides, size)
+        if gradient:
+            yield MemoryUse(gradient, "unknown", shape, strides, size)
