@@ -1,6 +1,7 @@
 """PyTorch in a capture: it has to begin it, for its memory and random numbers to be part of it.
 
-Through ``CUDAGraph`` itself, for ``torch.cuda.graph`` waits for the device and empties caches.
+It does so through ``CUDAGraph``, because ``torch.cuda.graph`` waits for the device and empties
+caches.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Graph:
     def launch(self, stream: Any) -> bool:
         """Queue a run, with new random numbers: a launch by the driver would repeat them.
 
-        Return whether it draws none, as far as torch tells.
+        Return whether it draws none, as far as that can be known.
         """
         if stream is not self._stream:
             self._stream, self._way = stream, self._bind(stream)

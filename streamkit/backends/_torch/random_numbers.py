@@ -20,7 +20,7 @@ def _are_shared() -> bool:
     try:
         header = Path(str(torch.__file__)).with_name("include") / "ATen/cuda/CUDAGeneratorImpl.h"
         return "struct CUDAGeneratorCaptureState" not in header.read_text()
-    except OSError:  # somebody has left the headers out
+    except OSError:  # this installation has no headers
         return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
@@ -42,11 +42,11 @@ class GraphState:
         self._device = device
         self._generator = torch.cuda.default_generators[device]
         self._own = self._generator.clone_state()
-        self._drawn = -1  # by how much a run moves the offset; torch tells it by the first run
-        self._next = _read(self._own)  # where the next run begins if nobody draws before
+        self._drawn = -1  # by how much a run moves the offset, which the first run shows
+        self._next = _read(self._own)  # where the next run begins if nothing else draws before
 
     def begin(self) -> None:
-        """Let the generator have it, for a capture that begins then."""
+        """Give the generator this state, for a capture that begins then."""
         with _lock:
             _outside[self._device] = self._generator.graphsafe_get_state()
             self._generator.graphsafe_set_state(self._own)

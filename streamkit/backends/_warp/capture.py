@@ -1,7 +1,7 @@
 """Warp in a capture that another library or the driver began.
 
-If Warp is told of a capture, the graph holds what Warp allocates in it. If it is not told, what it
-frees breaks the capture.
+If Warp joins a capture, the graph holds what Warp allocates in it. If it does not, what it frees
+breaks the capture.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def free_deferred() -> None:
     """Free what Warp has deferred, unless a queue's work, which may use it, cannot be waited for.
 
     Warp does that where it waits for the device, and when a capture ends that it began itself. So
-    an empty one begins and ends here. Not by ``wp.capture_begin``: until its end other threads'
-    ``wp.synchronize`` would raise.
+    an empty one begins and ends here. ``wp.capture_begin`` does not serve, because until its end
+    other threads' ``wp.synchronize`` would raise.
     """
     core = warp_runtime().core
     begin, end, destroy = (

@@ -134,7 +134,7 @@ class Lent:
                     self._events.append(mark.event)
 
     def wait(self) -> bool:
-        """Make the companion wait for the queue's work so far; False if the queue captures."""
+        """Have the companion wait for the queue's work so far; False if the queue captures."""
         captures = False
         if self.stays or self.has_scope():
             event = self._record()
