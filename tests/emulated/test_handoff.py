@@ -16,6 +16,7 @@ import emulator
 import streamkit as sk
 from streamkit._queues import keepalive  # what is kept must not grow
 from support.emulated.memory import Memory
+from support.emulated.state_snapshot import drop_spare_events
 from support.exchange_toy import Library
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
 from support.interrupts import interrupted
@@ -640,7 +641,7 @@ def test_cycles_leave_nothing(make):
 
     def alive():
         gc.collect()
-        keepalive._spare.clear()
+        drop_spare_events()
         return {kind: emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(500)

@@ -513,7 +513,7 @@ def test_it_imports_no_library():
 import sys
 import streamkit as sk
 report = sk.doctor()
-assert not set({ROOTS}) & set(sys.modules)
+assert not (set({ROOTS}) - {{"cuda"}}) & set(sys.modules)  # the driver's bindings are asked
 assert not any(library.loaded for library in report.libraries), report.libraries
 """)
 
