@@ -74,7 +74,7 @@ class Outcome:
                 error = self._future.exception(None if self._loop is None else _LOOK)
                 break
             except NotYet:
-                if self._loop.is_closed():
+                if self._loop is not None and self._loop.is_closed():
                     raise RuntimeError(
                         f"{self._loop!r} was closed before a future of it was done, and a host "
                         "stream waits for that future."
