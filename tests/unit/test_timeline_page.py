@@ -266,6 +266,13 @@ def test_names_are_text_and_not_markup(opened):
     assert answer == [name, 0, str(queue), f"All work ran on {queue}."]
 
 
+def test_a_name_does_not_end_the_script_of_the_page():
+    name = "</script><!--"
+    made = AuditReport()
+    made.complete([Operation("kernel", name, AuditedQueue("cuda:0", name, 1), 0, 10**6, None)])
+    assert name not in html_of(page_data(made))
+
+
 def test_without_times_what_was_given_has_numbers(opened):
     operations, made, slot = Operations(), RaceReport(), 10**6
     operations.complete(
