@@ -61,7 +61,7 @@ class follow:  # noqa: N801 - used as a function
 
     def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
         self._library = registry.with_current_named(library)
-        others = None if libraries is None else named(libraries)
+        others = named(libraries)
         self._libraries = None if others is None else others | {self._library}
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
