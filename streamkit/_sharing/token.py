@@ -13,7 +13,7 @@ from streamkit._interprocess import processes, tokens
 from streamkit._interprocess.tokens import EventToken, Token
 from streamkit._queues import keepalive, ordering, registry
 from streamkit._queues.lifetime import InterprocessEvent
-from streamkit._sharing import kept, lease_file
+from streamkit._sharing import kept
 from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
 from streamkit._streams.event import CudaEvent, exported
@@ -95,7 +95,7 @@ class ArrayToken(Token):
             return self._open_here(target, queue, library)
         adopt = self._adopt(library)
         context = driver.primary_context(device)
-        entered = lease_file.enter(self._lease)
+        entered = kept.enter(self._lease)
         if entered is None:
             raise messages.gone(self)
         try:
@@ -103,7 +103,7 @@ class ArrayToken(Token):
                 memory = self._memory_after_sender(context, entered)
             return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
-            lease_file.leave(entered)
+            kept.leave(entered)
             if isinstance(error, errors.DriverError) and self._sender_ends():
                 raise messages.gone(self) from error
             raise

@@ -14,7 +14,7 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._queues import keepalive  # what is kept must not grow
+from streamkit._queues import keepalive, lifetime  # what is kept must not grow
 from support.emulated.memory import Memory
 from support.exchange_toy import Library
 from support.gpu.raw import Gate, busy, check, destroy_stream, driver, idle, make_stream, sync
@@ -640,7 +640,8 @@ def test_cycles_leave_nothing(make):
 
     def alive():
         gc.collect()
-        keepalive._spare.clear()
+        for spare in lifetime._spare_events.values():
+            spare.clear()
         return {kind: emulator.live(kind) for kind in ("streams", "events")}
 
     cycle(500)
