@@ -112,12 +112,6 @@ def open_memory(context: int, handle: bytes) -> int | None:
     return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
 
 
-def close_memory(context: int, base: int) -> None:
-    """Take the mapping back, once for each ``open_memory``."""
-    with driver.in_context(context):
-        ask("cuIpcCloseMemHandle", base)
-
-
 def _open(context: int, call: str, *arguments: object) -> int | None:
     with driver.in_context(context):
         code, found = getattr(loader.cu, call)(*arguments)
@@ -141,8 +135,3 @@ def free(context: int, pointer: int) -> None:
     """Give it back; waits for the device."""
     with driver.in_context(context):
         ask("cuMemFree", pointer)
-
-
-def copy(to: int, source: int, size: int, stream: int) -> None:
-    """Queue a copy within the device; the stream's context is current, if it is a default one."""
-    ask("cuMemcpyDtoDAsync", to, source, size, stream)

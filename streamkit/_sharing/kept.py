@@ -28,8 +28,7 @@ _OWN_REFERENCES = 2  # to an array that only KeptArray holds: the attribute, and
 _kept: dict[str, KeptArray] = {}
 _ask_at = 0.0
 
-_HAS, _FAILED = b"+", b"-"
-
+_HAS, _FAILED = b"+", b"-"  # a receiver's signs
 _numbers = itertools.count()
 _lock = locks.new_lock()
 

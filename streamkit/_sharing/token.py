@@ -104,15 +104,12 @@ class ArrayToken(Token):
             return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
             kept.leave(entered)
-            if isinstance(error, errors.DriverError) and self._sender_ends():
+            # a sender ends in steps, and calls fail before the last one
+            if isinstance(error, errors.DriverError) and waits.ask(
+                lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
+            ):
                 raise messages.gone(self) from error
             raise
-
-    def _sender_ends(self) -> bool:
-        """Whether the sender is ending: it ends in steps, and calls fail before the last one."""
-        return waits.ask(
-            lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
-        )
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""

@@ -55,7 +55,11 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
             "gives memory."
         )
     takers = _takers(giver.name, libraries)
-    _refuse_in_capture()
+    device = driver.current_device()
+    for found in loaded_libraries.libraries():
+        queue, _ = registry.extract(found.current(device))
+        if queue.handle > LEGACY and driver.capture_id(queue.handle) is not None:
+            raise messages.illegal_in_capture("sharing a pool", found.name, "share it before.")
     with _lock, ExitStack() as undo:
         restores = {}
         for name, take_memory in takers.items():
@@ -126,11 +130,3 @@ def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, _Take]:
                 stacklevel=3,
             )
     return found
-
-
-def _refuse_in_capture() -> None:
-    device = driver.current_device()
-    for library in loaded_libraries.libraries():
-        queue, _ = registry.extract(library.current(device))
-        if queue.handle > LEGACY and driver.capture_id(queue.handle) is not None:
-            raise messages.illegal_in_capture("sharing a pool", library.name, "share it before.")

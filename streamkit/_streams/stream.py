@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
     from streamkit._base.queue import QueueRecord
     from streamkit._waiting.points import Point
-    from streamkit.protocols import (
-        Adapter,
-        EventLike,
-        ForeignStream,
-        Queue,
-        StreamLike,
-        WorkLike,
-    )
+    from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
 
     P = ParamSpec("P")
     T = TypeVar("T")
