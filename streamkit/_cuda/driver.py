@@ -158,13 +158,6 @@ def primary_context(device: int) -> int:
     return context
 
 
-def priority_range(device: int) -> tuple[int, int]:
-    """Return (lowest, highest) stream priority; the highest is the smaller number."""
-    with in_context(primary_context(device)):
-        least, greatest = ask("cuCtxGetStreamPriorityRange")
-    return int(least), int(greatest)
-
-
 def primary_is_active(device: int) -> bool:
     """Whether the device's primary context is in use, by any library."""
     return bool(ask("cuDevicePrimaryCtxGetState", device)[1])

@@ -26,7 +26,7 @@ class DriverCall(NamedTuple):
 
 
 # The kind; the fields that are used, "@" for the stream, as far as they are needed; the calls:
-# their names and CUPTI's numbers, the second one where stream 0 is the per-thread one. CUDA keeps
+# their names and CUPTI's numbers, every second one where stream 0 is the per-thread one. CUDA keeps
 # numbers and fields for ever: a call that changes gets a new number.
 _TABLE = """
 launch            | Q32x@QQ    | cuLaunchKernel 307 442
@@ -70,12 +70,9 @@ other work        | 24x@       | cuMemcpy3DBatchAsync 798 799
 other work        | 8x@        | cuGraphLaunch 514 515
 other work        | @          | cuLaunchHostFunc 527 528
 other work        | @          | cuStreamAddCallback 346 437
-wait for a value  | @          | cuStreamWaitValue32 458 459
-wait for a value  | @          | cuStreamWaitValue32 659 660
-wait for a value  | @          | cuStreamWaitValue64 473 474
-wait for a value  | @          | cuStreamWaitValue64 661 662
-wait for a value  | @          | cuStreamBatchMemOp 462 463
-wait for a value  | @          | cuStreamBatchMemOp 667 668
+wait for a value  | @          | cuStreamWaitValue32 458 459 659 660
+wait for a value  | @          | cuStreamWaitValue64 473 474 661 662
+wait for a value  | @          | cuStreamBatchMemOp 462 463 667 668
 record            | Q@         | cuEventRecord 119 441
 record            | Q@         | cuEventRecordWithFlags 587 588
 wait              | @Q         | cuStreamWaitEvent 295 436
@@ -85,8 +82,7 @@ stream done       | @          | cuStreamSynchronize 126 440
 stream done       | @          | cuStreamQuery 125 439
 device done       |            | cuCtxSynchronize 17
 device done       |            | cuCtxSynchronize 800
-begin of capture  | @          | cuStreamBeginCapture 495 496
-begin of capture  | @          | cuStreamBeginCapture 539 540
+begin of capture  | @          | cuStreamBeginCapture 495 496 539 540
 begin of capture  | @          | cuStreamBeginCaptureToGraph 720 721
 end of capture    | @          | cuStreamEndCapture 497 498
 stream made       | QI         | cuStreamCreate 124
@@ -114,7 +110,7 @@ def _calls() -> dict[int, DriverCall]:
         stream = letters.index("@") if "@" in letters else None
         name, *numbers = call.split()
         for place, number in enumerate(numbers):
-            found[int(number)] = DriverCall(kind, name, read, stream, is_per_thread=place == 1)
+            found[int(number)] = DriverCall(kind, name, read, stream, is_per_thread=place % 2 == 1)
     return found
 
 

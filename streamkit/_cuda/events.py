@@ -70,11 +70,6 @@ def query(event: int) -> bool:
     return not code
 
 
-def elapsed_ms(start: int, end: int) -> float:
-    """Return the milliseconds between two reached events made with timing."""
-    return float(ask("cuEventElapsedTime", start, end))
-
-
 # -- on cuda.core's objects -------------------------------------------------------------------
 
 

@@ -79,11 +79,6 @@ def count(graph: int) -> int:
     return int(ask("cuGraphGetNodes", graph)[1])
 
 
-def add_empty_node(graph: int) -> None:
-    """Add a node that does nothing."""
-    ask("cuGraphAddEmptyNode", graph, None, 0)
-
-
 def ends(graph: int) -> frozenset[int]:
     """Return the nodes that nothing follows, but for those that only free memory or mark a place.
 
@@ -249,36 +244,34 @@ def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
     """
     found: list[NodeWork] = []
     edges: list[tuple[int, int]] = []
-    _add_work(graph, None, found, edges)
+
+    def add(graph: int, inside: int | None) -> None:
+        handles, own = _nodes(graph)
+        first: list[int] = []
+        last: list[int] = []
+        sizes: dict[int, int] = {}  # of memory that nodes allocate
+        for number, handle in enumerate(handles):
+            place = number if inside is None else inside
+            first.append(len(found))
+            kind = _kind(handle)
+            if kind == "kernel":
+                called = ask("cuGraphKernelNodeGetParams", handle)
+                found.append(NodeWork(kind, place, _symbol(*_called(called)), _parameters(called)))
+            elif kind == "graph":
+                found.append(NodeWork("empty", place, uses=()))
+                begin = len(found)
+                add(int(ask("cuGraphChildGraphNodeGetGraph", handle)), place)
+                end = len(found)
+                found.append(NodeWork("empty", place, uses=()))
+                edges.extend((begin - 1, node) for node in range(begin, end + 1))
+                edges.extend((node, end) for node in range(begin, end))
+            else:
+                found.append(NodeWork(kind, place, uses=_uses(kind, handle, sizes)))
+            last.append(len(found) - 1)
+        edges.extend((last[one], first[other]) for one, other in own)
+
+    add(graph, None)
     return found, edges
-
-
-def _add_work(
-    graph: int, inside: int | None, found: list[NodeWork], edges: list[tuple[int, int]]
-) -> None:
-    handles, own = _nodes(graph)
-    first: list[int] = []
-    last: list[int] = []
-    sizes: dict[int, int] = {}  # of memory that nodes allocate
-    for number, handle in enumerate(handles):
-        place = number if inside is None else inside
-        first.append(len(found))
-        kind = _kind(handle)
-        if kind == "kernel":
-            called = ask("cuGraphKernelNodeGetParams", handle)
-            found.append(NodeWork(kind, place, _symbol(*_called(called)), _parameters(called)))
-        elif kind == "graph":
-            found.append(NodeWork("empty", place, uses=()))
-            begin = len(found)
-            _add_work(int(ask("cuGraphChildGraphNodeGetGraph", handle)), place, found, edges)
-            end = len(found)
-            found.append(NodeWork("empty", place, uses=()))
-            edges.extend((begin - 1, node) for node in range(begin, end + 1))
-            edges.extend((node, end) for node in range(begin, end))
-        else:
-            found.append(NodeWork(kind, place, uses=_uses(kind, handle, sizes)))
-        last.append(len(found) - 1)
-    edges.extend((last[one], first[other]) for one, other in own)
 
 
 def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...] | None:

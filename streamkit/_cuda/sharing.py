@@ -60,16 +60,12 @@ def allocation(address: int) -> tuple[int, int] | None:
 
     A library's pool divides such allocations among arrays.
     """
-    attributes = loader.cu.CUpointer_attribute
-    code, start = loader.cu.cuPointerGetAttribute(
-        attributes.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address
-    )
+    code, start = _asked("RANGE_START_ADDR", address)
     if code == _INVALID_VALUE:
         return None
     if code:
         raise driver.error("cuPointerGetAttribute", code)
-    size = ask("cuPointerGetAttribute", attributes.CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)
-    return int(start), int(size)
+    return int(start), int(_attribute("RANGE_SIZE", address))
 
 
 def base_of(pointer: int) -> int:
@@ -95,9 +91,13 @@ def why_not(pointer: int) -> str | None:
 
 
 def _attribute(name: str, pointer: int) -> Any:
-    which = getattr(loader.cu.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
-    code, value = loader.cu.cuPointerGetAttribute(which, pointer)
+    code, value = _asked(name, pointer)
     return None if code else value
+
+
+def _asked(name: str, pointer: int) -> Any:
+    which = getattr(loader.cu.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
+    return loader.cu.cuPointerGetAttribute(which, pointer)
 
 
 def memory_handle(base: int) -> bytes:
@@ -110,12 +110,6 @@ def open_memory(context: int, handle: bytes) -> int | None:
     opened = loader.cu.CUipcMemHandle()
     opened.reserved = handle
     return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
-
-
-def close_memory(context: int, base: int) -> None:
-    """Take the mapping back, once for each ``open_memory``."""
-    with driver.in_context(context):
-        ask("cuIpcCloseMemHandle", base)
 
 
 def _open(context: int, call: str, *arguments: object) -> int | None:
@@ -141,8 +135,3 @@ def free(context: int, pointer: int) -> None:
     """Give it back; waits for the device."""
     with driver.in_context(context):
         ask("cuMemFree", pointer)
-
-
-def copy(to: int, source: int, size: int, stream: int) -> None:
-    """Queue a copy within the device; the stream's context is current, if it is a default one."""
-    ask("cuMemcpyDtoDAsync", to, source, size, stream)

@@ -108,20 +108,16 @@ class Signature:
                 if (other.device, other.layout) == (found.device, found.layout):
                     self.places[id(found.array)] = index  # a graph has one copy of this memory
                     return index
-                _refuse_overlap(found, other)
+                (low, high), (start, end) = found.extent, other.extent
+                if found.device == other.device and low < end and start < high:
+                    raise ValueError(
+                        f"{messages.describe(found.array)} and {messages.describe(other.array)} "
+                        "overlap in memory, so a graph cannot have a copy of each. Pass one of "
+                        "them a copy, or use copy_inputs=False."
+                    )
         self.places[id(found.array)] = len(self.arrays)
         self.arrays.append(found)
         return found.device, found.layout if self._by_address else found.layout._replace(address=0)
-
-
-def _refuse_overlap(one: FoundArray, other: FoundArray) -> None:
-    (low, high), (start, end) = one.extent, other.extent
-    if one.device == other.device and low < end and start < high:
-        raise ValueError(
-            f"{messages.describe(one.array)} and {messages.describe(other.array)} overlap in "
-            "memory, so a graph cannot have a copy of each. Pass one of them a copy, or use "
-            "copy_inputs=False."
-        )
 
 
 def find(value: Any) -> FoundArray | None:

@@ -270,7 +270,7 @@ class HostStream(Stream, metaclass=Concrete):
             library = registry.work_library(event)
             if library is None:
                 raise _not_on_host(self, event)
-            self._put_wait(event, functools.partial(library.finish, event))
+            self._put_wait(event, functools.partial(library.finish_work, event))
             return
         mark = event._live()
         if mark is not None:

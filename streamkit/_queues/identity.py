@@ -55,14 +55,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
-from streamkit._base.queue import (
-    LEGACY,
-    PER_THREAD,
-    NullStream,
-    Queue,
-    QueueRecord,
-    this_thread,
-)
+from streamkit._base.queue import LEGACY, PER_THREAD, NullStream, Queue, QueueRecord, this_thread
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry

@@ -67,14 +67,6 @@ class EventLibrary(NamedTuple):
     record: Callable[[Any, Any], None] | None
 
 
-class WorkLibrary(NamedTuple):
-    """What StreamKit calls to wait for a library's work, looked up once for each of its types."""
-
-    name: str
-    wait_for: Callable[[Any], None]
-    finish: Callable[[Any], None]
-
-
 class Capability(Generic[FoundT]):
     """One kind of objects that libraries have, such as events, and who serves which type."""
 
@@ -133,8 +125,7 @@ def _load_row(name: str) -> Adapter:
         module: Any = importlib.import_module(row.adapter)
     except ImportError as error:
         raise loader.not_installed(row.name, error) from error
-    adapter: Adapter = module
-    return adapter
+    return module  # type: ignore[no-any-return]  # an adapter, as its row says
 
 
 @functools.cache
@@ -239,12 +230,9 @@ def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
     )
 
 
-def _read_work(adapter: Adapter, obj: Any) -> WorkLibrary | None:
+def _read_work(adapter: Any, obj: Any) -> Any:
     is_work = offered(adapter, CurrentStream.is_work)
-    if is_work is None or not is_work(obj):
-        return None
-    served: Any = adapter  # which then has the other two
-    return WorkLibrary(adapter.name, served.wait_for_work, served.finish_work)
+    return adapter if is_work is not None and is_work(obj) else None
 
 
 _EVENTS = Capability(_read_event)
@@ -258,8 +246,8 @@ def event_library(obj: object) -> EventLibrary | None:
     return find(obj, _EVENTS) if library is None else library
 
 
-def work_library(obj: object) -> WorkLibrary | None:
-    """Return what waits for this object's library's work, if it stands for some."""
+def work_library(obj: object) -> Any:
+    """Return the adapter that waits for this object's library's work, if it stands for some."""
     return find(obj, _WORK)
 
 
@@ -312,26 +300,19 @@ def _roots(kind: type) -> set[str]:
 
 def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
     """Return, by the module to watch, what loads each adapter that may have a current stream."""
-    loaders: dict[str, Callable[[], Adapter]] = {}
-    for row in LIBRARIES:
-        if row.has_current:
-            loaders[row.module] = functools.partial(_load_row, row.name)
-    for entry in _entry_points():
-        loaders[entry.name] = functools.partial(_load_entry, entry)
-    return loaders
+    rows = [row for row in LIBRARIES if row.has_current]
+    own: dict[str, Callable[[], Adapter]]
+    own = {row.module: functools.partial(_load_row, row.name) for row in rows}
+    return own | {entry.name: functools.partial(_load_entry, entry) for entry in _entry_points()}
 
 
 def loaded() -> dict[str, Callable[[], Adapter]]:
     """Return, by name, what loads the adapter of each library that is loaded."""
-    found: dict[str, Callable[[], Adapter]] = {
-        row.name: functools.partial(_load_row, row.name)
-        for row in LIBRARIES
-        if is_loaded(row.module)
-    }
-    for entry in _entry_points():
-        if is_loaded(entry.name):
-            found[entry.name] = functools.partial(_load_entry, entry)
-    return found
+    rows = [row for row in LIBRARIES if is_loaded(row.module)]
+    plugins = [entry for entry in _entry_points() if is_loaded(entry.name)]
+    own: dict[str, Callable[[], Adapter]]
+    own = {row.name: functools.partial(_load_row, row.name) for row in rows}
+    return own | {entry.name: functools.partial(_load_entry, entry) for entry in plugins}
 
 
 def rank(library: str) -> int:

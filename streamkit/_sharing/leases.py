@@ -98,7 +98,8 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
             first, end = layout.reach()
             held = Copy(driver.primary_context(device), end - first)
             with ordering.on(queue):
-                sharing.copy(held.address, first, end - first, queue.handle)
+                size = end - first
+                driver.ask("cuMemcpyDtoDAsync", held.address, first, size, queue.handle)
             layout = layout.moved(held.address - first)
             keepalive.keep(queue, source, (array, held))
         elif (reason := mappings.why_not(layout.address)) is not None:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import errors
-from streamkit._cuda import sharing
+from streamkit._cuda import driver, sharing
 from streamkit._interprocess import processes
 from streamkit._queues import keepalive
 
@@ -105,8 +105,9 @@ def _count_back() -> None:
 def _close(unused: list[Allocation]) -> None:
     for allocation in unused:
         base = _opened.pop(allocation).base
-        with contextlib.suppress(errors.StreamKitError):  # a broken context, or a forked child
-            sharing.close_memory(allocation.context, base)
+        # what can fail here is a broken context, or a forked child
+        with contextlib.suppress(errors.StreamKitError), driver.in_context(allocation.context):
+            driver.ask("cuIpcCloseMemHandle", base)
 
 
 def _sweep() -> None:
@@ -117,15 +118,10 @@ def _sweep() -> None:
     _ask_at = now + _ASKED_EVERY
     try:
         _count_back()
-        unused = [one for one, its in _opened.items() if not its.users]
-        late = now - _UNUSED_FOR
-        _close(
-            [
-                one
-                for one in unused
-                if _opened[one].unused_since < late or not processes.is_alive(one.owner)
-            ]
-        )
+        for one, its in tuple(_opened.items()):
+            is_late = its.unused_since < now - _UNUSED_FOR
+            if not its.users and (is_late or not processes.is_alive(one.owner)):
+                _close([one])
     except OSError:  # no file descriptor is left to find out which processes are alive
         pass
     finally:

@@ -13,7 +13,7 @@ from streamkit._interprocess import processes, tokens
 from streamkit._interprocess.tokens import EventToken, Token
 from streamkit._queues import keepalive, ordering, registry
 from streamkit._queues.lifetime import InterprocessEvent
-from streamkit._sharing import kept, lease_file
+from streamkit._sharing import kept
 from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
 from streamkit._streams.event import CudaEvent, exported
@@ -95,7 +95,7 @@ class ArrayToken(Token):
             return self._open_here(target, queue, library)
         adopt = self._adopt(library)
         context = driver.primary_context(device)
-        entered = lease_file.enter(self._lease)
+        entered = kept.enter(self._lease)
         if entered is None:
             raise messages.gone(self)
         try:
@@ -103,16 +103,13 @@ class ArrayToken(Token):
                 memory = self._memory_after_sender(context, entered)
             return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
-            lease_file.leave(entered)
-            if isinstance(error, errors.DriverError) and self._sender_ends():
+            kept.leave(entered)
+            # a sender ends in steps, and calls fail before the last one
+            if isinstance(error, errors.DriverError) and waits.ask(
+                lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
+            ):
                 raise messages.gone(self) from error
             raise
-
-    def _sender_ends(self) -> bool:
-        """Whether the sender is ending: it ends in steps, and calls fail before the last one."""
-        return waits.ask(
-            lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
-        )
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""

@@ -25,15 +25,15 @@ class ArrayLibrary(NamedTuple):
     name: str
     device_of: Callable[[Any], int | None]
     lend: Callable[[Any, object], Any]
-    record_stream: Callable[[Any, Any], bool] | None
-    counts: Memory | None
-    """The adapter, if it can tell whether an array's memory is still in use."""
     lent_by: Callable[[Any], Any] | None
     current: Callable[[int], Any] | None
     """Its current stream of a device, or the handle of that; None if it has none."""
-    copies: Memory | None
+    record_stream: Callable[[Any, Any], bool] | None = None
+    counts: Memory | None = None
+    """The adapter, if it can tell whether an array's memory is still in use."""
+    copies: Memory | None = None
     """The adapter, if a graph can copy the library's arrays."""
-    memory_layout: Callable[[Any], ArrayLayout] | None
+    memory_layout: Callable[[Any], ArrayLayout] | None = None
     """What tells where an array's memory is; unlike ``copies``, it accepts one that needs a
     gradient if the library can say so."""
 
@@ -47,10 +47,10 @@ def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
         adapter.name,
         adapter.array_device,
         adapter.lend,
-        offered(adapter, Memory.record_stream),
-        adapter if offered(adapter, Memory.memory_of) else None,
         offered(adapter, Memory.lent_by),
         adapter.current if isinstance(adapter, CurrentStream) else None,
+        offered(adapter, Memory.record_stream),
+        adapter if offered(adapter, Memory.memory_of) else None,
         adapter if layout else None,
         offered(adapter, Memory.memory_layout) or layout,
     )
@@ -91,18 +91,10 @@ def _library_of(array: object) -> ArrayLibrary | None:
         return library
     if any(True for _ in registry.candidates(kind)):
         return None
-    offered = importlib.import_module("streamkit.backends._exchange").exchange_of(kind)
-    if offered is None:
+    api = importlib.import_module("streamkit.backends._exchange").exchange_of(kind)
+    if api is None:
         return None
-    _exchanges[kind] = ArrayLibrary(
-        kind.__module__.partition(".")[0],
-        offered.array_device,
-        offered.lend,
-        None,
-        None,
-        offered.lent_by,
-        offered.current,
-        None,
-        None,
-    )
-    return _exchanges[kind]
+    name = kind.__module__.partition(".")[0]
+    library = ArrayLibrary(name, api.array_device, api.lend, api.lent_by, api.current)
+    _exchanges[kind] = library
+    return library

@@ -83,10 +83,8 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
     if devices.on_host(device):
         return {}
     ordinal = devices.ordinal_or_current(device)
-    streams = {}
-    for found in loaded_libraries.libraries():
-        streams[found.name] = current_on(found.current, ordinal)
-    return streams
+    libraries = loaded_libraries.libraries()
+    return {found.name: current_on(found.current, ordinal) for found in libraries}
 
 
 def current_on(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
@@ -127,7 +125,7 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     Raises:
         OneQueueError: They do not. The message has the current stream of each.
     """
-    chosen = _chosen(libraries)
+    chosen = named(libraries)
     streams = current_streams()
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
@@ -145,12 +143,10 @@ def _listed(streams: dict[str, CudaStream[Any]]) -> str:
 _choices: dict[tuple[str, ...], frozenset[str]] = {}  # by the names as they came
 
 
-def _chosen(libraries: Iterable[str] | None) -> frozenset[str] | None:
-    return None if libraries is None else named(libraries)
-
-
-def named(libraries: Iterable[str]) -> frozenset[str]:
-    """Return the one name of each of these libraries, which must have a current stream."""
+def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
+    """Return the one name of each library, which must have a current stream; None for None."""
+    if libraries is None:
+        return None
     names = (libraries,) if isinstance(libraries, str) else tuple(libraries)
     found = _choices.get(names)
     if found is None:
@@ -188,7 +184,7 @@ class use:  # noqa: N801 - used as a function
         ordered: bool = False,
     ) -> None:
         self.stream: CudaStream[Any] | HostStream = wrap(stream)
-        self._libraries = _chosen(libraries)
+        self._libraries = named(libraries)
         self._ordered = ordered
 
     def __enter__(self) -> CudaStream[Any] | HostStream:

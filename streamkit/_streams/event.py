@@ -153,7 +153,7 @@ class CudaEvent(Event, metaclass=Concrete):
             if not event.done:
                 raise ValueError(f"{event!r} was not reached yet: call its sync() first")
         try:
-            return events.elapsed_ms(start.handle, self.handle)
+            return float(driver.ask("cuEventElapsedTime", start.handle, self.handle))
         except errors.DriverError as error:
             if error.code != _INVALID_HANDLE:
                 raise

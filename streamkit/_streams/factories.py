@@ -83,7 +83,9 @@ def new_stream(
         _check_priority(priority)
         return HostStream(name=name, nonblocking=bool(nonblocking))
     ordinal = devices.ordinal_or_current(device)
-    chosen = _priority(priority, *driver.priority_range(ordinal))
+    with driver.in_context(driver.primary_context(ordinal)):
+        lowest, highest = driver.ask("cuCtxGetStreamPriorityRange")  # the highest is smaller
+    chosen = _priority(priority, int(lowest), int(highest))
     queue = lifetime.create(ordinal, nonblocking=bool(nonblocking), priority=chosen)
     queue.name = name
     identity.register(queue)

@@ -61,7 +61,7 @@ class follow:  # noqa: N801 - used as a function
 
     def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
         self._library = registry.with_current_named(library)
-        others = None if libraries is None else named(libraries)
+        others = named(libraries)
         self._libraries = None if others is None else others | {self._library}
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
@@ -69,7 +69,12 @@ class follow:  # noqa: N801 - used as a function
         library, libraries = self._library, self._libraries
         choice = choose(libraries) if driver.is_present() else None
         if choice is None or library not in choice.names:
-            _check_loaded(library)
+            row = registry.BY_NAME.get(library)
+            if row is not None and not registry.is_loaded(row.module):
+                raise ScopeError(
+                    f"there is no current stream of {row.label} to follow, for {row.module} is not "
+                    "imported. Import it before the block."
+                )
             scopes += (_UnmovedScope(self),)
             return scopes[-1].stream or host_stream.default_stream
         stream: Any
@@ -132,15 +137,6 @@ class _UnmovedScope:
 
     def leave(self) -> list[str]:
         return []
-
-
-def _check_loaded(library: str) -> None:
-    row = registry.BY_NAME.get(library)
-    if row is not None and not registry.is_loaded(row.module):
-        raise ScopeError(
-            f"there is no current stream of {row.label} to follow, for {row.module} is not "
-            f"imported. Import it before the block."
-        )
 
 
 def _check_function(fn: object, scope: follow) -> None:

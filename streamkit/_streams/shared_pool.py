@@ -55,7 +55,11 @@ def share_pool(library: str, *, libraries: Iterable[str] | None = None) -> Share
             "gives memory."
         )
     takers = _takers(giver.name, libraries)
-    _refuse_in_capture()
+    device = driver.current_device()
+    for found in loaded_libraries.libraries():
+        queue, _ = registry.extract(found.current(device))
+        if queue.handle > LEGACY and driver.capture_id(queue.handle) is not None:
+            raise messages.illegal_in_capture("sharing a pool", found.name, "share it before.")
     with _lock, ExitStack() as undo:
         restores = {}
         for name, take_memory in takers.items():
@@ -106,36 +110,23 @@ class SharedPool:
 
 def _takers(giver: str, libraries: Iterable[str] | None) -> dict[str, _Take]:
     found: dict[str, _Take] = {}
-    if libraries is not None:
-        for name in (libraries,) if isinstance(libraries, str) else libraries:
-            adapter = registry.adapter(name)
-            if adapter.name == giver:
-                raise ValueError(f"{name} has its own pool already: name the others.")
-            take = offered(adapter, Memory.take_memory)
-            if take is None:
-                raise UnsupportedStreamError(
-                    f"{name} cannot allocate from another library's pool. Leave it out."
-                )
-            found[adapter.name] = take
-        return found
-    for name, load in registry.loaded().items():
-        adapter = load()
+    named = (libraries,) if isinstance(libraries, str) else libraries
+    for name in registry.loaded() if named is None else named:
+        adapter = registry.adapter(name)
         take = offered(adapter, Memory.take_memory)
-        if take is not None:
-            found[name] = take
-        elif name != giver and offered(adapter, Memory.array_layout):
+        if adapter.name == giver:
+            if named is not None:
+                raise ValueError(f"{name} has its own pool already: name the others.")
+        elif take is not None:
+            found[adapter.name] = take
+        elif named is not None:
+            raise UnsupportedStreamError(
+                f"{name} cannot allocate from another library's pool. Leave it out."
+            )
+        elif offered(adapter, Memory.array_layout):
             warnings.warn(
                 f"{name} cannot allocate from the pool of {giver}, and keeps its own.",
                 RuntimeWarning,
                 stacklevel=3,
             )
-    found.pop(giver, None)
     return found
-
-
-def _refuse_in_capture() -> None:
-    device = driver.current_device()
-    for library in loaded_libraries.libraries():
-        queue, _ = registry.extract(library.current(device))
-        if queue.handle > LEGACY and driver.capture_id(queue.handle) is not None:
-            raise messages.illegal_in_capture("sharing a pool", library.name, "share it before.")

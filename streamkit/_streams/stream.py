@@ -29,16 +29,8 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._queues.registry import WorkLibrary
     from streamkit._waiting.points import Point
-    from streamkit.protocols import (
-        Adapter,
-        EventLike,
-        ForeignStream,
-        Queue,
-        StreamLike,
-        WorkLike,
-    )
+    from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -343,7 +335,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
                 source = stream._live()
         ordering.wait_queue(queue, source, external)
 
-    def _wait_for_work(self, library: WorkLibrary, work: object, *, external: bool) -> None:
+    def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
         """Have the library order it before what is current, which this stream is for so long."""
         if external:
             raise ValueError(
@@ -354,7 +346,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
         key = object()
         self.__enter__(key, frozenset((library.name,)))
         try:
-            library.wait_for(work)
+            library.wait_for_work(work)
         finally:
             open_scopes.leave(key)
         if ordering.capture_of(queue) is None:

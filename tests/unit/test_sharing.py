@@ -19,7 +19,7 @@ import streamkit as sk
 from streamkit._interprocess import processes  # who lives, which `share` and `open` ask
 from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
 from streamkit._queues import keepalive  # what other calls of StreamKit do on the way
-from streamkit._sharing import kept, lease_file  # what an owner keeps, and who has it
+from streamkit._sharing import kept  # what an owner keeps, and who has it
 from streamkit._sharing.token import ArrayToken  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
 from streamkit.processes import open_event, token_from_bytes
@@ -131,7 +131,7 @@ def until(done):
 OTHER = """
 import sys
 from streamkit._interprocess import processes  # as above
-from streamkit._sharing import lease_file  # as above
+from streamkit._sharing import kept  # as above
 print(processes.own_name(), flush=True)
 for line in sys.stdin:
     print(eval(line), flush=True)
@@ -198,7 +198,7 @@ def test_a_process_lives_until_it_ends_however_it_does(new_other, how):
 @has_locks
 def test_what_a_killed_process_has_left_goes_with_the_next_process(new_other):
     other = new_other()
-    other("lease_file.OwnedLease().name")
+    other("kept.OwnedLease().name")
     assert len(files_of(other.name)) == 2
     other.end("kill")
     assert len(files_of(other.name)) == 2
@@ -215,10 +215,10 @@ def test_the_folder_is_of_this_user_alone():
 @has_locks
 @pytest.mark.parametrize("how", ["close", "kill", "exit"])
 def test_a_lease_ends_when_each_receiver_has_dropped_or_died(new_other, how):
-    lease, others = lease_file.OwnedLease(), [new_other(), new_other()]
+    lease, others = kept.OwnedLease(), [new_other(), new_other()]
     assert not lease.end_if_unused()  # nobody has had it
     for other in others:
-        other(f"globals().update(x=lease_file.enter('{lease.name}'))")
+        other(f"globals().update(x=kept.enter('{lease.name}'))")
     assert not lease.end_if_unused()
     for other in others:
         assert not lease.end_if_unused()
@@ -229,21 +229,21 @@ def test_a_lease_ends_when_each_receiver_has_dropped_or_died(new_other, how):
     assert lease.end_if_unused()
     assert lease.has_ended
     assert files_of(lease.name) == []
-    assert lease_file.enter(lease.name) is None
+    assert kept.enter(lease.name) is None
 
 
 @has_locks
 def test_a_receiver_that_failed_leaves_the_lease_to_others(new_other):
-    lease, other = lease_file.OwnedLease(), new_other()
-    other(f"lease_file.leave(lease_file.enter('{lease.name}'))")
+    lease, other = kept.OwnedLease(), new_other()
+    other(f"kept.leave(kept.enter('{lease.name}'))")
     assert not lease.end_if_unused()
-    other(f"lease_file.enter('{lease.name}').close()")
+    other(f"kept.enter('{lease.name}').close()")
     assert lease.end_if_unused()
 
 
 @has_locks
 def test_a_lease_is_ended_by_hand_once():
-    lease = lease_file.OwnedLease()
+    lease = kept.OwnedLease()
     assert not lease.end_if_unused()
     lease.end()
     lease.end()
@@ -252,7 +252,7 @@ def test_a_lease_is_ended_by_hand_once():
 
 @has_locks
 def test_a_lease_that_ends_while_it_is_opened_is_not_opened(monkeypatch):
-    lease, find = lease_file.OwnedLease(), processes.find
+    lease, find = kept.OwnedLease(), processes.find
 
     def find_then_end(name):
         found = find(name)
@@ -260,18 +260,18 @@ def test_a_lease_that_ends_while_it_is_opened_is_not_opened(monkeypatch):
         return found
 
     monkeypatch.setattr(processes, "find", find_then_end)
-    assert lease_file.enter(lease.name) is None
+    assert kept.enter(lease.name) is None
 
 
 @has_locks
 def test_a_lease_of_a_dead_owner_is_not_opened(new_other):
     other = new_other()
-    name = other("lease_file.OwnedLease().name")
-    entered = lease_file.enter(name)
+    name = other("kept.OwnedLease().name")
+    entered = kept.enter(name)
     assert entered is not None
     entered.close()
     other.end("kill")
-    assert lease_file.enter(name) is None
+    assert kept.enter(name) is None
 
 
 @has_locks
@@ -279,14 +279,14 @@ def test_a_lease_of_a_dead_owner_is_not_opened(new_other):
 def test_a_forked_child_holds_no_lock_of_its_parent(new_other):
     """It would keep leases, and make a dead process seem alive."""
     other = new_other()
-    name = other("lease_file.OwnedLease().name")
+    name = other("kept.OwnedLease().name")
     done = run_python(
         "-c",
         f"""
 import os, signal, sys, time
 from streamkit._interprocess import processes  # as above
-from streamkit._sharing import lease_file  # as above
-entered = lease_file.enter({name!r})
+from streamkit._sharing import kept  # as above
+entered = kept.enter({name!r})
 own = processes.own_name()
 ready, told = os.pipe()
 child = os.fork()
@@ -318,7 +318,7 @@ def test_what_a_parent_keeps_is_not_a_forked_childs_to_end():
         "-c",
         """
 import os
-from streamkit._sharing import kept, lease_file  # as above
+from streamkit._sharing import kept  # as above
 one = kept.KeptArray(object(), None, None)
 child = os.fork()
 if child == 0:
@@ -326,7 +326,7 @@ if child == 0:
     one.end()
     os._exit(not told)
 _, status = os.waitpid(child, 0)
-entered = lease_file.enter(one.name)
+entered = kept.enter(one.name)
 print(status, entered is not None, one.has_ended())
 """,
     )
@@ -344,7 +344,7 @@ def test_what_is_kept_goes_when_the_receivers_have(new_other, how):
     other, arrays = new_other(), [Array() for _ in range(150)]
     names = [kept.KeptArray(array, None, None).name for array in arrays]
     alive = [weakref.ref(array) for array in arrays]
-    other(f"globals().update(x=[lease_file.enter(name) for name in {names[100:]}])")
+    other(f"globals().update(x=[kept.enter(name) for name in {names[100:]}])")
     del arrays
     keepalive.drain()
     assert all(one() is not None for one in alive)
@@ -383,10 +383,10 @@ def test_an_array_that_its_own_process_has_opened_goes_when_nobody_there_holds_i
 @has_locks
 def test_a_file_that_is_closed_twice_leaves_the_next_one_of_its_number_alone():
     """Its lock would stay for ever."""
-    lease = lease_file.OwnedLease()
-    first = lease_file.enter(lease.name)
+    lease = kept.OwnedLease()
+    first = kept.enter(lease.name)
     first.close()
-    second = lease_file.enter(lease.name)
+    second = kept.enter(lease.name)
     assert second.descriptor == first.descriptor
     first.close()
     assert not lease.end_if_unused()

@@ -79,7 +79,8 @@ class Part:
             graphs.begin(handle, "relaxed")
             found = graphs.captured(handle)
             if found is not None:
-                graphs.add_empty_node(found.graph)  # torch warns of a graph without any
+                # torch warns of a graph without any node
+                driver.ask("cuGraphAddEmptyNode", found.graph, None, 0)
             self._back()
             self._graph.capture_end()
             self._is_open = False
