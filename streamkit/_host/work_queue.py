@@ -450,8 +450,7 @@ class WorkQueue:
                     _working.discard(self)
                     break
                 item = self._items.popleft()
-                if isinstance(item, Function):
-                    self.function = item
+                self.function = item if isinstance(item, Function) else None
             try:
                 if isinstance(item, Mark):  # before another thread can see that it is reached
                     self.end_item(item, forks)
