@@ -26,8 +26,8 @@ from streamkit._base.adapter import (
     MemoryUse,
     Traits,
 )
+from streamkit._base.classes import StaticProtocol
 from streamkit._base.queue import Queue
-from streamkit._base.static_protocol import StaticProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._base import ending, locks, uncollected
+from streamkit._base import locks, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -523,7 +523,7 @@ class WorkQueue:
             self.put(mark)
         except RuntimeError:  # no thread can be started
             return False
-        while not mark.wait(ending.PATIENCE):
+        while not mark.wait(uncollected.PATIENCE):
             if self._is_held():
                 return False
         return True
@@ -543,7 +543,7 @@ class WorkQueue:
         with self._lock:
             items = [self.function, *self._items]
             self._items.clear()
-        ending.report_dropped([item.what for item in items if isinstance(item, Function)])
+        uncollected.report_dropped([item.what for item in items if isinstance(item, Function)])
 
 
 def _finish_all() -> bool:
@@ -555,8 +555,8 @@ def _drop_all() -> None:
         queue.drop()
 
 
-ending.finishes.append(_finish_all)
-ending.drops.append(_drop_all)
+uncollected.finishes.append(_finish_all)
+uncollected.drops.append(_drop_all)
 
 
 def _begin_anew() -> None:

@@ -1,17 +1,57 @@
-"""Names that other libraries have for what StreamKit calls otherwise.
-
-To ``hasattr`` and ``dir`` they are not there, so no library takes our objects for its own. They are
-attributes of the class, because a ``__getattr__`` makes every attribute slower on Python 3.11.
-"""
+"""What the classes of our objects share: a quick ``isinstance``, and other libraries' names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from abc import ABCMeta
     from collections.abc import Callable, Iterable, Mapping
 
+    ProtocolMeta = ABCMeta
+else:
+    ProtocolMeta = type(Protocol)
+
 KindT = TypeVar("KindT", bound=type)
+
+_ABSENT = object()
+
+
+class StaticProtocol(ProtocolMeta):
+    """A protocol whose ``isinstance`` evaluates no property.
+
+    The one of Python 3.11 reads every member, which would ask a closed stream for its handle and
+    the driver for its state.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - the instance is a class
+        if type.__instancecheck__(cls, instance):
+            return True
+        if isinstance(instance, type):
+            return False
+        import inspect  # noqa: PLC0415 - slow to import, and seldom needed
+
+        members = cls.__dict__.get("_members", ())
+        return bool(members) and all(
+            inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members
+        )
+
+
+class Concrete(StaticProtocol):
+    """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
+
+    if not TYPE_CHECKING:  # type checkers do not see that the signature is the same
+        __instancecheck__ = type.__instancecheck__  # the C function
+
+    def __dir__(cls) -> list[str]:  # noqa: N805 - the instance is a class
+        return hide(cls, super().__dir__())
+
+
+# -- names that other libraries have for what StreamKit calls otherwise -------------------------
+
+# To ``hasattr`` and ``dir`` they are not there, so no library takes our objects for its own. They
+# are attributes of the class, because a ``__getattr__`` makes every attribute slower on Python
+# 3.11.
 
 OF_STREAMS = {
     "synchronize": "sync()",
