@@ -363,6 +363,9 @@ class Function:
     def __init__(self, what: Submitted) -> None:
         self.what = what
 
+    @abstractmethod
+    def __call__(self) -> None: ...
+
 
 class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first and ends when idle."""
