@@ -102,8 +102,7 @@ def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
 
 def hide(kind: type, names: Iterable[str]) -> list[str]:
     """Return the names without those that are not there."""
-    return [name for name in names if not isinstance(_found(kind, name), _OtherName)]
-
-
-def _found(kind: type, name: str) -> object:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    members: dict[str, object] = {}
+    for base in reversed(kind.__mro__):
+        members |= vars(base)
+    return [name for name in names if not isinstance(members.get(name), _OtherName)]

@@ -227,15 +227,10 @@ def in_seconds(timeout: Any, what: object) -> float | None:
     if timeout is None:
         return None
     is_number = isinstance(timeout, (int, float)) or hasattr(timeout, "__float__")
-    if isinstance(timeout, bool) or not is_number:
-        raise TypeError(_bad_timeout(timeout, what))
-    if not timeout >= 0:  # nan is not
-        raise ValueError(_bad_timeout(timeout, what))
-    return float(min(timeout, _LONGEST))
-
-
-def _bad_timeout(timeout: object, what: object) -> str:
-    return (
+    is_number = is_number and not isinstance(timeout, bool)
+    if is_number and timeout >= 0:  # nan is not
+        return float(min(timeout, _LONGEST))
+    raise (ValueError if is_number else TypeError)(
         f"{describe(what)} cannot wait for {describe(timeout)}: a timeout is a number of seconds, "
         "0 or more; None waits as long as it takes."
     )

@@ -140,12 +140,7 @@ def check_adapter(  # noqa: PLR0913 - four are optional
         NoDeviceError: There is no CUDA here.
     """
     found = checks(
-        library,
-        make_stream,
-        make_event=make_event,
-        handle_of=handle_of,
-        device=device,
-        waive=waive,
+        library, make_stream, make_event=make_event, handle_of=handle_of, device=device, waive=waive
     )
     report = Report(library, [], {})
     failures: list[str] = []
