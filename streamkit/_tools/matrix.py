@@ -226,9 +226,8 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
             own.set_current()
             new_stream = own.create_stream
         case "cuda.bindings":
-            new_stream = partial(
-                _on_raw_stream, machine.load("cuda.bindings.driver").CUstream, cleanup
-            )
+            build = machine.load("cuda.bindings.driver").CUstream
+            new_stream = partial(_on_raw_stream, build, cleanup)
         case _:
             new_stream = partial(sk.new_stream, device, nonblocking=True)
     version = module.__version__
