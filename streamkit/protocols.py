@@ -26,8 +26,8 @@ from streamkit._base.adapter import (
     MemoryUse,
     Traits,
 )
+from streamkit._base.classes import StaticProtocol
 from streamkit._base.queue import Queue
-from streamkit._base.static_protocol import StaticProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -423,15 +423,11 @@ class SupportsCudaStream(Protocol):
 
 
 class _HasCudaStream(Protocol):
-    """A stream of torch's class for CUDA, or of Warp's."""
-
     @property
     def cuda_stream(self) -> Any: ...
 
 
 class _HasStreamId(Protocol):
-    """A stream of torch's class for any device."""
-
     @property
     def stream_id(self) -> int: ...
     @property
@@ -439,8 +435,6 @@ class _HasStreamId(Protocol):
 
 
 class _HasPointer(Protocol):
-    """A stream of CuPy; its memory has a ``ptr`` too."""
-
     @property
     def ptr(self) -> Any: ...
     @property
@@ -448,36 +442,26 @@ class _HasPointer(Protocol):
 
 
 class _HasAutoSynchronize(Protocol):
-    """A stream of numba-cuda."""
-
     @property
     def auto_synchronize(self) -> Callable[..., Any]: ...
 
 
 class _HasGetPtr(Protocol):
-    """A handle of cuda.bindings: of a stream or of an event."""
-
     @property
     def getPtr(self) -> Callable[..., Any]: ...  # noqa: N802 - its own name
 
 
 class _HasCudaEvent(Protocol):
-    """An event of torch's class for CUDA, or of Warp's."""
-
     @property
     def cuda_event(self) -> Any: ...
 
 
 class _HasElapsedTime(Protocol):
-    """An event of torch's class for any device, or of numba-cuda."""
-
     @property
     def elapsed_time(self) -> Callable[..., Any]: ...
 
 
 class _IsRecorded(Protocol):
-    """An event of CuPy."""
-
     @property
     def ptr(self) -> Any: ...
     @property
@@ -485,8 +469,6 @@ class _IsRecorded(Protocol):
 
 
 class _IsDone(Protocol):
-    """An event of cuda.core."""
-
     @property
     def handle(self) -> Any: ...
     @property
@@ -494,8 +476,6 @@ class _IsDone(Protocol):
 
 
 class _HasFuture(Protocol):
-    """A work of torch.distributed."""
-
     @property
     def get_future(self) -> Callable[..., Any]: ...
     @property
@@ -503,8 +483,6 @@ class _HasFuture(Protocol):
 
 
 class _HasValue(Protocol):
-    """A future of torch; those of Python have no ``value``."""
-
     @property
     def value(self) -> Callable[..., Any]: ...
     @property
@@ -512,26 +490,22 @@ class _HasValue(Protocol):
 
 
 class _SupportsDlpack(Protocol):
-    """An array of nearly any library."""
-
     @property
     def __dlpack_device__(self) -> Callable[..., Any]: ...
 
 
 class _SupportsCudaArrayInterface(Protocol):
-    """An array on a GPU."""
-
     @property
     def __cuda_array_interface__(self) -> Any: ...
 
 
 ForeignStream = (
     SupportsCudaStream
-    | _HasCudaStream
-    | _HasStreamId
-    | _HasPointer
-    | _HasAutoSynchronize
-    | _HasGetPtr
+    | _HasCudaStream  # of torch's class for CUDA, or of Warp's
+    | _HasStreamId  # of torch's class for any device
+    | _HasPointer  # of CuPy, whose memory has a ``ptr`` too
+    | _HasAutoSynchronize  # of numba-cuda
+    | _HasGetPtr  # of cuda.bindings
 )
 """Another library's stream, known by what it has: so a type checker needs no library."""
 
@@ -542,10 +516,17 @@ A type checker refuses what has nothing of a stream. For a library that has an a
 streams look like none of these, pass ``typing.cast(Any, stream)``.
 """
 
-EventLike = Event | _HasCudaEvent | _HasElapsedTime | _IsRecorded | _IsDone | _HasGetPtr
+EventLike = (
+    Event
+    | _HasCudaEvent  # of torch's class for CUDA, or of Warp's
+    | _HasElapsedTime  # of torch's class for any device, or of numba-cuda
+    | _IsRecorded  # of CuPy
+    | _IsDone  # of cuda.core
+    | _HasGetPtr  # of cuda.bindings
+)
 """Whatever ``streamkit.wrap_event`` takes: any library's event."""
 
-WorkLike = _HasFuture | _HasValue
+WorkLike = _HasFuture | _HasValue  # a future of Python has no ``value``
 """What ``Stream.wait`` takes beside streams and events: a work of torch.distributed, or a future of
 torch's."""
 

@@ -24,7 +24,7 @@ from typing import (
     runtime_checkable,
 )
 
-from streamkit._base.static_protocol import ProtocolMeta
+from streamkit._base.classes import ProtocolMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -71,7 +71,7 @@ class Outcome:
 
         while True:
             try:
-                error = self._future.exception(None if self._loop is None else _LOOK)
+                error = self._future.exception(_LOOK if self._loop else None)
                 break
             except NotYet:
                 if self._loop is not None and self._loop.is_closed():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+import threading
+from typing import Any, NoReturn
 
 from streamkit._base import futures
 from streamkit.errors import (
@@ -18,6 +19,7 @@ from streamkit.errors import (
 )
 
 DISTRIBUTION = "streamkit-cuda"
+_LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
 
 
 def describe(obj: object) -> str:
@@ -207,3 +209,28 @@ def raise_timeout(what: object, timeout: float) -> NoReturn:
     """Raise the built-in TimeoutError for what is still pending after so many seconds."""
     message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."
     raise TimeoutError(message)
+
+
+def not_callable(fn: object, stream: object, method: str) -> TypeError:
+    """Return the error for what a method of a stream was given instead of a function."""
+    return TypeError(
+        f"{describe(stream)} cannot {method} {describe(fn)}, which is no function: give the "
+        f"function and what to call it with, as in s.{method}(fn, x)."
+    )
+
+
+def in_seconds(timeout: Any, what: object) -> float | None:
+    """Return how long ``what`` may wait, as a float of Python's own; None is without an end.
+
+    TypeError or ValueError unless it is None or a number of seconds from 0, of any library.
+    """
+    if timeout is None:
+        return None
+    is_number = isinstance(timeout, (int, float)) or hasattr(timeout, "__float__")
+    is_number = is_number and not isinstance(timeout, bool)
+    if is_number and timeout >= 0:  # nan is not
+        return float(min(timeout, _LONGEST))
+    raise (ValueError if is_number else TypeError)(
+        f"{describe(what)} cannot wait for {describe(timeout)}: a timeout is a number of seconds, "
+        "0 or more; None waits as long as it takes."
+    )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
+from streamkit._base.classes import Concrete
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
-from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal, picture
 from streamkit._host.stream import HostStream

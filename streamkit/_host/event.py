@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import arguments, messages, other_names, trace
-from streamkit._base.static_protocol import Concrete
+from streamkit._base import classes, messages, trace
 from streamkit._queues import registry
 from streamkit.protocols import Event
 
@@ -25,8 +24,8 @@ def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     )
 
 
-@other_names.answer(other_names.OF_EVENTS)
-class HostEvent(Event, metaclass=Concrete):
+@classes.answer(classes.OF_EVENTS)
+class HostEvent(Event, metaclass=classes.Concrete):
     """A point of a host queue. Safe to use from any thread.
 
     What it promises is documented on ``Event``. ``done``, ``sync`` and ``await`` raise the first
@@ -79,7 +78,7 @@ class HostEvent(Event, metaclass=Concrete):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         mark = self._live()
         if timeout is not None:
-            timeout = arguments.in_seconds(timeout, self)
+            timeout = messages.in_seconds(timeout, self)
         with trace.note(self._source(), "synchronisation", "event sync", mark):
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import arguments
+from streamkit._base import messages
 from streamkit._host import work_queue
 from streamkit._host.work_queue import Mark, Wait, WorkQueue
 from streamkit._waiting import callbacks
@@ -72,7 +72,7 @@ class _EngineFuture(callbacks.Outcome):
         return self._end.done or super().done()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        timeout = arguments.in_seconds(timeout, self)
+        timeout = messages.in_seconds(timeout, self)
         self._end.wait(timeout)
         return super().exception(timeout and 0)  # which ``result`` asks first
 

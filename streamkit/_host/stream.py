@@ -15,9 +15,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import arguments, futures, messages, other_names, trace
+from streamkit._base import classes, futures, messages, trace
 from streamkit._base.locks import new_lock
-from streamkit._base.static_protocol import Concrete
 from streamkit._base.uncollected import Failure, Submitted
 from streamkit._host.event import HostEvent, no_cuda
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
@@ -43,8 +42,8 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
-@other_names.answer(other_names.OF_STREAMS)
-class HostStream(Stream, metaclass=Concrete):
+@classes.answer(classes.OF_STREAMS)
+class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
     What it promises is documented on ``Stream``. Safe to use from any thread. ``done``, ``sync``
@@ -181,7 +180,7 @@ class HostStream(Stream, metaclass=Concrete):
         """
         self._check_open()
         if not callable(fn):
-            raise arguments.not_callable(fn, self, "submit")
+            raise messages.not_callable(fn, self, "submit")
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         is_inline = open_scopes.holds(self)
@@ -306,7 +305,7 @@ class HostStream(Stream, metaclass=Concrete):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         self._check_open()
         if timeout is not None:
-            timeout = arguments.in_seconds(timeout, self)
+            timeout = messages.in_seconds(timeout, self)
         with trace.note(self, "synchronisation", "sync", is_inline=open_scopes.holds(self)):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
@@ -341,7 +340,7 @@ class HostStream(Stream, metaclass=Concrete):
         """
         self._check_open()
         if not callable(fn):
-            raise arguments.not_callable(fn, self, "then")
+            raise messages.not_callable(fn, self, "then")
         from streamkit._host.futures import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._base import ending, locks, uncollected
+from streamkit._base import locks, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -363,6 +363,9 @@ class Function:
     def __init__(self, what: Submitted) -> None:
         self.what = what
 
+    @abstractmethod
+    def __call__(self) -> None: ...
+
 
 class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first and ends when idle."""
@@ -450,8 +453,7 @@ class WorkQueue:
                     _working.discard(self)
                     break
                 item = self._items.popleft()
-                if isinstance(item, Function):
-                    self.function = item
+                self.function = item if isinstance(item, Function) else None
             try:
                 if isinstance(item, Mark):  # before another thread can see that it is reached
                     self.end_item(item, forks)
@@ -524,7 +526,7 @@ class WorkQueue:
             self.put(mark)
         except RuntimeError:  # no thread can be started
             return False
-        while not mark.wait(ending.PATIENCE):
+        while not mark.wait(uncollected.PATIENCE):
             if self._is_held():
                 return False
         return True
@@ -544,7 +546,7 @@ class WorkQueue:
         with self._lock:
             items = [self.function, *self._items]
             self._items.clear()
-        ending.report_dropped([item.what for item in items if isinstance(item, Function)])
+        uncollected.report_dropped([item.what for item in items if isinstance(item, Function)])
 
 
 def _finish_all() -> bool:
@@ -556,8 +558,8 @@ def _drop_all() -> None:
         queue.drop()
 
 
-ending.finishes.append(_finish_all)
-ending.drops.append(_drop_all)
+uncollected.finishes.append(_finish_all)
+uncollected.drops.append(_drop_all)
 
 
 def _begin_anew() -> None:

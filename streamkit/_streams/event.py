@@ -6,9 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from streamkit import errors
-from streamkit._base import arguments, messages, other_names, trace
+from streamkit._base import classes, messages, trace
 from streamkit._base.queue import LEGACY, PER_THREAD
-from streamkit._base.static_protocol import Concrete
 from streamkit._cuda import devices, driver, events
 from streamkit._host.event import HostEvent
 from streamkit._host.stream import HostStream
@@ -34,8 +33,8 @@ _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
-@other_names.answer(other_names.OF_EVENTS)
-class CudaEvent(Event, metaclass=Concrete):
+@classes.answer(classes.OF_EVENTS)
+class CudaEvent(Event, metaclass=classes.Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 
     Safe to use from any thread. The handle of a borrowed event is read at each use, because
@@ -115,7 +114,7 @@ class CudaEvent(Event, metaclass=Concrete):
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
-            timeout = arguments.in_seconds(timeout, self)
+            timeout = messages.in_seconds(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
             waits.block(self._is_reached, self._mark, self, timeout, spin=spin)
 

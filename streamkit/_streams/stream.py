@@ -7,10 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
-from streamkit._base import arguments, messages, other_names, trace
+from streamkit._base import classes, messages, trace
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
-from streamkit._base.static_protocol import Concrete
 from streamkit._base.uncollected import Submitted
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
@@ -41,8 +40,8 @@ ForeignT = TypeVar("ForeignT", bound="ForeignStream")
 _NONE: dict[Any, Any] = {}
 
 
-@other_names.answer(other_names.OF_STREAMS)
-class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
+@classes.answer(classes.OF_STREAMS)
+class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
     What it promises is documented on ``Stream``. Safe to use from any thread, except that a
@@ -235,7 +234,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
-            timeout = arguments.in_seconds(timeout, self)
+            timeout = messages.in_seconds(timeout, self)
         done, mark = self._done_and_mark("a sync")
         with trace.note(self, "synchronisation", "sync"):
             waits.block(done, mark, self, timeout, spin=spin)
@@ -271,7 +270,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             TypeError: ``fn`` cannot be called.
         """
         if not callable(fn):
-            raise arguments.not_callable(fn, self, "then")
+            raise messages.not_callable(fn, self, "then")
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -377,7 +376,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=Concrete):
             **kwargs: The same, by name.
         """
         if not callable(fn):
-            raise arguments.not_callable(fn, self, "submit")
+            raise messages.not_callable(fn, self, "submit")
         with self:
             fn(*args, **kwargs)
 

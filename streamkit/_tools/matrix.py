@@ -215,7 +215,8 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
         case "warp":
             new_stream = partial(module.Stream, f"cuda:{device}")
         case "tvm_ffi":
-            new_stream = partial(_raw_stream_of, module.device("cuda", device), cleanup)
+            build = partial(module.use_raw_stream, module.device("cuda", device))
+            new_stream = partial(_on_raw_stream, build, cleanup)
         case "numba":
             cuda = machine.load("numba.cuda")
             cuda.select_device(device)
@@ -225,7 +226,8 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
             own.set_current()
             new_stream = own.create_stream
         case "cuda.bindings":
-            new_stream = partial(_bare_handle, cleanup)
+            build = machine.load("cuda.bindings.driver").CUstream
+            new_stream = partial(_on_raw_stream, build, cleanup)
         case _:
             new_stream = partial(sk.new_stream, device, nonblocking=True)
     version = module.__version__
@@ -245,16 +247,8 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
     return library
 
 
-def _bare_handle(cleanup: contextlib.ExitStack) -> Any:
-    from cuda.bindings.driver import CUstream
-
-    return CUstream(cleanup.enter_context(_gate.raw_stream()))
-
-
-def _raw_stream_of(device: Any, cleanup: contextlib.ExitStack) -> Any:
-    import tvm_ffi
-
-    return tvm_ffi.use_raw_stream(device, cleanup.enter_context(_gate.raw_stream()))
+def _on_raw_stream(build: Callable[[int], Any], cleanup: contextlib.ExitStack) -> Any:
+    return build(cleanup.enter_context(_gate.raw_stream()))
 
 
 def _stream_inside(context: Any) -> int:

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import arguments, ending, locks, messages, trace
+from streamkit._base import locks, messages, trace, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
@@ -48,7 +48,7 @@ class Outcome(Future[Any]):
         self.set_exception(failure.error)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        timeout = arguments.in_seconds(timeout, self)
+        timeout = messages.in_seconds(timeout, self)
         error = super().exception(timeout)
         trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
@@ -211,7 +211,7 @@ def _work() -> None:
 def _finish() -> bool:
     """Wait for the functions that are ready, and a moment for others; return if any was ready."""
     waited = False
-    end = time.monotonic() + ending.PATIENCE
+    end = time.monotonic() + uncollected.PATIENCE
     while True:
         calls = [call for call in _pending.copy() if not call.future.done()]
         ready = [call.future for call in calls if call.is_ready]
@@ -228,15 +228,15 @@ def _end() -> None:
         _is_over = True
     left = [call for call in list(_pending) if not call.future.done()]
     # cancelled, or whoever asks for one would wait for ever
-    ending.report_dropped([call.what for call in left if call.future.cancel()])
+    uncollected.report_dropped([call.what for call in left if call.future.cancel()])
     for _ in _threads:
         _to_run.put(None)
-    end = time.monotonic() + ending.PATIENCE  # for functions that still run
+    end = time.monotonic() + uncollected.PATIENCE  # for functions that still run
     for thread in _threads:
         thread.join(max(0, end - time.monotonic()))
 
 
-ending.finishes.append(_finish)
+uncollected.finishes.append(_finish)
 
 
 def _forget() -> None:

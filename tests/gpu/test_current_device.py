@@ -13,7 +13,7 @@ import pytest
 
 import streamkit as sk
 from streamkit import processes
-from streamkit._base.other_names import hide  # which names are not ours
+from streamkit._base.classes import hide  # which names are not ours
 from streamkit.processes import open_event, token_from_bytes
 from streamkit.types import CudaEvent, CudaGraph, CudaStream
 from support.gpu.raw import check, current_context, destroy_stream, driver, on_device

@@ -14,7 +14,7 @@ import streamkit as sk
 from streamkit._base import installed as installed_module  # the lines are looked at
 from streamkit._cuda import driver as driver_module  # a driver is made up here
 from streamkit._cuda import loader  # a driver is made up here
-from streamkit._doctor import doctor, driver_check  # an installation is made up here
+from streamkit._doctor import doctor  # an installation is made up here
 from streamkit._doctor import report as report_module  # an installation is made up here
 from streamkit._doctor.installed import VARIABLES, Installed  # it is made up here
 from streamkit._doctor.report import DoctorReport, Driver, Library, Standing  # it is made up here
@@ -438,7 +438,7 @@ def driver(monkeypatch, installed):
         monkeypatch.setattr(driver_module, "current_device", lambda: 0)
         monkeypatch.setattr(driver_module, "primary_context", lambda _: 1)
         findings = []
-        return driver_check.look(findings), findings
+        return doctor.look_at_driver(findings), findings
 
     return look
 

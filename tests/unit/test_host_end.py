@@ -117,7 +117,7 @@ def test_a_scope_that_the_main_thread_left_open_ends_with_the_program():
     """) == (0, "x\n", "")
 
 
-# five seconds: the end waits ``ending.PATIENCE`` for each stream that it then gives up
+# five seconds: the end waits ``PATIENCE`` for each stream that it then gives up
 def test_what_a_thread_holds_that_ends_with_the_program_is_reported_and_dropped():
     returned, out, err = run("""
         entered = threading.Event()

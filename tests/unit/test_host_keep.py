@@ -253,7 +253,7 @@ def run(program):
     )
 
 
-# a second or two, here and below: the end waits ``ending.PATIENCE`` for each stream that is held
+# a second or two, here and below: the end waits ``PATIENCE`` for each stream that is held
 def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
     done = run("""
         held(stream)

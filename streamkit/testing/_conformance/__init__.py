@@ -15,19 +15,15 @@ from streamkit import errors
 from streamkit._queues import registry
 from streamkit.protocols import Adapter, CurrentStream, Events
 from streamkit.testing import _gate
-from streamkit.testing._conformance.current_stream import CURRENT
-from streamkit.testing._conformance.events import EVENTS
-from streamkit.testing._conformance.streams import CHECKS
+from streamkit.testing._conformance import current_stream, events, streams
 from streamkit.testing._conformance.subject import NotApplicableError, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_PARTS: tuple[tuple[Any, tuple[Callable[[Subject], None], ...]], ...] = (
-    (Adapter, CHECKS),
-    (CurrentStream, CURRENT),
-    (Events, EVENTS),
-)
+# By the group of functions that an adapter needs for them: modules whose public functions are the
+# checks, in their order.
+_PARTS: dict[Any, Any] = {Adapter: streams, CurrentStream: current_stream, Events: events}
 
 
 @dataclass(frozen=True)
@@ -107,15 +103,16 @@ def checks(  # noqa: PLR0913 - four are optional
     subject = Subject(library, adapter, make_stream, make_event, handle_of, device)
     found = [
         Check(
-            function.__name__,
+            name,
             (function.__doc__ or "").partition("\n")[0],
             function,
             subject,
             group,
-            waived.pop(function.__name__, None),
+            waived.pop(name, None),
         )
-        for group, functions in _PARTS
-        for function in functions
+        for group, module in _PARTS.items()
+        for name, function in vars(module).items()
+        if name[0] != "_" and getattr(function, "__module__", None) == module.__name__
     ]
     if waived:
         raise ValueError(
@@ -143,12 +140,7 @@ def check_adapter(  # noqa: PLR0913 - four are optional
         NoDeviceError: There is no CUDA here.
     """
     found = checks(
-        library,
-        make_stream,
-        make_event=make_event,
-        handle_of=handle_of,
-        device=device,
-        waive=waive,
+        library, make_stream, make_event=make_event, handle_of=handle_of, device=device, waive=waive
     )
     report = Report(library, [], {})
     failures: list[str] = []

@@ -195,6 +195,22 @@ def bound_is_current_agrees(subject: Subject) -> None:
         subject.require(ours.is_current(), "is_current is false after leaving a nested enter")
 
 
+def bound_told_outside_is_the_threads(subject: Subject) -> None:
+    """Tell a stream that is current in this thread, and no other, also outside its own scope."""
+    (own,) = subject.streams(1)
+    binding = _binding(subject, own)
+    if not binding.told_outside:
+        raise NotApplicableError("its binding says that only a scope can ask it")
+
+    def elsewhere() -> None:
+        subject.require(not binding.is_current(), "is_current is true of another thread's stream")
+
+    subject.require(not binding.is_current(), "is_current is true where the stream is not current")
+    with _entered(subject.adapter.bind(own)):
+        subject.require(binding.is_current(), "is_current is false inside another enter of it")
+        subject.in_thread(elsewhere)
+
+
 def bound_set_current_remembers_nothing(subject: Subject) -> None:
     """Move back to a stream inside its ``enter``, so that ``leave`` still restores."""
     own, other = subject.streams(2)
@@ -243,34 +259,3 @@ def bound_keeps_device(subject: Subject) -> None:
         f"bind({messages.describe(own)}) changed the current context. Put it back, or give the "
         "Binding keeps_device=False.",
     )
-
-
-def bound_told_outside_is_the_threads(subject: Subject) -> None:
-    """Tell a stream that is current in this thread, and no other, also outside its own scope."""
-    (own,) = subject.streams(1)
-    binding = _binding(subject, own)
-    if not binding.told_outside:
-        raise NotApplicableError("its binding says that only a scope can ask it")
-
-    def elsewhere() -> None:
-        subject.require(not binding.is_current(), "is_current is true of another thread's stream")
-
-    subject.require(not binding.is_current(), "is_current is true where the stream is not current")
-    with _entered(subject.adapter.bind(own)):
-        subject.require(binding.is_current(), "is_current is false inside another enter of it")
-        subject.in_thread(elsewhere)
-
-
-CURRENT = (
-    current_is_its_own,
-    enter_moves_and_leave_restores,
-    enter_takes_borrowed_streams,
-    scope_restores_after_an_error,
-    threads_keep_their_stream,
-    enter_adds_no_wait,
-    bound_is_current_agrees,
-    bound_told_outside_is_the_threads,
-    bound_set_current_remembers_nothing,
-    bound_leave_restores_at_any_moment,
-    bound_keeps_device,
-)

@@ -111,12 +111,3 @@ def _owned_event(subject: Subject, handle: int) -> tuple[Any, Callable[[], objec
         return build_owned(lambda own: subject.adapter.borrow_event(handle, subject.device, own))
     except sk.UnsupportedStreamError as error:
         raise NotApplicableError(f"the library cannot wrap an event: {error}") from None
-
-
-EVENTS = (
-    event_handle_is_live,
-    event_handle_refuses_strangers,
-    event_orders,
-    borrowed_event_keeps_owner,
-    borrowed_event_lets_go,
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from dataclasses import dataclass
@@ -138,8 +137,3 @@ class Subject:
         self.require(not thread.is_alive(), f"a call in another thread hangs: {work.__name__}")
         if failures:
             raise failures[0]
-
-
-def references(obj: object) -> int:
-    """Return how many references there are to an object, this call's own left out."""
-    return sys.getrefcount(obj) - 2
