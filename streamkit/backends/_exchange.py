@@ -18,15 +18,13 @@ _MAJOR = 1
 _CUDA, _CUDA_MANAGED = 2, 13  # DLPack's device types
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("major", c_uint32), ("minor", c_uint32), ("prev_api", c_void_p))
-
-
 class _Api(ctypes.Structure):
     """``DLPackExchangeAPI`` of dlpack.h; the functions are called with the GIL held."""
 
     _fields_ = (
-        ("header", _Header),
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("prev_api", c_void_p),
         ("managed_tensor_allocator", c_void_p),
         ("from_object", ctypes.PYFUNCTYPE(c_int, ctypes.py_object, POINTER(c_void_p))),
         ("to_object", ctypes.PYFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
@@ -95,8 +93,8 @@ def exchange_of(kind: type) -> Exchange | None:
         return None
     while address:  # from the newest table that the library has to its older ones
         api = _Api.from_address(address)
-        if api.header.major == _MAJOR:
+        if api.major == _MAJOR:
             whole = api.from_object and api.to_object and api.current_work_stream
             return Exchange(kind, api) if whole else None
-        address = api.header.prev_api
+        address = api.prev_api
     return None

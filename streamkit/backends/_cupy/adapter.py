@@ -125,11 +125,10 @@ def bind(stream: Any) -> Binding:
         if may_die and getrefcount(ref(stream)) != NOTED:
             memory.keep(stream)
 
-    def is_current() -> bool:
-        return _get(device) is stream
-
     # set again by ``use``, because the outer scope has pushed it
-    return Binding(save, enter, leave, is_current, stream.use, told_outside=True)
+    return Binding(
+        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
+    )
 
 
 # -- events -----------------------------------------------------------------------------------

@@ -173,9 +173,6 @@ def bind(stream: Any) -> Binding:
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
 
-    def enter(_before: Any) -> None:
-        _set(*value)
-
     if _has_several():
 
         def save() -> Any:
@@ -195,25 +192,25 @@ def bind(stream: Any) -> Binding:
         def leave(before: Any) -> None:
             _set(*before)
 
-    is_current = _question(device, value, queue)
-    return Binding(save, enter, leave, is_current, lambda: _set(*value), told_outside=True)
+    return Binding(
+        save,
+        lambda _before: _set(*value),
+        leave,
+        _question(device, value, queue),
+        lambda: _set(*value),
+        told_outside=True,
+    )
 
 
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
     """Return what tells whether this is torch's current stream, on torch's current device."""
+    get, mine = _get, value
     if _get_handle is not None and queue is not None and queue.is_owned:
-        handle = queue.handle  # our handle has no other triple, and torch tells it at half the cost
-
-        def is_current() -> bool:
-            return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
-    else:
-
-        def is_current() -> bool:
-            return _get(device) == value  # type: ignore[no-any-return]  # of tuples
-
-    if not _has_several():
-        return is_current
-    return lambda: _get_device() == device and is_current()  # torch's own device: see below
+        # our handle has no other triple, and torch tells it at half the cost
+        get, mine = _get_handle, queue.handle
+    if _has_several():
+        return lambda: _get_device() == device and get(device) == mine  # torch's own: see below
+    return lambda: get(device) == mine
 
 
 # When torch puts a device back that has no context, it makes none: it remembers the device until it
