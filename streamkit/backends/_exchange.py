@@ -47,20 +47,17 @@ class Exchange:
         return int(ordinal)
 
     def current(self, device: int) -> int:
-        """Return the handle of the library's current stream, in this thread."""
         handle = c_void_p()
         self._check(self._api.current_work_stream(_CUDA, device, byref(handle)))
         return handle.value or 0
 
     def lend(self, array: Any, owner: object) -> Any:
-        """Return an array of the same class on the same memory that holds ``owner``."""
         lent = _managed_tensor.lend(self._source(array), owner, self._make)
         if type(lent) is not type(array):
             raise messages.cannot_lend(array, f"its library makes a {type(lent).__name__} of it")
         return lent
 
     def lent_by(self, array: Any) -> Any:
-        """Return the owner with which memory was lent that begins where the array does."""
         return _managed_tensor.owner_of(self._source(array))
 
     def _source(self, array: Any) -> int:

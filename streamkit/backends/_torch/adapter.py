@@ -204,7 +204,8 @@ def bind(stream: Any) -> Binding:
 
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
     """Return what tells whether this is torch's current stream, on torch's current device."""
-    get, mine = _get, value
+    get = _get
+    mine: object = value
     if _get_handle is not None and queue is not None and queue.is_owned:
         # our handle has no other triple, and torch tells it at half the cost
         get, mine = _get_handle, queue.handle
@@ -256,7 +257,6 @@ def event_handle(event: Any) -> int:
 
 
 def event_device(event: Any) -> int | None:
-    """Return the device of the first record; None before it."""
     device = event.device
     return None if device is None else device.index
 
@@ -330,15 +330,8 @@ def _future(work: Any) -> Any:
         return None
 
 
-class _Message:
-    """A message for which streams wait, and the error with which it has failed."""
-
-    def __init__(self) -> None:
-        self.lock = new_lock()
-        self.error: RuntimeError | None = None
-
-
-_messages: WeakKeyDictionary[Any, _Message] = WeakKeyDictionary()
+_messages: WeakKeyDictionary[Any, tuple[Any, list[RuntimeError]]] = WeakKeyDictionary()
+"""For each message, a lock for the threads that wait for it, and the error if it has failed."""
 _lock = new_lock()
 
 
@@ -356,15 +349,15 @@ def finish_work(work: Any) -> None:
 
 def _finish_message(work: Any) -> None:
     with _lock:
-        message = _messages.setdefault(work, _Message())
-    with message.lock:
-        if message.error is None and not work.is_completed():
+        turn, errors = _messages.setdefault(work, (new_lock(), []))
+    with turn:
+        if not errors and not work.is_completed():
             try:
                 work.wait()
             except RuntimeError as error:
-                message.error = error
-    if message.error is not None:
-        raise message.error
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 # -- tensors ----------------------------------------------------------------------------------
@@ -435,7 +428,6 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return what ``lend`` attached to the storage of this tensor."""
     return getattr(array.untyped_storage(), "_streamkit_loan", None)
 
 
