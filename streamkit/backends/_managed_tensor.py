@@ -148,12 +148,6 @@ class Layout(NamedTuple):
     element: tuple[int, int, int]
     """DLPack's code of the type, its bits, and how many of them are one element."""
 
-    @property
-    def itemsize(self) -> int:
-        """The bytes of an element."""
-        _, bits, lanes = self.element
-        return (bits * lanes + 7) // 8
-
     def moved(self, by: int) -> Layout:
         """Return the same layout further on in memory."""
         return self._replace(address=self.address + by)
@@ -161,9 +155,11 @@ class Layout(NamedTuple):
     def reach(self) -> tuple[int, int]:
         """Return where its memory begins and where it ends; the array must have elements."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
-        first = sum(step for step in steps if step < 0) * self.itemsize
-        last = sum(step for step in steps if step > 0) * self.itemsize
-        return self.address + first, self.address + last + self.itemsize
+        _, bits, lanes = self.element
+        size = (bits * lanes + 7) // 8
+        first = sum(step for step in steps if step < 0)
+        last = sum(step for step in steps if step > 0)
+        return self.address + first * size, self.address + (last + 1) * size
 
 
 _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # of ``__cuda_array_interface__``, and DLPack's
