@@ -28,11 +28,9 @@ class _OwnPlan:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has transformed."""
         return self._area is not None
 
     def fft(self, *arguments: Any) -> None:
-        """Transform, as the plan does."""
         if self._area is None:
             self._area = cupy.cuda.alloc(self.plan.work_area.mem.size)
             _set_work_area(self.plan, self._area)

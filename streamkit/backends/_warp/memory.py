@@ -107,6 +107,9 @@ class Lent:
         self._events = deque([_Event(self.context)])
         self._marks: dict[_Mark, None] = {}
 
+    def has_scope(self) -> bool:
+        return is_level(self.view())
+
     def _record(self) -> _Event | None:
         """Return an event recorded at the end of the queue, for one use; None if it captures."""
         if driver.capture_id(self.handle) is not None:
@@ -133,7 +136,7 @@ class Lent:
     def wait(self) -> bool:
         """Make the companion wait for the queue's work so far; False if the queue captures."""
         captures = False
-        if self.stays or is_level(self.view()):
+        if self.stays or self.has_scope():
             event = self._record()
             captures = event is None
             if event is not None:
@@ -207,7 +210,7 @@ def wait_for_queues() -> bool:
     many = len(watched) - _MOST
     capturing = []
     for number, (lent, token) in enumerate(watched.copy().items()):
-        is_last = lent.view() is None or (number < many and not is_level(lent.view()))
+        is_last = lent.view() is None or (number < many and not lent.has_scope())
         if not lent.wait():
             capturing.append(lent)
         elif is_last:
