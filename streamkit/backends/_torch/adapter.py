@@ -266,7 +266,6 @@ def record_event(event: Any, stream: Any) -> None:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Refuse: torch has no way to wrap an event."""
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """The part of torch in a capture."""
-
     def __init__(self, stream: Any, mode: str, bind: Callable[[Any], Binding]) -> None:
         self._stream = stream
         self._mode = mode
@@ -104,11 +102,7 @@ class Part:
 
 
 class Graph:
-    """An executable graph of torch's."""
-
-    def __init__(
-        self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: Any) -> None:
         self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch

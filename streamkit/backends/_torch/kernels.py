@@ -45,7 +45,6 @@ def pieces_of_memory() -> Iterator[tuple[int, int]]:
 
 
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
-    """Return what a kernel uses, if torch's name for it tells."""
     explain = next((known for part, known in _KNOWN if part in name.partition("<")[0] + "<"), None)
     if explain is None:
         return None

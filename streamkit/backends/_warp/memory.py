@@ -389,7 +389,6 @@ _warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or t
 
 @functools.cache
 def warn_of_version() -> None:
-    """Warn that this Warp has other native functions than those that StreamKit knows."""
     _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
 
 
