@@ -15,8 +15,6 @@ class Library(NamedTuple):
     """What users write in ``to(name)``."""
     label: str
     """Its name where people read it."""
-    root: str
-    """The root package of its types."""
     module: str
     """The module that is loaded if an object of the library exists."""
     requirements: dict[int, str]
@@ -60,6 +58,11 @@ class Library(NamedTuple):
     """The letter of its work in the terminal."""
     profiling: str | None = None
     """The attribute of ``module`` that is true while its profiler has CUPTI."""
+
+    @property
+    def root(self) -> str:
+        """The root package of its types."""
+        return self.name.partition(".")[0]
 
     @property
     def adapter(self) -> str:

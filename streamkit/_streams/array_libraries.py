@@ -91,7 +91,7 @@ def _library_of(array: object) -> ArrayLibrary | None:
         return library
     if any(True for _ in registry.candidates(kind)):
         return None
-    api = importlib.import_module("streamkit.backends._exchange").exchange_of(kind)
+    api = importlib.import_module("streamkit.backends._managed_tensor").exchange_of(kind)
     if api is None:
         return None
     name = kind.__module__.partition(".")[0]

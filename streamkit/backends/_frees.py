@@ -44,7 +44,6 @@ class Frees:
         self.do()
 
     def do(self) -> None:
-        """Free what can be freed."""
         for _ in range(len(self._late)):
             try:
                 piece = self._late.popleft()

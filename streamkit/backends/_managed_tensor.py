@@ -11,14 +11,14 @@ import math
 from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base import garbage
+from streamkit._base import garbage, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAME, _USED = b"dltensor_versioned", b"used_dltensor_versioned"  # of capsules
 _PLAIN = b"dltensor"  # of one without a version
-_CUDA = 2  # the device type
+_CUDA, _CUDA_MANAGED = 2, 13  # the device types
 
 
 class _ManagedTensor(ctypes.Structure):
@@ -155,7 +155,6 @@ class Layout(NamedTuple):
         return (bits * lanes + 7) // 8
 
     def moved(self, by: int) -> Layout:
-        """Return the same layout further on in memory."""
         return self._replace(address=self.address + by)
 
     def reach(self) -> tuple[int, int]:
@@ -239,3 +238,92 @@ class DescribedMemory:
         for address, (_, owner, _) in tuple(_lent.items()):
             if owner is self._owner:
                 _lent.pop(address, None)
+
+
+# -- DLPack's exchange API ------------------------------------------------------------------------
+
+# Arrays of any library can have it: ``__dlpack_c_exchange_api__`` of their class is a capsule with
+# a table of C functions, from DLPack 1.3 on. It tells the library's current stream, and makes an
+# array of the library from memory that somebody else holds.
+_Pointer = ctypes.POINTER(c_void_p)
+_MAJOR = 1
+"""The major version of DLPack of which this is the table."""
+
+
+class _Api(ctypes.Structure):
+    """``DLPackExchangeAPI`` of dlpack.h; the functions are called with the GIL held."""
+
+    _fields_ = (
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("prev_api", c_void_p),
+        ("managed_tensor_allocator", c_void_p),
+        ("from_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, _Pointer)),
+        ("to_object", ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, _Pointer)),
+        ("dltensor_from_py_object_no_sync", c_void_p),
+        ("current_work_stream", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, c_int32, _Pointer)),
+    )
+
+
+class Exchange:
+    """What one class of arrays offers."""
+
+    def __init__(self, kind: type, api: _Api) -> None:
+        self._kind, self._api = kind, api
+
+    def array_device(self, array: Any) -> int:
+        """Return the CUDA ordinal of the array's device; TypeError if it is on none."""
+        place, ordinal = array.__dlpack_device__()
+        if place not in (_CUDA, _CUDA_MANAGED):
+            raise messages.not_an_array(array)
+        return int(ordinal)
+
+    def current(self, device: int) -> int:
+        handle = c_void_p()
+        self._check(self._api.current_work_stream(_CUDA, device, ctypes.byref(handle)))
+        return handle.value or 0
+
+    def lend(self, array: Any, owner: object) -> Any:
+        lent = lend(self._source(array), owner, self._make)
+        if type(lent) is not type(array):
+            raise messages.cannot_lend(array, f"its library makes a {type(lent).__name__} of it")
+        return lent
+
+    def lent_by(self, array: Any) -> Any:
+        return owner_of(self._source(array))
+
+    def _source(self, array: Any) -> int:
+        source = c_void_p()
+        self._check(self._api.from_object(array, ctypes.byref(source)))
+        return source.value or 0
+
+    def _make(self, address: int) -> Any:
+        made = c_void_p()
+        self._check(self._api.to_object(address, ctypes.byref(made)))
+        array: Any = ctypes.cast(made, ctypes.py_object).value
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))  # the reference of the pointer
+        return array
+
+    def _check(self, code: int) -> None:
+        if code:  # and it has raised nothing
+            raise RuntimeError(
+                f"a function of the DLPack exchange API of {self._kind.__module__}."
+                f"{self._kind.__qualname__} failed without a reason. Ask its author."
+            )
+
+
+def exchange_of(kind: type) -> Exchange | None:
+    """Return what a class of arrays offers, None if it has no table that can be read."""
+    try:
+        address = pointer_in(
+            getattr(kind, "__dlpack_c_exchange_api__", None), b"dlpack_exchange_api"
+        )
+    except ValueError:  # no capsule, or one of another thing
+        return None
+    while address:  # from the newest table that the library has to its older ones
+        api = _Api.from_address(address)
+        if api.major == _MAJOR:
+            whole = api.from_object and api.to_object and api.current_work_stream
+            return Exchange(kind, api) if whole else None
+        address = api.prev_api
+    return None

@@ -69,7 +69,6 @@ def borrow(queue: Queue) -> Any:
 
 
 def _bad_answer(obj: object, what: str) -> UnsupportedStreamError:
-    """Word a ``__cuda_stream__`` that does not answer ``(0, handle)``."""
     kind = type(obj)
     return UnsupportedStreamError(
         f"{kind.__module__}.{kind.__qualname__}.__cuda_stream__ {what}; the protocol asks for a "

@@ -508,7 +508,7 @@ def test_arrays_of_cupy(cupy, torch, spin, pool, kind):
 
     assert rounds(ROUNDS, once) == 0
     gc.collect()
-    from streamkit.backends._cupy import memory  # no public name tells what is kept
+    from streamkit.backends._cupy import adapter as memory  # no public name tells what is kept
 
     memory.release()
     assert not memory._kept, "their memory is gone"

@@ -30,7 +30,7 @@ def view():
 
 
 def test_memory_keeps_the_object_and_lets_it_go(view):
-    from streamkit.backends._cupy import memory as memory_module  # its memory needs a device
+    from streamkit.backends._cupy import adapter as memory_module  # its memory needs a device
 
     stream = view()
     assert memory_module.holders(stream) == memory_module.NOTED
@@ -48,7 +48,7 @@ def test_memory_keeps_the_object_and_lets_it_go(view):
 
 
 def test_an_object_without_memory_is_not_kept(view):
-    from streamkit.backends._cupy import memory as memory_module  # its memory needs a device
+    from streamkit.backends._cupy import adapter as memory_module  # its memory needs a device
 
     stream = view()
     watch = weakref.ref(stream, lambda _: None)

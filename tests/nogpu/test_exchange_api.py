@@ -18,9 +18,9 @@ pytestmark = pytest.mark.versions
 
 
 def exchange_of(kind):
-    from streamkit.backends import _exchange  # the public calls need a device
+    from streamkit.backends import _managed_tensor  # the public calls need a device
 
-    return _exchange.exchange_of(kind)
+    return _managed_tensor.exchange_of(kind)
 
 
 class Owner:

@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "cuda.bindings",
     label="cuda.bindings",
-    root="cuda",
     module="cuda.bindings",
     requirements={  # StreamKit needs both
         12: '"cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',

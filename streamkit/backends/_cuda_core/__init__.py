@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "cuda.core",
     label="cuda.core",
-    root="cuda",
     module="cuda.core",
     requirements={  # StreamKit needs both
         12: '"cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"',

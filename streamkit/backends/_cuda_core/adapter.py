@@ -73,7 +73,6 @@ def event_device(event: Any) -> int | None:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Refuse: cuda.core has no way to wrap an event."""
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )

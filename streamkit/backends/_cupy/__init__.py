@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "cupy",
     label="CuPy",
-    root="cupy",
     module="cupy",
     requirements={12: '"cupy-cuda12x>=14.0"', 13: '"cupy-cuda13x>=14.0"'},
     distribution="cupy",

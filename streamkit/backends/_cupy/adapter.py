@@ -17,10 +17,8 @@ import cupy
 
 from streamkit._base import messages
 from streamkit._base.queue import PER_THREAD
-from streamkit.backends._cupy import memory
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.kernels import explain_kernel
-from streamkit.backends._cupy.memory import NOTED
 from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
@@ -66,7 +64,7 @@ def borrow(queue: Queue) -> Any:
         return cupy.cuda.Stream.ptds
     if queue.is_default and not _PER_THREAD:
         return cupy.cuda.Stream.null
-    memory.release()
+    release()
     stream = cupy.cuda.Stream.from_external(Source(queue))
     stream.device_id = queue.device
     stream._streamkit_queue = queue  # keeps the queue's owner alive
@@ -123,13 +121,53 @@ def bind(stream: Any) -> Binding:
         if _get(device) is not previous:
             previous.use()
         if may_die and getrefcount(ref(stream)) != NOTED:
-            memory.keep(stream)
-
-    def is_current() -> bool:
-        return _get(device) is stream
+            keep(stream)
 
     # set again by ``use``, because the outer scope has pushed it
-    return Binding(save, enter, leave, is_current, stream.use, told_outside=True)
+    return Binding(
+        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
+    )
+
+
+# -- the stream to which stream-ordered memory goes back -----------------------------------------
+
+# ``MemoryAsync`` (of ``malloc_async`` and ``MemoryAsyncPool``) holds only a weak reference to the
+# stream object that was current. Once that object is gone, the memory is freed on whatever stream
+# is then current, so an object with such memory is kept. The default pool needs no care: it gives a
+# block back to the handle it came from, and a handle that CuPy has seen is parked, never given to
+# another stream.
+_kept: dict[int, Any] = {}
+
+
+class _Weak:
+    pass
+
+
+def holders(stream: Any) -> int:
+    """Return a number that grows with each holder of the stream's one plain weak reference."""
+    return getrefcount(ref(stream))
+
+
+_example = _Weak()
+_NONE = holders(_example)
+_reference = ref(_example)
+NOTED = holders(_example)
+"""The number for an object whose only holder is StreamKit's own table."""
+
+
+def keep(stream: Any) -> None:
+    """Keep the stream object as long as memory refers to it."""
+    _kept[id(stream)] = stream
+    release()
+
+
+def release() -> None:
+    """Drop the stream objects to which no memory refers any more."""
+    for number, stream in _kept.copy().items():
+        queue = stream._streamkit_queue
+        noted = queue.views.get("cupy") is ref(stream)
+        if holders(stream) == (NOTED if noted else _NONE):
+            _kept.pop(number, None)
 
 
 # -- events -----------------------------------------------------------------------------------

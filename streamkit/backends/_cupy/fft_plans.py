@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -29,11 +28,9 @@ class _OwnPlan:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has transformed."""
         return self._area is not None
 
     def fft(self, *arguments: Any) -> None:
-        """Transform, as the plan does."""
         if self._area is None:
             self._area = cupy.cuda.alloc(self.plan.work_area.mem.size)
             _set_work_area(self.plan, self._area)
@@ -48,17 +45,9 @@ class _OwnPlan:
 def _set_work_area(plan: Any, area: Any) -> None:
     from cupy.cuda import cufft  # noqa: PLC0415 - where there is a plan: CuPy works without cuFFT
 
-    cufft.check_result(
-        _library().cufftSetWorkArea(ctypes.c_int(plan.handle), ctypes.c_void_p(area.ptr))
-    )
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    """Return CuPy's module, in which the system finds the functions of its cuFFT too."""
-    from cupy.cuda import cufft  # noqa: PLC0415 - as above
-
-    return ctypes.CDLL(cufft.__file__)
+    library = ctypes.CDLL(cufft.__file__)  # in which the system finds cuFFT's functions too
+    code = library.cufftSetWorkArea(ctypes.c_int(plan.handle), ctypes.c_void_p(area.ptr))
+    cufft.check_result(code)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "numba",
     label="numba-cuda",
-    root="numba",
     module="numba.cuda",
     requirements={12: '"numba-cuda[cu12]"', 13: '"numba-cuda[cu13]"'},
     distribution="numba-cuda",

@@ -55,7 +55,6 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build an array whose memory belongs to ``owner``."""
     if isinstance(array, np.ndarray):
         why = "its memory is the host's too (mapped, managed), and NumPy's views hold no owner"
         raise messages.cannot_lend(array, why)

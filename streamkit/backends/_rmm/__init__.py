@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "rmm",
     label="RMM",
-    root="rmm",
     module="rmm",
     requirements={12: '"rmm-cu12>=25.12"', 13: '"rmm-cu13>=25.12"'},
     distribution="rmm-cu13",

@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "torch",
     label="torch",
-    root="torch",
     module="torch",
     requirements={  # the index decides for which CUDA a build is
         12: '"torch>=2.10" --index-url https://download.pytorch.org/whl/cu126',

@@ -173,9 +173,6 @@ def bind(stream: Any) -> Binding:
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
 
-    def enter(_before: Any) -> None:
-        _set(*value)
-
     if _has_several():
 
         def save() -> Any:
@@ -195,25 +192,26 @@ def bind(stream: Any) -> Binding:
         def leave(before: Any) -> None:
             _set(*before)
 
-    is_current = _question(device, value, queue)
-    return Binding(save, enter, leave, is_current, lambda: _set(*value), told_outside=True)
+    return Binding(
+        save,
+        lambda _before: _set(*value),
+        leave,
+        _question(device, value, queue),
+        lambda: _set(*value),
+        told_outside=True,
+    )
 
 
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
     """Return what tells whether this is torch's current stream, on torch's current device."""
+    get = _get
+    mine: object = value
     if _get_handle is not None and queue is not None and queue.is_owned:
-        handle = queue.handle  # our handle has no other triple, and torch tells it at half the cost
-
-        def is_current() -> bool:
-            return _get_handle(device) == handle  # type: ignore[no-any-return]  # of ints
-    else:
-
-        def is_current() -> bool:
-            return _get(device) == value  # type: ignore[no-any-return]  # of tuples
-
-    if not _has_several():
-        return is_current
-    return lambda: _get_device() == device and is_current()  # torch's own device: see below
+        # our handle has no other triple, and torch tells it at half the cost
+        get, mine = _get_handle, queue.handle
+    if _has_several():
+        return lambda: _get_device() == device and get(device) == mine  # torch's own: see below
+    return lambda: get(device) == mine
 
 
 # When torch puts a device back that has no context, it makes none: it remembers the device until it
@@ -259,7 +257,6 @@ def event_handle(event: Any) -> int:
 
 
 def event_device(event: Any) -> int | None:
-    """Return the device of the first record; None before it."""
     device = event.device
     return None if device is None else device.index
 
@@ -269,7 +266,6 @@ def record_event(event: Any, stream: Any) -> None:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Refuse: torch has no way to wrap an event."""
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )
@@ -333,15 +329,8 @@ def _future(work: Any) -> Any:
         return None
 
 
-class _Message:
-    """A message for which streams wait, and the error with which it has failed."""
-
-    def __init__(self) -> None:
-        self.lock = new_lock()
-        self.error: RuntimeError | None = None
-
-
-_messages: WeakKeyDictionary[Any, _Message] = WeakKeyDictionary()
+_messages: WeakKeyDictionary[Any, tuple[Any, list[RuntimeError]]] = WeakKeyDictionary()
+"""For each message, a lock for the threads that wait for it, and the error if it has failed."""
 _lock = new_lock()
 
 
@@ -359,15 +348,15 @@ def finish_work(work: Any) -> None:
 
 def _finish_message(work: Any) -> None:
     with _lock:
-        message = _messages.setdefault(work, _Message())
-    with message.lock:
-        if message.error is None and not work.is_completed():
+        turn, errors = _messages.setdefault(work, (new_lock(), []))
+    with turn:
+        if not errors and not work.is_completed():
             try:
                 work.wait()
             except RuntimeError as error:
-                message.error = error
-    if message.error is not None:
-        raise message.error
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 # -- tensors ----------------------------------------------------------------------------------
@@ -438,7 +427,6 @@ def lend(array: Any, owner: object) -> Any:
 
 
 def lent_by(array: Any) -> Any:
-    """Return what ``lend`` attached to the storage of this tensor."""
     return getattr(array.untyped_storage(), "_streamkit_loan", None)
 
 

@@ -7,7 +7,7 @@ caches.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """The part of torch in a capture."""
-
     def __init__(self, stream: Any, mode: str, bind: Callable[[Any], Binding]) -> None:
         self._stream = stream
         self._mode = mode
@@ -59,8 +57,7 @@ class Part:
                 self._end()
                 begun = self._stream.record_event()
                 self._graph.instantiate()
-        own = _Own(self._numbers, self._made, begun)
-        return Graph(self._graph, self._stream, self._bind, own)
+        return Graph(self._graph, self._stream, self._bind, (self._numbers, self._made, begun))
 
     def abandon(self) -> None:
         """Let torch end an empty capture instead of this one.
@@ -106,23 +103,12 @@ class Part:
         self._bind(self._stream).set_current()
 
 
-class _Own(NamedTuple):
-    """What is one graph's alone."""
-
-    numbers: random_numbers.GraphState | None
-    workspaces: list[workspaces.Workspace]
-    begun: torch.cuda.Event
-    """Comes after what torch gave the stream before the capture: its first seed."""
-
-
 class Graph:
-    """An executable graph of torch's."""
-
-    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: _Own) -> None:
+    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: Any) -> None:
         self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch
-        self._own: Any = own
+        self._numbers, self._workspaces, self._begun = own
         self._is_first = True
         self.graph = int(graph.raw_cuda_graph())
         self.executable = int(graph.raw_cuda_graph_exec())
@@ -145,10 +131,11 @@ class Graph:
 
     def _replay(self) -> bool:
         if self._is_first:
-            self._stream.wait_event(self._own.begun)  # the first seed must not follow this run's
+            # torch gave the stream the first seed before the capture: it must not follow this run's
+            self._stream.wait_event(self._begun)
             self._is_first = False
-        if self._own.numbers is not None:
-            return not self._own.numbers.replay(self._graph)
+        if self._numbers is not None:
+            return not self._numbers.replay(self._graph)
         self._graph.replay()
         return False
 
@@ -156,8 +143,8 @@ class Graph:
         """Destroy it, and give its memory back to torch; nothing the second time."""
         if self._graph is None:
             return
-        workspaces.free(self._own.workspaces)
+        workspaces.free(self._workspaces)
         self._graph.reset()
         # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
         # current the end of its event makes one current
-        self._graph = self._own = None
+        self._graph = self._numbers = self._workspaces = self._begun = None

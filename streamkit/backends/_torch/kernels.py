@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -63,13 +63,12 @@ def _contiguous(name: str, parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
     sizes = _cast_sizes(parameters, len(addresses)) if "WithCast" in name else None
     for place, address in enumerate(addresses):
         mode: Mode = "write" if place < outputs else "read"
-        item = _item(name, place, outputs) if sizes is None else _Item(sizes[place], exact=True)
-        if item.exact:
-            size = item.size
+        size, is_exact = (sizes[place], True) if sizes else _item(name, place, outputs)
+        if is_exact:
             yield MemoryUse(address, mode, (count,), (size,), size, is_sure=True)
         else:
             yield MemoryUse(address, mode, (count,), (1,), 1, is_sure=True)
-            yield MemoryUse(address, mode, (count * item.size,) if item.size else None, (1,))
+            yield MemoryUse(address, mode, (count * size,) if size else None, (1,))
 
 
 def _cast_sizes(parameters: Sequence[bytes], arrays: int) -> list[int]:
@@ -92,12 +91,11 @@ def _strided(name: str, parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
     for place, address in enumerate(addresses):
         mode: Mode = "read" if place else "write"
         strides = tuple(table[axis * arrays + place] for axis in range(dims))
-        item = _Item(0, exact=False) if "gpu_kernel_impl<" in name else _item(name, place, 1)
-        if not item.exact:
+        size, is_exact = (0, False) if "gpu_kernel_impl<" in name else _item(name, place, 1)
+        if not is_exact:
             yield MemoryUse(address, mode, tuple(shape), strides, 1, is_sure=True)
         steps = min((stride for stride in strides if stride), default=1)
-        size = item.size or steps
-        yield MemoryUse(address, mode, tuple(shape), strides, size, is_sure=item.exact)
+        yield MemoryUse(address, mode, tuple(shape), strides, size or steps, is_sure=is_exact)
 
 
 def _arrays_of(size: int) -> tuple[int, int]:
@@ -111,14 +109,11 @@ def _arrays_of(size: int) -> tuple[int, int]:
         arrays, start = more, begin
 
 
-class _Item(NamedTuple):
-    size: int
-    """The bytes of an element, or the most that they can be if not exact; 0 if unknown."""
-    exact: bool
+def _item(name: str, place: int, outputs: int) -> tuple[int, bool]:
+    """Return the bytes of an array's elements, by the types of what is computed, and True.
 
-
-def _item(name: str, place: int, outputs: int) -> _Item:
-    """Return the size of the elements of an array, by the types of what is computed."""
+    With False they are the most that an element can have, or 0 because nothing is known.
+    """
     text = name.partition(", std::array<")[0]
     if "gpu_kernel_impl" in name:
         text = name.partition("gpu_kernel_impl")[2].partition(">(at::TensorIteratorBase")[0]
@@ -126,18 +121,17 @@ def _item(name: str, place: int, outputs: int) -> _Item:
     if lambdas:
         sizes = [_SIZES.get(one, 0) for one in lambdas[-1].split(", ")]
         if place >= outputs:
-            size = dict(enumerate(sizes, outputs)).get(place, 0)
-            return _Item(size, exact=bool(size))
+            size = sizes[place - outputs] if place - outputs < len(sizes) else 0
+            return size, bool(size)
         widest = 0 if 0 in sizes else max(sizes)
-        return _Item(widest * (2 if _WIDENS.search(text) else 1), exact=False)
+        return widest * (2 if _WIDENS.search(text) else 1), False
     found = _FUNCTOR.search(text)
     if found is None:
-        return _Item(0, exact=False)
+        return 0, False
     functor, argument, result = found.groups()
     if place < outputs and result:
-        return _Item(_SIZES[result], exact=True)
-    is_exact = place >= outputs or bool(_AS_ITS_INPUT.match(functor))
-    return _Item(_SIZES[argument], exact=is_exact)
+        return _SIZES[result], True
+    return _SIZES[argument], place >= outputs or bool(_AS_ITS_INPUT.match(functor))
 
 
 # -- others: where the addresses are --------------------------------------------------------------

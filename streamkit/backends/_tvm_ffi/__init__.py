@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "tvm_ffi",
     label="tvm-ffi",
-    root="tvm_ffi",
     module="tvm_ffi",
     requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA
     distribution="apache-tvm-ffi",

@@ -129,16 +129,17 @@ def bind(stream: Any) -> Binding:
     """Prepare the stream; what is saved and restored is the bare handle."""
     _, device, handle = _value(stream)
     set_current = functools.partial(_set, _CUDA, device, handle)
-
-    def enter(_former: int) -> None:
-        set_current()
-
-    def leave(former: int) -> None:
-        _set(_CUDA, device, former)
-
+    leave = functools.partial(_set, _CUDA, device)
     save = functools.partial(_get, _CUDA, device)
     same = (0, LEGACY) if handle <= LEGACY else (handle,)  # of the legacy stream both are handles
-    return Binding(save, enter, leave, lambda: save() in same, set_current, told_outside=True)
+    return Binding(
+        save,
+        lambda _former: set_current(),
+        leave,
+        lambda: save() in same,
+        set_current,
+        told_outside=True,
+    )
 
 
 # -- tensors ----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from streamkit._base.library import Library
 LIBRARY = Library(
     "warp",
     label="Warp",
-    root="warp",
     module="warp",
     requirements={  # from 1.18 on the index has builds for CUDA 13
         12: '"warp-lang>=1.14,<1.18"',

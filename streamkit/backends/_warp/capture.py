@@ -55,11 +55,6 @@ def free_deferred() -> None:
     other threads' ``wp.synchronize`` would raise.
     """
     core = warp_runtime().core
-    begin, end, destroy = (
-        core.wp_cuda_graph_begin_capture,
-        core.wp_cuda_graph_end_capture,
-        core.wp_cuda_graph_destroy,
-    )
     mode = [int(option) for option in _options("relaxed").values()]
     graph = ctypes.c_void_p()
     with _lock, garbage.held_back():
@@ -68,11 +63,11 @@ def free_deferred() -> None:
         stream = _private_stream()
         context, handle = stream.device.context, stream.cuda_stream
         try:
-            begin(context, handle, 0, *mode)
+            core.wp_cuda_graph_begin_capture(context, handle, 0, *mode)
         finally:  # an interrupt can come when it has begun; without a capture this does nothing
-            end(context, handle, ctypes.byref(graph))
+            core.wp_cuda_graph_end_capture(context, handle, ctypes.byref(graph))
         if graph:
-            destroy(context, graph)
+            core.wp_cuda_graph_destroy(context, graph)
 
 
 @functools.cache

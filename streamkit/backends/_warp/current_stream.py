@@ -78,7 +78,10 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
             if _shared or not _levels or _levels[-1] is not level:
                 if _shared and _others_stay(level, me):
                     set_current()  # they expect Warp here, and the body may have moved it
-                    _leave_shared(level, me, token)
+                    threads = _shared[id(level)]
+                    index = threads.index(me)
+                    # without a call: an interrupt finds both done, or neither
+                    del threads[index], token[0]
                 else:
                     _end(level, runtime)
                 return
@@ -109,13 +112,6 @@ def _others_stay(level: _Level, me: ThreadToken) -> bool:
     """Whether some scope stays in the level when this thread has left one."""
     threads = _threads(level)
     return threads.count(me) > 1 or any(one.is_alive for one in threads if one is not me)
-
-
-def _leave_shared(level: _Level, me: ThreadToken, token: list[_Level]) -> None:
-    """Take one scope of this thread out of a level that stays."""
-    threads = _shared[id(level)]
-    index = threads.index(me)
-    del threads[index], token[0]  # without a call: an interrupt finds both done, or neither
 
 
 def _threads(level: _Level) -> list[ThreadToken]:
@@ -222,8 +218,8 @@ def is_level(stream: object) -> bool:
 # -- Warp's own state, directly where its version is known, else through its public functions ----
 
 
-class _PublicDevice:
-    """The attribute ``_stream`` of a device, as the public functions read and set it."""
+class _Public:
+    """A device's ``_stream`` and the runtime's ``default_device``, by the public functions."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -232,11 +228,6 @@ class _PublicDevice:
         lambda self: self._device.stream,
         lambda self, stream: self._device.set_stream(stream, sync=False),
     )
-
-
-class _PublicRuntime:
-    """The attribute ``default_device`` of the runtime, as the public functions read and set it."""
-
     default_device = property(
         lambda _: warp.get_device(), lambda _, device: warp.set_device(device)
     )
@@ -249,7 +240,8 @@ def _place(device: Any) -> tuple[Any, Any]:
     a quarter of its cost; ``_native_set`` gives the other half.
     """
     if _native() is None:
-        return _PublicDevice(device), _PublicRuntime()
+        public = _Public(device)
+        return public, public
     return device, warp_runtime()
 
 
@@ -285,13 +277,9 @@ def _native_set(stream: Any) -> Callable[[], None]:
     except AttributeError:
         native = _native()
         if native is None:
-            return _nothing  # ``_PublicDevice`` sets the native stream too
+            return lambda: None  # ``_Public`` sets the native stream too
         pointer = ctypes.c_void_p.from_param  # as an argument is passed: twice as fast to call
         arguments = pointer(stream.device.context), pointer(stream.cuda_stream), 0
         set_stream = native.wp_cuda_context_set_stream
         found = stream._streamkit_set = functools.partial(set_stream, *arguments)
     return found
-
-
-def _nothing() -> None:
-    pass

@@ -25,12 +25,12 @@ from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events, memory_pools
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
-from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._base.queue import QueueRecord
+    from streamkit.protocols import Binding
 
 # those of Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
@@ -271,9 +271,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         finally:
             leave_it(token)
 
-    return Binding(
-        binding.save, enter, leave, binding.is_current, binding.set_current, binding.keeps_device
-    )
+    return binding._replace(enter=enter, leave=leave)
 
 
 # -- Warp's native functions ------------------------------------------------------------------
@@ -299,9 +297,7 @@ def _install() -> bool:
             found[name] = _waiting_first(native, errors.StreamKitError)  # a destructor cannot raise
         else:
             ours = _in_own_pools(native) if _ALLOCATES.fullmatch(name) else native
-            ours = _waiting_first(ours) if _REPLACES.fullmatch(name) else ours
-            if ours is not native:
-                found[name] = ours
+            found[name] = _waiting_first(ours) if _REPLACES.fullmatch(name) else ours
     vars(core).update(found)
     return True
 
@@ -393,7 +389,6 @@ _warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or t
 
 @functools.cache
 def warn_of_version() -> None:
-    """Warn that this Warp has other native functions than those that StreamKit knows."""
     _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
 
 

@@ -29,28 +29,24 @@ if TYPE_CHECKING:
 def take_memory(giver: Memory) -> Callable[[], bool]:
     """Set the allocator of each device; what its own pool holds unused is freed."""
     frees = Frees(_can_free)
-    devices = warp.get_cuda_devices()
-    before = [device._custom_allocator for device in devices]  # noqa: SLF001 - no public way
-    ours = [
-        _Allocator(device, giver, frees, former)
-        for device, former in zip(devices, before, strict=True)
-    ]
-    for device in devices:
-        if device.is_mempool_supported:
-            memory_pools.trim(device.ordinal)
-    for device, allocator in zip(devices, ours, strict=True):
-        warp.set_device_allocator(device, allocator)
+    allocators = [_Allocator(device, giver, frees) for device in warp.get_cuda_devices()]
+    for ours in allocators:
+        if ours.device.is_mempool_supported:
+            memory_pools.trim(ours.device.ordinal)
+    for ours in allocators:
+        warp.set_device_allocator(ours.device, ours)
 
     def restore() -> bool:
-        is_ours = True
-        for device, allocator, former in zip(devices, ours, before, strict=True):
-            if device._custom_allocator is allocator:  # noqa: SLF001 - as above
-                warp.set_device_allocator(device, former)
-            else:
-                is_ours = False
-        return is_ours
+        still = [ours for ours in allocators if _set_in(ours.device) is ours]
+        for ours in still:
+            warp.set_device_allocator(ours.device, ours.former)
+        return len(still) == len(allocators)
 
     return restore
+
+
+def _set_in(device: Any) -> Any:
+    return device._custom_allocator  # noqa: SLF001 - no public way to see that none is set
 
 
 class _Allocator:
@@ -58,22 +54,23 @@ class _Allocator:
 
     waits_for_queues = True
 
-    def __init__(self, device: Any, giver: Memory, frees: Frees, former: Any) -> None:
-        self._device, self._giver, self._frees, self._former = device, giver, frees, former
+    def __init__(self, device: Any, giver: Memory, frees: Frees) -> None:
+        self.device, self._giver, self._frees = device, giver, frees
+        self.former = _set_in(device)
         self._streams: dict[int, Any] = {}
         self._own: dict[int, Any] = {}
         """By address, which allocator of Warp's has memory for a graph, if the giver has none."""
 
     def allocate(self, size_in_bytes: int) -> int:
         self._frees.do()
-        stream = self._device.stream
+        stream = self.device.stream
         number = int(stream.cuda_stream or 0)
         if number == PER_THREAD:
             raise messages.not_per_thread("Warp")
         try:
-            pointer = self._giver.allocate(size_in_bytes, self._device.ordinal, number)
+            pointer = self._giver.allocate(size_in_bytes, self.device.ordinal, number)
         except CaptureError:
-            own = self._former or self._device.current_allocator
+            own = self.former or self.device.current_allocator
             pointer = own.allocate(size_in_bytes)
             self._own[pointer] = own
         else:
@@ -95,7 +92,7 @@ class _Allocator:
         stream = self._streams.pop(ptr)
         handle = int(stream.cuda_stream or LEGACY)
         free = functools.partial(self._giver.free, ptr)
-        self._frees.add(Piece(self._device.ordinal, handle, LEGACY, (stream,), free))
+        self._frees.add(Piece(self.device.ordinal, handle, LEGACY, (stream,), free))
 
 
 def _can_free() -> bool:
