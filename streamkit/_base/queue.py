@@ -60,7 +60,7 @@ class Queue:
     """What the driver is given: 1 for the legacy stream, 2 for the per-thread one."""
     device: int | None
     """The CUDA ordinal; None until the driver was asked."""
-    owner: object
+    owner: Any
     """Kept alive, because the handle dies with it."""
     permanent: bool
     """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""

@@ -84,7 +84,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         return found
     if found.record is not None:
         return found.record
-    owner: Any = found.owner
+    owner = found.owner
     if found.handle <= PER_THREAD:
         queue = _default_record(found)
     else:

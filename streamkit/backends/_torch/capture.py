@@ -143,7 +143,7 @@ class Graph:
         """Destroy it, and give its memory back to torch; nothing the second time."""
         if self._graph is None:
             return
-        workspaces.free(self._workspaces)
+        workspaces.free(self._workspaces or [])
         self._graph.reset()
         # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
         # current the end of its event makes one current
