@@ -103,7 +103,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue = _with_owner(queue, owner, adapter, native)
     if found.permanent and queue.permanent:
         found.record = queue
-    elif found.dies_with_owner:
+    elif found.dies_with_owner and owner is not None:
         queue.dies_with_owner = queue.owner is owner
         learned = queue.first_record()
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
