@@ -150,7 +150,7 @@ class Operations:
 
     @property
     def waits(self) -> list[Operation]:
-        """Where a queue was told to wait for another."""
+        """Where a queue began to wait for another."""
         return [one for one in self.operations if one.kind == "wait"]
 
     @property

@@ -38,7 +38,7 @@ class Library(NamedTuple):
     """Whether CUDA's libraries are a part of it, so that it goes with builds for any CUDA."""
     switch: str | None = None
     """The environment variable that makes handle 0 the per-thread default stream for it."""
-    numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field, and nobody changes it
+    numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field that no code changes
     """By major version, the first one that reads the switch as a number, not any text for yes."""
     ignored_switch: str | None = None
     """A variable that looks like such a switch and has no effect."""

@@ -252,7 +252,7 @@ def null_stream(context: int) -> int:
     """Return which stream a 0 is to the bindings, and to all that call through them: 0 or 2.
 
     They read a variable with their first call, and those before 12.9.7 and 13.3 take a "0" in it
-    for yes. So the driver is asked through them, in a way that ends no capture.
+    for yes. So StreamKit asks the driver through them, in a way that ends no capture.
     """
     with in_context(context):
         if capture_id(LEGACY) is None:

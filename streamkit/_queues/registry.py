@@ -341,7 +341,7 @@ def with_current_named(library: str) -> str:
 
 
 def no_current_stream(library: str) -> errors.UnsupportedStreamError:
-    """Word a library, by name, that is asked for its current stream and has none."""
+    """Return the error for a library, by name, that has no current stream."""
     return errors.UnsupportedStreamError(
         f"{library} has no current stream: it takes a stream with each call. Pass it "
         f"s.to({library!r})."

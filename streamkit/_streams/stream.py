@@ -254,7 +254,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
         The functions of one stream are called in their order, in one of a few threads of
         StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work. An
-        error that nobody asks the future for is reported through ``sys.unraisablehook``. The end of
+        error that no code asks the future for is reported through ``sys.unraisablehook``. The end of
         the program waits for functions whose work has run; it cancels the others, and reports that.
 
         Args:
