@@ -253,9 +253,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         """Have a function called when all work submitted so far has run; return its future.
 
         The functions of one stream are called in their order, in one of a few threads of
-        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work. An
-        error that no code asks the future for is reported through ``sys.unraisablehook``. The end of
-        the program waits for functions whose work has run; it cancels the others, and reports that.
+        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work.
+        Errors that no code asks the future for are reported through ``sys.unraisablehook``. The end
+        of the program waits for functions whose work has run, cancels the others and reports that.
 
         Args:
             fn: Not called if work failed, nor once the future is cancelled.
