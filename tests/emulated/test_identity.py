@@ -497,10 +497,15 @@ assert sk.wrap(wrapped.native) == wrapped
     )
 
 
-def test_control_a_stream_that_may_die_is_identified_at_once(program):
+@pytest.mark.parametrize(
+    "may_die",
+    [("DEVICE", "0, obj"), ("streams_are_values=True", "streams_are_values=False")],
+    ids=["with its owner", "by itself"],
+)
+def test_control_a_stream_that_may_die_is_identified_at_once(program, may_die):
     program(
         f"{QUESTIONS}\nassert 'cuStreamGetId' in asked()",
-        toya=VALUES.replace("DEVICE", "0, obj"),
+        toya=VALUES.replace(*may_die).replace("DEVICE", "0"),
     )
 
 
