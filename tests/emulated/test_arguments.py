@@ -49,6 +49,12 @@ def test_what_is_no_library_is_named(name):
         sk.new_stream().to(name)
 
 
+@pytest.mark.parametrize("event", [5, object()], ids=["int", "object"])
+def test_what_is_no_event_is_not_recorded(event):
+    with pytest.raises(sk.UnsupportedStreamError, match="is no event of a library"):
+        sk.new_stream().record(event)
+
+
 def test_a_stream_and_an_event_have_no_room_for_attributes():
     stream = sk.new_stream(name="mine")
     for one in (stream, stream.record(), sk.wrap(stream.to("cuda.core"))):

@@ -35,6 +35,7 @@ from support.gpu.raw import (
     check,
     destroy_stream,
     driver,
+    held,
     make_stream,
     on_device,
 )
@@ -195,6 +196,29 @@ def test_a_launch_outside_any_scope_moves_nothing(warp, cells):
         within(g.launch)
         assert sk.current_stream("warp") == elsewhere
         elsewhere.sync()
+    assert cell.read() == 2
+
+
+def test_what_follows_a_launch_waits_though_an_interrupt_comes_when_the_run_is_queued(
+    warp, cells, gate, monkeypatch
+):
+    cell = cells(1)
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    current, launch = warp.get_stream("cuda:0").cuda_stream, CudaGraph._launch
+
+    def interrupted(graph, target):
+        gate.hold(target.handle)
+        launch(graph, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CudaGraph, "_launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        g.launch()
+    assert busy(g.stream.handle)
+    assert held(current)
+    gate.open()
+    check(driver.cuStreamSynchronize(current))
     assert cell.read() == 2
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import streamkit as sk
 from support.emulated.captures import nothing_left  # noqa: F401 - a fixture
 from support.emulated.kernels import carray, launch
-from support.gpu.raw import check, driver
+from support.gpu.raw import check, current_context, driver
 from support.libraries import need
 from support.model import search as always_the_same
 
@@ -154,6 +154,22 @@ def test_memory_that_is_freed_while_it_is_used_is_told(array):
         check(driver.cuMemFreeAsync(memory, int(main)))
     (race,) = g.races().races
     assert (race.first.name, race.second.name, race.certain) == ("fill", "free", False)
+
+
+def test_the_races_are_found_where_another_device_is_current(array):
+    x = array()
+    with forked() as (g, main, side):
+        ufunc(main, "sin", (address(x), 4), (address(x), 4))
+        memory = int(check(driver.cuMemAllocAsync(32, int(main))))
+        fill(main, memory, 4)
+        check(driver.cuMemFreeAsync(memory, int(main)))
+        fill(side, address(x), 4)
+    before = current_context()
+    try:
+        check(driver.cuCtxSetCurrent(driver.CUcontext(0)))
+        assert pairs(g.races()) == {(0, 4)}
+    finally:
+        check(driver.cuCtxSetCurrent(driver.CUcontext(before)))
 
 
 def test_what_cannot_be_understood_is_counted():

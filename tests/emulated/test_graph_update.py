@@ -364,6 +364,23 @@ def test_a_graph_is_not_updated_inside_a_capture(old, one, two):
     assert run(outer, one, two) == [1, 3]
 
 
+def test_after_a_refused_update_the_graph_can_be_updated_and_closed(old, one, two):
+    g, _ = old
+    with sk.capture() as outer:
+        fill(two, 2, outer.stream.handle)
+        with pytest.raises(sk.CaptureError, match="captures already"), g.update():
+            pass
+    with g.update():
+        same_nodes(g, one)
+    assert run(g, one) == [3]
+    with sk.capture() as outer:
+        fill(two, 2, outer.stream.handle)
+        with pytest.raises(sk.CaptureError, match="captures already"), g.update():
+            pass
+    g.close()
+    assert g.closed
+
+
 def test_one_update_at_a_time(old, two):
     g, _ = old
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -606,6 +607,31 @@ def test_with_copies_one_array_in_two_places_stays_one(array):
     a, b, source = array(), array(), array(9)
     function(a, b, source)
     assert (read(a), read(b)) == (9, 9)
+
+
+def test_with_copies_a_graph_that_goes_while_it_runs_keeps_its_copies(array):
+    function, to, source, gate = copies(copy_inputs=True), array(), array(1), Gate()
+    s = sk.new_stream(nonblocking=True)
+    try:
+        with sk.use(s):
+            for _ in range(2):
+                function(to, source)
+            s.sync()
+            (captured,) = function._captured.values()
+            seen = [weakref.ref(one) for one in captured.own]
+            gate.hold(s.handle)
+            function(to, source)
+        del captured
+        function.clear()
+        gc.collect()
+        assert None not in [one() for one in seen]
+        gate.open()
+        s.sync()
+        sk.new_stream()
+        gc.collect()
+        assert {one() for one in seen} == {None}
+    finally:
+        gate.free()
 
 
 def test_with_copies_two_streams_do_not_disturb_each_other(array):

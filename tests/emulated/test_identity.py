@@ -297,6 +297,17 @@ def test_little_is_kept_of_streams_that_nobody_holds():
         destroy_stream(raw)
 
 
+def test_a_bare_handle_of_streamkits_keeps_its_stream():
+    stream = sk.new_stream(nonblocking=True)
+    handle = stream.handle
+    borrowed = sk.from_handle(handle)
+    del stream
+    gc.collect()
+    others = [sk.new_stream(nonblocking=True) for _ in range(4)]
+    assert handle not in [other.handle for other in others]
+    assert borrowed.id == stream_id(handle)
+
+
 def test_an_owner_that_comes_after_the_handle_is_kept():
     owner = Owner()
     raw, number = owner.handle, stream_id(owner.handle)
@@ -497,10 +508,15 @@ assert sk.wrap(wrapped.native) == wrapped
     )
 
 
-def test_control_a_stream_that_may_die_is_identified_at_once(program):
+@pytest.mark.parametrize(
+    "may_die",
+    [("DEVICE", "0, obj"), ("streams_are_values=True", "streams_are_values=False")],
+    ids=["with its owner", "by itself"],
+)
+def test_control_a_stream_that_may_die_is_identified_at_once(program, may_die):
     program(
         f"{QUESTIONS}\nassert 'cuStreamGetId' in asked()",
-        toya=VALUES.replace("DEVICE", "0, obj"),
+        toya=VALUES.replace(*may_die).replace("DEVICE", "0"),
     )
 
 

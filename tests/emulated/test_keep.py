@@ -28,7 +28,7 @@ from support.gpu.raw import (
     make_stream,
     sync,
 )
-from support.interrupts import interrupted
+from support.interrupts import interrupt_everywhere, interrupted
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import eventually, together
@@ -782,3 +782,19 @@ def test_a_forked_child_drops_nothing():
         stream.sync()
     """)
     assert lines == ["7", "True"]
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_forgets_none_of_many_queues(gate):
+    streams = [sk.new_stream(nonblocking=True) for _ in range(100)]
+    for stream in streams:
+        gate.hold(stream.handle)
+        stream.keep(Thing())
+    nth = 0
+    for nth in interrupt_everywhere(keepalive.drain):
+        assert len(keepalive._busy) == len(streams), f"after an interrupt at the call {nth}"
+    assert nth > 64
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+    assert not keepalive._busy

@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamkit._cuda import graphs as cuda_graphs  # its questions are answered here
 from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
 from streamkit._races.graph_nodes import races_of  # graphs are made up here
 from streamkit.protocols import MemoryUse
@@ -117,3 +118,15 @@ def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
     (race,), _ = races_of(nodes, [], [], [])
     assert (race.first.node, race.second.node) == (3, 3)
     assert race.mend == "both are in the graph that is node 3: order them where it is captured"
+
+
+def test_a_graph_inside_lies_between_what_comes_before_and_after_it(monkeypatch):
+    outer, inner = 1, 2
+    nodes = {outer: (["fill", inner, "fill"], [(0, 1), (1, 2)]), inner: (["fill", "fill"], [])}
+    use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
+    monkeypatch.setattr(cuda_graphs, "_nodes", nodes.__getitem__)
+    monkeypatch.setattr(cuda_graphs, "_kind", lambda node: "graph" if node == inner else "memset")
+    monkeypatch.setattr(cuda_graphs, "_uses", lambda *_: (use,))
+    monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
+    races, _ = races_of(*cuda_graphs.work(outer), [], [])
+    assert {(race.first.node, race.second.node) for race in races} == {(1, 1)}
