@@ -110,6 +110,11 @@ MUTANTS = {
         CHECK, "if not hasattr(obj, '__cuda_stream__') and not hasattr(obj, 'number'):",
         ["refuses_strangers"],
     ),
+    "reads any stream of the protocol": (
+        CHECK, "if isinstance(obj, type) or not hasattr(obj, '__cuda_stream__' if not isinstance("
+        "obj, toylib.Stream) else 'number'):",
+        ["refuses_strangers"],
+    ),
     "takes any stranger": (REFUSE, "return Queue(1, None, obj)", ["refuses_strangers"]),
     "refuses with another error": (REFUSE, "raise ValueError(obj)", ["refuses_strangers"]),
     "wrong handle": (
@@ -170,7 +175,9 @@ MUTANTS = {
     ),
     "leaves what was current for the default stream": (
         BOUND,
-        BOUND.replace("leave,", "lambda token: leave(toylib.Stream(0) if token is stream else token),"),
+        BOUND.replace(
+            "leave,", "lambda token: leave(toylib.Stream(0) if token is stream else token),"
+        ),
         ["enter_moves_and_leave_restores"],
     ),
     "moves all threads": (

@@ -98,7 +98,7 @@ assert threading.enumerate() == before
 
 def test_it_can_be_imported_at_the_end_of_the_interpreter():
     told = python("""
-import atexit
+import atexit, threading
 
 @atexit.register
 def end():
