@@ -111,8 +111,11 @@ MUTANTS = {
         ["refuses_strangers"],
     ),
     "reads any stream of the protocol": (
-        CHECK, "if isinstance(obj, type) or not hasattr(obj, '__cuda_stream__' if not isinstance("
-        "obj, toylib.Stream) else 'number'):",
+        CHECK,
+        (
+            "known = 'number' if isinstance(obj, toylib.Stream) else '__cuda_stream__'\n"
+            "    if isinstance(obj, type) or not hasattr(obj, known):"
+        ),
         ["refuses_strangers"],
     ),
     "takes any stranger": (REFUSE, "return Queue(1, None, obj)", ["refuses_strangers"]),
