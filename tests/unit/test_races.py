@@ -380,6 +380,13 @@ def test_the_body_of_a_scope_waits_for_nothing_that_another_thread_queues_behind
     assert lines(report) == [("read", "write", True)]
 
 
+def test_code_at_the_top_of_a_module_keeps_its_variables(stream, x):
+    variables = {"__name__": "users", "stream": stream, "write": write, "x": x}
+    with sk.races():
+        exec("stream.submit(write, x)", variables)  # noqa: S102 - a module's code
+    assert variables["x"] is x
+
+
 def test_a_part_of_a_scope_can_be_waited_for(stream, other, x):
     with sk.races() as report, stream:
         event = stream.record()
