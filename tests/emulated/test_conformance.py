@@ -14,7 +14,7 @@ from streamkit import testing
 from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
 from support.conformance_cases import check_library as check
-from support.conformance_mutants import MUTANTS, STEPS, UNCHANGED, run_kit
+from support.conformance_mutants import DEVICE, MUTANTS, STEPS, UNCHANGED, run_kit
 from support.gpu import raw
 from support.gpu.raw import driver
 from support.libraries import need
@@ -54,7 +54,7 @@ def found(tmp_path_factory):
 
 
 def test_the_unchanged_adapter_passes_every_check(found):
-    assert found[UNCHANGED] == found[STEPS] == {}
+    assert found[UNCHANGED] == found[STEPS] == found[DEVICE] == {}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -101,6 +101,22 @@ def test_a_control_arm_that_hangs_proves_nothing(monkeypatch):
     ]
     with pytest.raises(AssertionError, match="the control arm hangs"):
         check()
+
+
+def test_that_nothing_orders_is_found_however_the_two_queues_run(monkeypatch):
+    """Also if the first has run by the time that the host has waited for the later."""
+    first, later = raw.make_stream(), raw.make_stream()
+    sync = _gate.sync
+
+    def sync_both(stream):
+        sync(stream)
+        if stream == later:
+            sync(first)
+
+    monkeypatch.setattr(_gate, "sync", sync_both)
+    assert not _gate.runs_after(first, later, lambda: None)
+    raw.destroy_stream(first)
+    raw.destroy_stream(later)
 
 
 def test_a_gate_ends_after_what_it_held_though_another_device_is_current():

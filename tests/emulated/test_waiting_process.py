@@ -117,6 +117,31 @@ def test_at_the_end_what_is_pending_is_cancelled_and_sync_still_works():
     assert "the program ended before this had run: print, submitted in" in done.stderr
 
 
+def test_after_the_end_of_the_thread_that_would_notice_a_wait_is_refused():
+    done = run("""
+        import asyncio, atexit, threading
+
+        async def wait():
+            await stream
+
+        def last():
+            try:
+                asyncio.run(asyncio.wait_for(wait(), 10))
+            except RuntimeError as error:
+                print("sync()" in str(error))
+            gate.open()
+            stream.sync()
+
+        atexit.register(last)  # before StreamKit's own, so it runs after that
+        stream = hold()
+        try:
+            asyncio.run(asyncio.wait_for(wait(), 0.2))
+        except TimeoutError:
+            print(*(one.name for one in threading.enumerate() if "streamkit" in one.name))
+    """)
+    assert (done.stdout, done.stderr) == ("streamkit-dispatcher\nTrue\n", "")
+
+
 def test_a_forked_child_is_told_and_the_parents_waits_go_on():
     done = run("""
         import asyncio, os

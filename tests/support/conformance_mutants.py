@@ -110,6 +110,14 @@ MUTANTS = {
         CHECK, "if not hasattr(obj, '__cuda_stream__') and not hasattr(obj, 'number'):",
         ["refuses_strangers"],
     ),
+    "reads any stream of the protocol": (
+        CHECK,
+        (
+            "known = 'number' if isinstance(obj, toylib.Stream) else '__cuda_stream__'\n"
+            "    if isinstance(obj, type) or not hasattr(obj, known):"
+        ),
+        ["refuses_strangers"],
+    ),
     "takes any stranger": (REFUSE, "return Queue(1, None, obj)", ["refuses_strangers"]),
     "refuses with another error": (REFUSE, "raise ValueError(obj)", ["refuses_strangers"]),
     "wrong handle": (
@@ -167,6 +175,13 @@ MUTANTS = {
         ENTER,
         "    if isinstance(stream.keeps, Queue):\n        return toylib.current_stream()\n" + ENTER,
         ["enter_takes_borrowed_streams"],
+    ),
+    "leaves what was current for the default stream": (
+        BOUND,
+        BOUND.replace(
+            "leave,", "lambda token: leave(toylib.Stream(0) if token is stream else token),"
+        ),
+        ["enter_moves_and_leave_restores"],
     ),
     "moves all threads": (
         "kept = []",
@@ -319,6 +334,8 @@ print(json.dumps(found))
 
 UNCHANGED = "unchanged"
 STEPS = "with enter and leave instead of bind"
+DEVICE = "with a current device of its own"
+OWN_DEVICE = "kept = []\ndef current_device():\n    return 0\ndef restore_device(device):\n    pass"
 ENTERED = [
     "enter_moves_and_leave_restores",
     "enter_takes_borrowed_streams",
@@ -334,11 +351,16 @@ def run_kit(
 ) -> dict[str, dict[str, str]]:
     """Run the kit on the unchanged adapter, and on each mutant the checks that must find it.
 
-    And those that need no ``bind`` on an adapter without.
+    And some on adapters that are as right: without ``bind``, and with a device of its own.
 
     Return what failed in each, with its message.
     """
-    copies = {UNCHANGED: (READ, READ, []), STEPS: ("def bind(", "def _bind(", ENTERED), **mutants}
+    copies = {
+        UNCHANGED: (READ, READ, []),
+        STEPS: ("def bind(", "def _bind(", ENTERED),
+        DEVICE: ("kept = []", OWN_DEVICE, ["current_is_its_own"]),
+        **mutants,
+    }
     library = (SOURCE / "toylib.py").read_text()
     plugin = (SOURCE / "streamkit_toylib.py").read_text()
     complete = plugin.partition("\n\n\ndef bind(")[0] + COMPLETE

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamkit._audit.cuda_recording import Queues  # records are made up here
-from streamkit._audit.cupti import Activity  # records are made up here
+from streamkit._audit.cupti import Activity, Recorded  # records are made up here
 from streamkit._audit.operations import AuditedQueue, WaitTimes  # records are made up here
 from streamkit._pictures import kernel_names  # an audit without CUDA names no kernel
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, records, report
@@ -78,6 +78,16 @@ def test_a_wait_names_the_queue_it_waited_for_and_when_that_got_there():
         (2, 21), (2, 25), (2, 150), (2, 25), (2, 25), (2, 25),
     ]  # fmt: skip
     assert all(wait.start_ns <= wait.end_ns for wait in waits)
+
+
+def test_a_wait_for_an_event_that_was_recorded_before_names_no_queue():
+    first = next(one for one in records("waits") if isinstance(one, Recorded))
+    delivered = [one for one in records("waits") if one != first]
+    (before, *others), (wait, *more) = (
+        report("waits").waits, report("waits", delivered=delivered).waits
+    )  # fmt: skip
+    assert (wait.after, wait.queue, wait.end_ns) == (None, before.queue, before.end_ns)
+    assert more == others
 
 
 def test_a_wait_called_for_in_another_context_is_on_its_own_queue():

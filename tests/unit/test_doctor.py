@@ -502,7 +502,9 @@ def test_a_machine_without_a_driver(no_driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     report = sk.doctor()
     assert report.driver is None
-    assert report.findings[0].code == "no-driver"
+    finding = report.findings[0]
+    assert finding.code == "no-driver"
+    assert finding.what.startswith("there is no CUDA driver")
     assert not report.ok
     assert report.environment["CUDA_VISIBLE_DEVICES"] == ""
     assert report.streamkit == sk.__version__

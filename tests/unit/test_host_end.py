@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from streamkit._base import uncollected  # the end of a program is played
 from support.programs import needs_fork, run_program
 
 pytestmark = pytest.mark.portable
@@ -200,6 +201,14 @@ def test_a_forked_child_reports_and_runs_its_own_only():
     """)
     assert (returned, out) == (0, "child\nparent\n")
     assert err.count("RuntimeError: mine") == 1
+
+
+@pytest.mark.parametrize(("count", "rest"), [(4, ""), (5, "; and 1 more")])
+def test_a_report_counts_what_it_does_not_show(monkeypatch, count, rest):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: told.append(str(report.exc_value)))
+    uncollected.report_dropped(["print"] * count)
+    assert told == [f"the program ended before this had run: print; print; print; print{rest}"]
 
 
 def test_many_that_are_dropped_are_one_report():

@@ -6,11 +6,13 @@ import asyncio
 import concurrent.futures
 import functools
 import threading
+import types
 
 import pytest
 
 import streamkit as sk
 from streamkit._base import futures  # how often it looks at a loop
+from streamkit._queues import registry  # a library is played
 from streamkit.testing import adversarial
 from support.queues import LONG, eventually, within
 
@@ -87,6 +89,20 @@ def test_an_error_that_nobody_waits_for_names_the_line(stream, monkeypatch):
     future.set_exception(LookupError())
     assert eventually(lambda: told)
     assert f'Future, submitted in "{__file__}"' in told[0]
+
+
+def test_an_error_of_a_librarys_work_names_the_line(stream, monkeypatch, reported):
+    work = concurrent.futures.Executor()  # stands for work of a library, as one that torch gives
+
+    def finish_work(_):
+        raise LookupError
+
+    library = types.SimpleNamespace(finish_work=finish_work)
+    monkeypatch.setattr(registry, "work_library", {work: library}.get)
+    stream.wait(work)
+    stream.close()
+    assert eventually(lambda: reported)
+    assert f'Executor, submitted in "{__file__}"' in reported[0][1]
 
 
 def test_inside_a_scope_it_blocks(stream):

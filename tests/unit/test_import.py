@@ -96,6 +96,20 @@ assert threading.enumerate() == before
 """)
 
 
+def test_it_can_be_imported_at_the_end_of_the_interpreter():
+    told = python("""
+import atexit, threading
+
+@atexit.register
+def end():
+    import streamkit as sk
+    stream = sk.new_stream("cpu")
+    stream.sync()
+    print(stream.done)
+""")
+    assert told == "True\n"
+
+
 def test_no_driver_library_is_loaded():
     try:
         Path("/proc/self/maps").read_bytes()

@@ -367,6 +367,26 @@ def test_the_body_of_a_scope_runs_at_once_and_its_stream_goes_on_behind_it(strea
     ]
 
 
+def test_the_body_of_a_scope_waits_for_nothing_that_another_thread_queues_behind_it(
+    stream, other, x
+):
+    with sk.races() as report, stream:
+        stream.submit(read, x)
+        other.submit(read, x)
+        thread = threading.Thread(target=stream.wait, args=(other,))
+        thread.start()
+        thread.join()
+        stream.submit(write, x)
+    assert lines(report) == [("read", "write", True)]
+
+
+def test_code_at_the_top_of_a_module_keeps_its_variables(stream, x):
+    variables = {"__name__": "users", "stream": stream, "write": write, "x": x}
+    with sk.races():
+        exec("stream.submit(write, x)", variables)  # noqa: S102 - a module's code
+    assert variables["x"] is x
+
+
 def test_a_part_of_a_scope_can_be_waited_for(stream, other, x):
     with sk.races() as report, stream:
         event = stream.record()

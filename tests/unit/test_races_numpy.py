@@ -72,6 +72,7 @@ def cases():
     yield "sum out", lambda v: call(np.sum, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
     yield "sum where", lambda v: call(np.sum, v[A], where=v[MASK]), {"a?", "mask?"}, set()
     yield "clip", lambda v: call(np.clip, v[A], 2, 3, v[OUT]), {A}, {OUT}
+    yield "var out", lambda v: call(np.var, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
     yield "cumsum", lambda v: call(np.cumsum, v[A], out=v[OUT]), {A}, {OUT}
     yield "dot", lambda v: call(np.dot, v["square"], v[B], v[OUT]), {"square", B}, {OUT}
     yield "outer", lambda v: call(np.outer, v[A], v[B], v["square"]), {A, B}, {"square"}
