@@ -43,10 +43,10 @@ class OwnedLease:
     """
 
     def __init__(self) -> None:
-        self.name = f"{processes.own_name()}.{next(_numbers)}"
+        self.name: str = f"{processes.own_name()}.{next(_numbers)}"
         self._file = processes.create(self.name)
         self._is_asked = False
-        self.has_ended = False
+        self.has_ended: bool = False
 
     def end_if_unused(self, *, was_opened: bool = False) -> bool:
         """End it if a receiver has had the array and none has it or is about to.
@@ -108,7 +108,7 @@ class KeptArray:
         self.library: ArrayLibrary = library
         self.event: InterprocessEvent = event
         self.was_opened_here = False
-        self.lease = OwnedLease()
+        self.lease: OwnedLease = OwnedLease()
         self.name: str = self.lease.name
         _kept[self.name] = self
 

@@ -19,6 +19,7 @@ LOOPBACK = "--local-addr", "127.0.0.1"  # the name of the machine may lead nowhe
 
 
 def run(path):
+    """Run the example in two processes, whose lines can come one within the other."""
     variables = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
         variables["GLOO_SOCKET_IFNAME"] = "lo"
@@ -29,9 +30,9 @@ def test_each_rank_has_the_weights_of_one_process_alone():
     done = run(EXAMPLE)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
-        said = rf"^Rank {rank} reduced 5 times, and prepared a batch during \d\.$"
-        assert re.search(said, done.stdout, re.MULTILINE), done.stdout
-    assert done.stdout.count("Its 64 weights are those of one process alone.\n") == 2
+        said = rf"Rank {rank} reduced 5 times, and prepared a batch during \d\."
+        assert re.search(said, done.stdout), done.stdout
+    assert done.stdout.count("Its 64 weights are those of one process alone.") == 2
 
 
 @pytest.mark.parametrize(
@@ -45,4 +46,4 @@ def test_without_the_sum_it_fails(tmp_path, right, wrong):
     changed.write_text(source.replace(right, wrong), encoding="utf-8")
     done = run(changed)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "Its 64 weights are not those of one process alone.\n" in done.stdout
+    assert "Its 64 weights are not those of one process alone." in done.stdout
