@@ -60,11 +60,11 @@ void *grown(void *items, size_t count, size_t size) {
 }
 
 CUresult enter(const char *function, bool needs_init, bool *entered) {
-    if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-    if (inside_host_function) return CUDA_ERROR_NOT_PERMITTED;
+    if (inside_host_function && !forked) return CUDA_ERROR_NOT_PERMITTED;
     pthread_mutex_lock(&lock);
     *entered = true;
     CUresult fault = count_call(function);
+    if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (fault) return fault;
     return needs_init && !initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
