@@ -281,7 +281,7 @@ class CurrentStream(Protocol, metaclass=Group):
 
 
 def never_known() -> bool:
-    """Answer ``is_current`` where it cannot be told: each scope enters the stream anew."""
+    """Answer ``is_current`` where the library cannot say: each scope enters the stream anew."""
     return False
 
 

@@ -89,7 +89,7 @@ def checks(  # noqa: PLR0913 - four are optional
         make_event: Records a new event of the library on the stream that it is given, one of the
             library's.
         handle_of: Returns what the library itself gives as a stream's ``cudaStream_t``; without it,
-            ``__cuda_stream__()`` is asked.
+            that is what ``__cuda_stream__()`` returns.
         device: The CUDA ordinal.
         waive: By name, the checks that the library makes impossible, each with the reason: such a
             check has to fail.
