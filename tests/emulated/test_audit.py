@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import os
 import sys
+import threading
 
 import pytest
 
@@ -207,6 +208,26 @@ def test_an_audit_that_begins_at_once_takes_no_records_away(cupti):
     second.start()  # in another thread, say
     try:
         assert [one.name for one in first.operations() if one.is_work] == ["a"]
+    finally:
+        second.stop()
+
+
+def test_an_audit_that_begins_while_another_thread_ends_the_last_one_records(cupti, monkeypatch):
+    first, second, disable = CudaRecorder(), CudaRecorder(), cupti.activity_disable
+    beginning = threading.Thread(target=second.start)
+
+    def disable_meanwhile(kind):
+        if beginning.ident is None:
+            beginning.start()
+            beginning.join(0.05)  # long enough to begin, unless it waits for this end
+        disable(kind)
+
+    monkeypatch.setattr(cupti, "activity_disable", disable_meanwhile)
+    first.start()
+    first.stop()
+    beginning.join()
+    try:
+        assert cupti.enabled == set(Kind)
     finally:
         second.stop()
 

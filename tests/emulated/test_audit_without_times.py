@@ -11,7 +11,14 @@ from streamkit._cuda import driver as driver_module  # its own streams are made 
 from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._races import places  # the code that plays CUPTI is not the user's
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
-from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream
+from support.gpu.raw import (
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    on_device,
+)
 
 ARRAY = 1 << 20
 
@@ -253,3 +260,12 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
         s.sync()
     (queue,) = {one.queue for one in report.operations}
     assert queue.device == "cuda:0"
+
+
+@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
+def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
+    s, other = stream(0), stream(1)
+    with on_device(1), sk.audit(times=False) as report:
+        cupti.fill(s.handle)
+    report.assert_one_queue(s)
+    assert len(report.off_queue(other)) == 1

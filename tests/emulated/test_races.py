@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import emulator
 import streamkit as sk
+from streamkit._cuda import driver as driver_module  # it remembers that there is a device
 from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._races import places  # the code that plays CUPTI is not the user's
 from support.cupti import NUMBER, Cupti, words
@@ -92,6 +94,16 @@ def test_waits_for_cuda_streams_order_no_host_stream():
     assert [race.certain for race in report.races] == [True]
 
 
+def test_a_driver_that_gives_an_error_is_told_and_stops_no_program():
+    driver_module.is_present.cache_clear()  # so that it asks the driver again
+    for call in ("cuDeviceGetCount", "cuDevicePrimaryCtxGetState"):  # as it begins, as it ends
+        emulator.fail(call, driver.CUresult.CUDA_ERROR_UNKNOWN)
+    with sk.races() as report:
+        sk.new_stream("cpu").submit(np.copyto, np.zeros(3), 1)
+    assert report.coverage.missed == ("all work on CUDA streams, which is not counted",)
+    assert report.coverage.understood == 1
+
+
 # -- with callbacks -----------------------------------------------------------------------------
 
 
@@ -116,6 +128,14 @@ def test_a_race_of_two_fills_is_certain_and_a_wait_mends_it(cupti, array):
 def run(code, **variables):
     """Run code in a module of its own, as a user has it."""
     exec(compile(code, "program.py", "exec"), {"__name__": "__main__", **variables})  # noqa: S102
+
+
+def test_a_race_on_each_array_of_a_line_is_told(cupti, array):
+    other, s, t = need("numba").device_array(100, np.float32), *map(sk.new_stream, ["cuda"] * 2)
+    with sk.races() as report:
+        cupti.copy(s, address(array), address(other), 400)
+        cupti.copy(t, address(other), address(array), 400)
+    assert sorted(race.array.name for race in report.certain) == ["array", "other"]
 
 
 def test_names_are_those_of_the_line_and_mend_it(cupti, array, monkeypatch):
@@ -393,3 +413,17 @@ def test_the_page_has_frees_and_what_host_streams_were_given_in_one_order(cupti,
                                                                "copyto", "free"]  # fmt: skip
     assert text.count("<li>") == len(report.races) == 2
     assert all(f" on {name}" in text for name in names)
+
+
+def test_the_page_draws_the_waits_of_host_streams_among_the_calls_of_the_driver(
+    cupti, array, tmp_path
+):
+    s, (a, b) = sk.new_stream("cuda"), (sk.new_stream("cpu") for _ in "ab")
+    with sk.races() as report:
+        a.submit(np.copyto, np.zeros(3), 1)
+        event = a.record()
+        cupti.fill(s, array)
+        b.wait(event)
+        b.submit(np.copyto, np.zeros(3), 2)
+    _, data = page_of(report, tmp_path)
+    assert data["waits"] == [[0, 1, 2, 2]]

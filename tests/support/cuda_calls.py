@@ -42,6 +42,7 @@ class Program:
 
     def __init__(self, capturing=()):
         self.facts = []
+        self.context = CONTEXT
         self._accesses = {}
         self._capturing = [STREAMS[name] for name in capturing]
 
@@ -51,7 +52,7 @@ class Program:
         call = CALLS[number]
         fields = b"" if isinstance(more, Kernel) else call.fields.pack(*values)
         place = Place("program.py", len(self.facts) + 1)
-        self.facts.append(Fact(number, thread, CONTEXT, fields, place, more, since))
+        self.facts.append(Fact(number, thread, self.context, fields, place, more, since))
         return len(self.facts) - 1
 
     def kernel(self, stream, mode="write", *, thread=1, start=0, stop=16, is_sure=True):

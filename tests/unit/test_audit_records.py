@@ -112,6 +112,17 @@ def test_questions_do_not_count_as_synchronisations():
     }
 
 
+def test_a_synchronisation_is_on_its_stream_and_one_of_the_device_on_none():
+    found = {(one.name, one.queue and one.queue.key) for one in report("others").synchronisations}
+    assert {one for one in found if one[0] != "cudaEventSynchronize"} == {
+        ("cudaStreamSynchronize", (2, 25)),
+        ("cudaStreamSynchronize", LEGACY.key),
+        ("cuStreamSynchronize", (2, 151)),
+        ("cuStreamSynchronize", (2, 25)),
+        ("cudaDeviceSynchronize", None),
+    }
+
+
 def test_a_wait_of_the_host_for_an_event_is_on_the_events_queue():
     (found,) = [
         one for one in report("others").synchronisations if one.name == "cudaEventSynchronize"

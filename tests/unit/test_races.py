@@ -387,6 +387,13 @@ def test_code_at_the_top_of_a_module_keeps_its_variables(stream, x):
     assert variables["x"] is x
 
 
+def test_that_the_body_of_a_scope_is_not_seen_is_told(stream, x):
+    with sk.races() as report, stream:
+        stream.submit(write, x)
+    assert report.coverage.missed == ("the body of a scope of s (cpu)",)
+    assert (report.coverage.understood, report.coverage.total) == (1, 2)
+
+
 def test_a_part_of_a_scope_can_be_waited_for(stream, other, x):
     with sk.races() as report, stream:
         event = stream.record()

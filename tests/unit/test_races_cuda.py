@@ -63,6 +63,13 @@ def test_the_order_is_what_the_calls_say(program, verdicts):
     assert Program().run(program).verdicts() == verdicts
 
 
+@pytest.mark.parametrize("first", ["a", "legacy"])
+def test_a_legacy_stream_is_ordered_with_the_streams_of_its_own_context_alone(first):
+    program = Program().run(f"{first} writes")
+    program.context += 1
+    assert program.run("legacy reads").verdicts() == RACE
+
+
 def test_what_captured_at_the_beginning_runs_nothing():
     assert Program(capturing=["a"]).run("a writes; b reads").verdicts() == ORDERED
     assert Program(capturing=["a"]).run("a ends; a writes; b reads").verdicts() == RACE
