@@ -33,6 +33,7 @@ from support.gpu.raw import (
     Gate,
     busy,
     check,
+    current_context,
     destroy_stream,
     driver,
     held,
@@ -289,6 +290,17 @@ def test_a_graph_is_not_uploaded_where_something_is_captured(cells, undo):
     del other
     gc.collect()
     destroy_stream(raw)
+
+
+def test_a_graph_is_uploaded_to_a_default_stream_where_no_context_is_current(cells):
+    cell, target, before = cells(1), sk.default_stream(), current_context()
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    try:
+        check(driver.cuCtxSetCurrent(driver.CUcontext(0)))
+        g.upload(target)
+    finally:
+        check(driver.cuCtxSetCurrent(driver.CUcontext(before)))
 
 
 def test_a_graph_stays_on_its_device(cells):
@@ -710,6 +722,17 @@ def test_a_graph_dropped_inside_a_capture_does_not_disturb_it(cells):
     assert cell.read() == 2
     g.close()
     settle()
+    assert emulator.live("executables") == count
+
+
+def test_a_graph_dropped_inside_a_capture_that_fails_goes_at_its_end(cells):
+    cell, count = cells(1), emulator.live("executables")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    with contextlib.suppress(KeyError), sk.capture():
+        del g
+        assert emulator.live("executables") == count + 1
+        raise KeyError
     assert emulator.live("executables") == count
 
 

@@ -188,6 +188,21 @@ def test_it_lives_until_the_last_run_has_ended(cells, outer, stream, gate):
     assert has_gone(seen)
 
 
+def test_one_that_has_run_alone_does_not_wait_for_later_work_of_that_stream(cells, stream, gate):
+    cell = cells(1)
+    inner, seen = graph_writing_a_two(cell)
+    with sk.capture() as g:
+        inner.launch()
+    inner.launch(stream)
+    stream.sync()
+    inner.close()
+    assert seen() is not None
+    gate.hold(stream.handle)
+    g.close()
+    # the end of another graph is a look at what was given up
+    assert eventually(lambda: graph_writing_a_two(cell) and seen() is None)
+
+
 @OUTER
 def test_an_inner_graph_that_is_held_goes_when_it_is_closed(cells, outer, stream):
     inner, seen = graph_writing_a_two(cells(1))

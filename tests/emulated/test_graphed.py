@@ -166,12 +166,13 @@ def test_the_least_recently_used_graph_goes(array):
     for source in (a, a, b, b, a, c, c):  # b is the one not used for longest
         function(to, source)
     assert function.graphs == 2
-    before = len(calls)
+    before, captures = len(calls), function.captures
     function(to, a)
     function(to, c)
     assert len(calls) == before
-    function(to, b)
+    function(to, b)  # the first call again
     assert (len(calls), read(to)) == (before + 1, 2)
+    assert function.captures == captures
 
 
 def test_where_there_is_no_room_the_oldest_graph_is_updated(array):

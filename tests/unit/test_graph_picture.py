@@ -48,6 +48,10 @@ def test_a_node_is_below_all_that_it_waits_for_and_no_box_is_on_another():
     for number, (x, y) in enumerate(places):
         for other_x, other_y in places[number + 1 :]:
             assert abs(x - other_x) >= picture._BOX or abs(y - other_y) >= picture._HEIGHT
+    curves = re.findall(r'class="edge" d="M\S+ (\S+)C\S+ (\S+) \S+ (\S+) \S+ (\S+)"', svg)
+    for (one, other), curve in zip(edges, curves, strict=True):
+        top, bottom = places[one][1] + picture._HEIGHT, places[other][1]
+        assert all(top <= float(y) <= bottom for y in curve)
     assert svg.count('class="edge"') == svg.count('class="tip"') == len(edges)
 
 
