@@ -204,15 +204,20 @@ def unprotect(place: Place) -> Found:
                 yield from _without(place, node, item)
 
 
-_ASYMMETRIC = {"cast", "getattr", "hasattr", "isinstance", "issubclass", "map", "setattr"}
+_NEVER_SWAPPED = {
+    # an error at once
+    *("cast", "getattr", "hasattr", "isinstance", "issubclass", "map", "setattr"),
+    # no difference
+    *("max", "min"),
+}
 
 
 def swap_arguments(place: Place) -> Found:
     node = place.node
     if not isinstance(node, ast.Call) or any(isinstance(arg, ast.Starred) for arg in node.args):
         return
-    if isinstance(node.func, ast.Name) and node.func.id in _ASYMMETRIC:
-        return  # an error at once
+    if isinstance(node.func, ast.Name) and node.func.id in _NEVER_SWAPPED:
+        return
     for one, other in itertools.pairwise(node.args):
         first, second = place.text.of(one), place.text.of(other)
         if first != second and not {type(one), type(other)} & {ast.Lambda, ast.GeneratorExp}:

@@ -83,7 +83,7 @@ def changes(source, operator=None):
             "a(b, c + d, e)\n",
             [("b, c + d", "c + d, b"), ("c + d, e", "e, c + d")],
         ),
-        ("arguments swapped", "a(b, b)\nisinstance(a, b)\na(*b, c)\n", []),
+        ("arguments swapped", "a(b, b)\nisinstance(a, b)\nmax(a, b)\na(*b, c)\n", []),
         ("off by one", "x = a < b\n", [("a < b", "a <= b")]),
         ("off by one", "x = a[1:]\n", [("1", "2")]),
         ("flag inverted", "a(b, c=True)\n", [("True", "False")]),
