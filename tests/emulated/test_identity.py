@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._queues import identity, registry  # what they keep must not grow, or stay
 from support.emulated.processes import run
@@ -151,6 +152,21 @@ def test_a_device_that_disagrees_with_the_object_is_refused(warp):
         with pytest.raises(sk.DeviceMismatchError):
             sk.wrap(native, device=1)
     assert sk.wrap(Foreign(raw), device=0).device == "cuda:0"
+    destroy_stream(raw)
+
+
+@pytest.mark.parametrize("library", ["cupy", "numba", "warp"])
+def test_of_a_librarys_stream_the_driver_is_asked_once(library):
+    """Programs wrap the same object in their inner loops."""
+    need(library)
+    raw = make_stream()
+    native = sk.from_handle(raw).to(library)
+    stream = sk.wrap(native)
+    assert stream.handle == raw
+    emulator.reset_calls()
+    assert sk.wrap(native) is stream
+    assert emulator.all_calls() == {}
+    del native, stream
     destroy_stream(raw)
 
 

@@ -9,8 +9,6 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._base.queue import LEGACY  # as Warp's frees name it
-from streamkit._cuda import driver as driver_module  # a call is made to fail
-from streamkit._cuda import events as events_module  # the same
 from streamkit.backends._frees import Frees, Piece  # as CuPy uses it, which cannot run here
 from streamkit.backends._warp.shared_pool import take_memory  # without an adapter that gives
 from support.emulated.captures import capturing, nothing_left
@@ -166,16 +164,15 @@ def test_the_legacy_stream_is_not_touched_beside_a_capture():
     assert freed == [1]
 
 
-def test_what_cannot_be_ordered_now_goes_back_later(warp, giver, monkeypatch):
+@pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent"])
+def test_what_cannot_be_ordered_now_goes_back_later(warp, giver, call):
     array = warp.empty(4, dtype=float, device="cuda:0")
-
-    def fail(*_):
-        raise driver_module.error("cuEventRecord", 906)
-
-    with monkeypatch.context() as failing:
-        failing.setattr(events_module, "record", fail)
-        del array
-        assert giver.back == []
+    events = emulator.live("events")
+    emulator.fail(call, 906)
+    del array
+    assert emulator.clear_faults() == 0
+    assert giver.back == []
+    assert emulator.live("events") == events
     other = warp.empty(4, dtype=float, device="cuda:0")
     assert len(giver.back) == 1
     del other

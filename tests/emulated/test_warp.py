@@ -203,6 +203,30 @@ def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(warp_state):
     assert not failed
 
 
+def test_a_scope_waits_to_enter_and_to_leave_while_another_thread_moves_warp(
+    warp_state, monkeypatch
+):
+    from streamkit.backends._warp import current_stream  # its lock, and the wait for it
+
+    lock, another, waited = current_stream._lock, object(), []
+
+    def wait_for_turn(lock, me):
+        waited.append(warp_state()[:3])
+        lock.remove(another)
+        assert lock == [me]
+
+    monkeypatch.setattr(current_stream, "wait_for_turn", wait_for_turn)
+    before = warp_state()[:3]
+    try:
+        lock.append(another)
+        with sk.new_stream():
+            inside = warp_state()[:3]
+            lock.append(another)
+    finally:
+        lock.clear()
+    assert waited == [before, inside]
+
+
 def test_warps_streams_and_events_order_with_streamkits(warp, warp_state, gate):
     native = warp.Stream("cuda:0")
     stream, waiting = sk.wrap(native), sk.new_stream(nonblocking=True)
@@ -271,6 +295,22 @@ def test_who_shares_a_scope_may_enter_it_again_where_its_block_has_moved_warp(wa
             end()
             assert warp_state() == there
         assert warp_state() == moved
+
+
+def test_nobody_joins_a_scope_of_a_thread_that_ended_inside_it(warp_state):
+    """The scope is ended for that thread then, which moves Warp back under whoever has joined."""
+    outer, inner = sk.new_stream(), sk.new_stream()
+    left_open = contextlib.ExitStack()
+
+    def open_and_end():
+        left_open.enter_context(outer)
+        left_open.enter_context(inner)
+
+    thread = threading.Thread(target=open_and_end)
+    thread.start()
+    thread.join()
+    with inner:
+        assert sk.current_stream("warp") == inner
 
 
 def test_nobody_joins_a_scope_that_is_inside_others(warp_state):

@@ -562,6 +562,33 @@ def test_another_thread_lends_the_first_queue_of_another_device_meanwhile(
             companions.pop("meanwhile", None)
 
 
+def test_a_second_threads_native_function_comes_after_the_firsts(memory, monkeypatch):
+    """Else it would take the pool of the first one's queue for the device's, and leave that set."""
+    found, lock = current_pool(), memory._lock
+    arrived, left, second = threading.Event(), threading.Event(), []
+
+    @contextlib.contextmanager
+    def arriving():
+        arrived.set()
+        with lock:
+            yield
+
+    def of_the_second():
+        arrived.set()
+        assert left.wait(10)
+
+    def of_the_first():
+        monkeypatch.setattr(memory, "_lock", arriving())  # tells when the second waits for it
+        second.append(other.submit(memory._in_own_pools(of_the_second)))
+        assert arrived.wait(10)
+
+    with ThreadPoolExecutor(1) as other, sk.new_stream(nonblocking=True):
+        memory._in_own_pools(of_the_first)()
+        left.set()
+        second[0].result()
+    assert current_pool() == found
+
+
 def test_the_pool_comes_back_after_an_error(memory):
     found = current_pool()
     with sk.new_stream(nonblocking=True), pytest.raises(ZeroDivisionError):
@@ -859,7 +886,8 @@ def test_a_forked_child_frees_without_the_driver(memory):
             free(1)
             memory._in_own_pools(freed.append)(2)
             memory._waiting_first(freed.append)(3)
-            code = int(freed != [1, 2, 3])
+            memory._before_capture(lambda *given: freed.append(given))(4, stream.handle, 1)
+            code = int(freed != [1, 2, 3, (4, stream.handle, 1)])
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -90,6 +90,14 @@ def test_a_result_whose_type_is_not_told_has_at_least_a_byte_an_element(name, in
     ]
 
 
+def test_an_array_whose_type_is_unknown_may_end_anywhere():
+    unknown = FILL.replace("at::native::FillFunctor<float>", "(anonymous namespace)::Its")
+    assert explained("torch", unknown, count(10), b"\0" * 4, addresses(X, Y)) == [
+        (X, "write", (10,), (1,), 1, True), (X, "write", None, (1,), 1, False),
+        (Y, "read", (10,), (1,), 1, True), (Y, "read", None, (1,), 1, False),
+    ]  # fmt: skip
+
+
 def test_torchs_casts_tell_the_sizes():
     loads, stores = bytes.fromhex("060500000400000002000000"), bytes.fromhex("0628284804000000")
     given = count(1000), b"\0" * 4, addresses(X, Y, Z), b"\0", b"\0", loads, stores

@@ -15,6 +15,7 @@ from streamkit.backends._managed_tensor import (  # a tensor there needs a devic
     DescribedMemory,
     Layout,
     _ManagedTensor,
+    as_capsule,
     lend,
     taken_from,
 )
@@ -173,6 +174,16 @@ def test_an_array_of_no_axes_is_lent_too():
     seen = []
     lend(source, owner, lambda address: seen.append(ndim_of(address)))
     assert seen == [0]
+
+
+@pytest.mark.parametrize(("kind", "device"), [(2, 1), (13, 1), (1, None), (3, None)])
+def test_memory_of_a_device_is_told_from_memory_of_the_host(kind, device):
+    """DLPack counts CUDA 2, what host and CUDA share 13, the host 1, its pinned memory 3."""
+    made = tvm_ffi.from_dlpack(DescribedMemory(Layout(4096, (4,), (1,), (2, 32, 1)), 1, Owner()))
+    address = taken_from(made.__dlpack__(max_version=(1, 0)))
+    _ManagedTensor.from_address(address).device_type = kind
+    tensor = tvm_ffi.from_dlpack(as_capsule(address))
+    assert registry.adapter("tvm_ffi").array_device(tensor) == device
 
 
 class Owner:
