@@ -146,10 +146,10 @@ with sk.races() as report:
     cupti.fill(work, batch)
 reports.append(report)
 """
-    reports, borrowed = [], driver.CUstream(sk.new_stream("cuda").handle)
-    wrapped = sk.wrap(borrowed)
-    work = sk.new_stream("cuda")
-    run(code, sk=sk, cupti=cupti, reports=reports, loader=work, work=wrapped, batch=array)
+    reports, loader, owned = [], *map(sk.new_stream, ["cuda"] * 2)
+    borrowed = driver.CUstream(owned.handle)
+    work = sk.wrap(borrowed)
+    run(code, sk=sk, cupti=cupti, reports=reports, loader=loader, work=work, batch=array)
     (race,) = reports[0].certain
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
     assert race.mend == "if fill should come first: work.wait(loader) before line 4"
