@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _LAZY_PEER_ACCESS = 1
 _INVALID_VALUE = 1
 _GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
+_Bytes = ctypes.c_ubyte * 64  # of CUDA's handles for other processes
 
 
 # -- devices, which each process numbers for itself ----------------------------------------------
@@ -42,14 +47,12 @@ def device_of(uuid: str) -> int:
 def event_handle(context: int, event: int) -> bytes:
     """Return what opens an event elsewhere; DriverError if it was not made for that."""
     with driver.in_context(context):  # any one of the device: without one the call fails
-        return bytes(ask("cuIpcGetEventHandle", event).reserved)
+        return handle_bytes(ask("cuIpcGetEventHandle", event))
 
 
 def open_event(context: int, handle: bytes) -> int | None:
     """Open an event of another process; None if that is gone. It is destroyed as an own one."""
-    opened = loader.cu.CUipcEventHandle()
-    opened.reserved = handle
-    return _open(context, "cuIpcOpenEventHandle", opened)
+    return _open(context, "cuIpcOpenEventHandle", handle_of(loader.cu.CUipcEventHandle, handle))
 
 
 # -- memory -------------------------------------------------------------------------------------
@@ -102,13 +105,12 @@ def _asked(name: str, pointer: int) -> Any:
 
 def memory_handle(base: int) -> bytes:
     """Return what opens an allocation elsewhere."""
-    return bytes(ask("cuIpcGetMemHandle", base).reserved)
+    return handle_bytes(ask("cuIpcGetMemHandle", base))
 
 
 def open_memory(context: int, handle: bytes) -> int | None:
     """Map an allocation of another process; return its address, None if it is gone."""
-    opened = loader.cu.CUipcMemHandle()
-    opened.reserved = handle
+    opened = handle_of(loader.cu.CUipcMemHandle, handle)
     return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
 
 
@@ -120,6 +122,18 @@ def _open(context: int, call: str, *arguments: object) -> int | None:
     if code:
         raise driver.error(call, code)
     return int(found)
+
+
+def handle_bytes(handle: Any) -> bytes:
+    """Return what is in CUDA's handle, of which the bindings have no attribute since 13.4."""
+    return bytes(_Bytes.from_address(handle.getPtr()))
+
+
+def handle_of(kind: Callable[[], Any], data: bytes) -> Any:
+    """Return CUDA's handle of a kind with that in it; ValueError if the size is not its own."""
+    handle = kind()
+    _Bytes.from_address(handle.getPtr())[:] = list(data)
+    return handle
 
 
 # -- copies that can be shared --------------------------------------------------------------------

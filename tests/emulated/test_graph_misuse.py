@@ -19,6 +19,7 @@ from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
     fill,
+    graph_writing_a_two,
     nothing_left,
     settle,
 )
@@ -258,6 +259,20 @@ def test_a_closed_stream_is_not_asked_whether_it_is_busy(closed):
     """The real driver may crash at a handle that is not alive."""
     with pytest.raises(sk.CaptureError, match="nothing was captured"), sk.capture():
         assert closed is not None
+
+
+def test_a_closed_stream_is_not_asked_whether_its_launch_has_ended(cells):
+    """Then nothing is kept that its launch used."""
+    device = cuda.core.Device(0)
+    device.set_current()
+    native = device.create_stream()
+    g, kept = graph_writing_a_two(cells(1))
+    g.launch(native)
+    native.sync()
+    native.close()
+    del g
+    settle()
+    assert kept() is None
 
 
 def test_a_closed_stream_is_not_asked_whether_it_is_the_loose_fork(cells, closed):

@@ -146,6 +146,18 @@ def test_a_kept_view_of_a_per_thread_stream_is_refused_elsewhere():
     assert told
 
 
+def test_a_per_thread_stream_is_waited_for_where_no_context_is_current(gate):
+    """It is that of device 0 then."""
+    target = sk.new_stream(0)
+    gate.hold(2)
+    check(driver.cuCtxSetCurrent(0))
+    target.wait(driver.CUstream(2))
+    assert held(target.handle)
+    check(driver.cuCtxSetCurrent(target.context))
+    gate.open()
+    target.sync()
+
+
 def test_a_device_that_disagrees_with_the_object_is_refused(warp):
     raw = make_stream()
     for native in (Foreign(raw), warp.Stream("cuda:0")):  # one that names its device, and not

@@ -247,6 +247,24 @@ assert int(driver.cuCtxGetCurrent()[1]) == one.context
 """)
 
 
+def test_the_device_is_put_back_after_a_library_that_changes_it(program):
+    program(
+        """
+import toya
+zero, one = sk.new_stream(0), sk.new_stream(1)
+def move(stream, move=toya.set_current_stream):
+    driver.cuCtxSetCurrent(zero.context)
+    return move(stream)
+toya.set_current_stream = move
+driver.cuCtxSetCurrent(one.context)
+with one:
+    pass
+assert int(driver.cuCtxGetCurrent()[1]) == one.context
+""",
+        toya="",
+    )
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("way", ["one", "nested", "set"])
 def test_a_thread_without_a_context_is_on_device_0_again(program, monkeypatch, devices, way):

@@ -301,3 +301,34 @@ def test_who_takes_who_is_left_out_and_what_is_refused(program):
         strict=True,
     ):
         assert part in line
+
+
+def test_two_threads_that_share_take_all_libraries_one_after_the_other(program):
+    """Else neither could be closed last, and give each library back what it had."""
+    program(
+        """
+import threading
+import toya, toyb, toyc, streamkit_toyb, streamkit_toyc
+
+def share():
+    sk.share_pool("toya", libraries=["toyb", "toyc"])
+
+def taking(name):
+    def take_memory(giver):
+        order.append(name)
+        if len(order) == 1:
+            other.start()
+            other.join(0.2)  # it waits for this thread
+        return lambda: True
+    return take_memory
+
+order, other = [], threading.Thread(target=share)
+streamkit_toyb.take_memory, streamkit_toyc.take_memory = taking("b"), taking("c")
+share()
+other.join()
+assert order == ["b", "c", "b", "c"], order
+""",
+        toya=GIVES,
+        toyb="",
+        toyc="",
+    )

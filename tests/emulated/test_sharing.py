@@ -1,9 +1,69 @@
-"""Memory for copies that other processes can open."""
+"""Memory for copies that other processes can open, and what they cannot open."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 import emulator
+import streamkit as sk
+from streamkit._cuda import sharing  # it names a device as tokens do
+from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
 from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
+from streamkit.processes import open_event
+from support.emulated.toys import program
+from support.gpu.raw import driver
+from support.programs import environment
+
+__all__ = ["program"]  # the fixture
+
+SENDER = """
+from streamkit._interprocess import processes  # who lives, which `open_event` asks
+print(processes.own_name(), flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def sender():
+    """The name of another process, which lives."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SENDER],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        yield process.stdout.readline().strip()
+        process.communicate("\n")
+
+
+def test_an_event_that_its_process_has_closed_is_gone(sender):
+    emulator.fail("cuIpcOpenEventHandle", driver.CUresult.CUDA_ERROR_INVALID_HANDLE)
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        open_event(EventToken(sender, sharing.uuid_of(0), bytes(64)))
+
+
+def test_the_library_of_an_array_has_to_be_imported_unless_it_is_named(program):
+    program(
+        """
+from streamkit._cuda import sharing  # as above
+from streamkit._interprocess.tokens import EventToken  # as above
+from streamkit._sharing.token import ArrayToken  # as `share` makes it
+from streamkit.backends._managed_tensor import Layout  # what that holds
+event = EventToken("0123456789abcdef", sharing.uuid_of(0), bytes(64))
+layout = Layout(0, (3,), (4,), (2, 32, 1))
+token = ArrayToken("0123456789abcdef.7", event, (9, bytes(64)), layout, "toya")
+told = str(error_of(sk.UnsupportedStreamError, token.open, sk.new_stream(0)))
+assert "one of toya, which this process has not imported" in told, told
+assert "toya" not in sys.modules
+told = str(error_of(sk.StreamClosedError, token.open, sk.new_stream(0), "toya"))
+assert "gone" in told, told
+""",
+        toya="def adopt(memory): ...\n",
+    )
 
 
 def test_the_memory_of_a_copy_goes_to_the_next_of_its_size(primary_context):

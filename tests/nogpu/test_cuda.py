@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
+from streamkit._cuda import sharing  # the calls around it need a device
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Events, Queue
 from support.libraries import need
@@ -51,6 +52,15 @@ def test_the_default_streams(stream, handle):
 @pytest.mark.parametrize("handle", [0, 1, 2, 64, 2**64 - 16])
 def test_a_handle_of_the_bindings(kind, handle):
     assert read(kind(handle)) == (handle, None, False, "cuda.bindings")
+
+
+@pytest.mark.parametrize("kind", [driver.CUipcEventHandle, driver.CUipcMemHandle])
+def test_a_handle_for_another_process_is_read_and_written_whole(kind):
+    data = bytes(range(64))
+    assert sharing.handle_bytes(sharing.handle_of(kind, data)) == data
+    for wrong in (data[1:], data + b"x"):
+        with pytest.raises(ValueError, match="size"):
+            sharing.handle_of(kind, wrong)
 
 
 def test_a_subclass_is_recognised():

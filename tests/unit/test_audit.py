@@ -167,11 +167,12 @@ def test_whose_function_it_is_tells_its_module(stream):
     numpy = pytest.importorskip("numpy")
     with sk.audit() as report:
         stream.submit(numpy.zeros, 3)
+        stream.submit(numpy.zeros(3).sort)  # which has no module of its own
         stream.submit(first)
         with stream:
             pass
-    assert [one.library for one in report.work] == ["numpy", None, None]
-    assert [one.blocks_host for one in report.work] == [False] * 3
+    assert [one.library for one in report.work] == ["numpy", "numpy", None, None]
+    assert [one.blocks_host for one in report.work] == [False] * 4
 
 
 def test_other_threads_are_recorded_too(stream):

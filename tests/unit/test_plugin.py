@@ -239,6 +239,14 @@ for obj in (stream, object(), 5):
 """)
 
 
+def test_a_library_whose_module_no_finder_found_takes_part(program):
+    program("""
+import toylib
+toylib.__spec__ = None  # as in a module that a program has made itself
+assert "toylib" in registry.loaded()
+""")
+
+
 def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     (tmp_path / "empty_adapter.py").write_text("name = 'empty'\napi = 1\n")
     about = tmp_path / "empty_adapter-1.dist-info"

@@ -104,7 +104,10 @@ loader._open_library = lambda: None
 for make in (lambda: sk.new_stream("cuda"), lambda: sk.current_stream("{library}")):
     try:
         make()
-    except (sk.NoDeviceError, sk.BackendNotInstalledError) as error:
+    except sk.NoDeviceError as error:
+        print(error)
+    except sk.BackendNotInstalledError as error:
+        assert error.name == "{library}"
         print(error)
 """
 
