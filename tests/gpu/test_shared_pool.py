@@ -279,15 +279,31 @@ def test_inside_a_capture_memory_is_the_graphs(libraries, empty, giver):
         g.close()
 
 
+def test_where_cupy_has_no_memory_its_current_stream_comes_back(libraries, empty):
+    _, cupy, wp = libraries
+    pool, before = cupy.get_default_memory_pool(), cupy.cuda.get_current_stream().ptr
+    with sk.share_pool("cupy", libraries="warp"):
+        pool.set_limit(size=max(1, pool.total_bytes()))
+        try:
+            with pytest.raises((RuntimeError, MemoryError), match=r"(?i)memory|allocate"):
+                wp.empty(SIZE, dtype=wp.int32, device="cuda:0")
+        finally:
+            pool.set_limit(size=0)
+        assert cupy.cuda.get_current_stream().ptr == before
+
+
 def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
     torch, cupy, wp = libraries
-    own = cupy.full(SIZE, 1, "i4")
-    used = cupy.get_default_memory_pool().used_bytes()
+    own, pool = cupy.full(SIZE, 1, "i4"), cupy.get_default_memory_pool()
+    used = pool.used_bytes()
+    cupy.full(SIZE, 1, "i4")  # CuPy keeps its memory
+    assert pool.free_bytes() >= 4 * SIZE
     base = torch.cuda.memory_allocated()
     shared = sk.share_pool("torch", libraries=["cupy", "warp"])
     assert shared.libraries == ("cupy", "warp")
+    assert pool.free_bytes() == 0
     theirs = cupy.full(SIZE, 2, "i4"), wp.full(SIZE, 3, dtype=wp.int32, device="cuda:0")
-    assert cupy.get_default_memory_pool().used_bytes() == used
+    assert pool.used_bytes() == used
     assert torch.cuda.memory_allocated() - base == 8 * SIZE
     shared.close()
     shared.close()
@@ -296,7 +312,7 @@ def test_arrays_stay_in_their_pool_and_all_is_restored(libraries, empty):
     assert (theirs[1].numpy() == 3).all()
     del theirs
     assert torch.cuda.memory_allocated() == base
-    assert cupy.get_default_memory_pool().used_bytes() >= used
+    assert pool.used_bytes() >= used
 
 
 @pytest.mark.filterwarnings("ignore:numba cannot allocate:RuntimeWarning")  # where it is loaded

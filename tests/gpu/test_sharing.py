@@ -431,6 +431,13 @@ def test_a_lease_that_was_closed_cannot_be_opened(peer, s):
         peer.open("x", lease.token)
 
 
+def test_an_array_is_opened_beside_a_capture_of_the_same_thread(peer, s):
+    token = peer.share("x", 1)
+    with sk.capture(sk.new_stream()):
+        opened = token.open(s)
+    assert opened[-1].item() == 1
+
+
 def test_a_device_that_is_not_visible_there_and_a_stream_that_captures(new_peer, s):
     lease = sk.share(filled(s, 1), after=s)
     with pytest.raises(sk.StreamKitError):
