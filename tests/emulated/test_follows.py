@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
+import time
 
 import pytest
 
@@ -75,6 +77,26 @@ def failure(fn, *args, **how):
     with pytest.raises(AssertionError) as caught:
         assert_follows(fn, *args, **how)
     return str(caught.value)
+
+
+def test_all_work_of_one_run_has_ended_before_the_next_run(work):
+    """Whatever its stream, because it may use the arguments that the next run gets too."""
+    raw, log = make_stream(), []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def end(_):
+        time.sleep(0.05)
+        log.append("end")
+
+    def fn(*, stream):
+        work(stream)
+        log.append("run")
+        if log == ["run"]:
+            function = driver.CUhostFn(ctypes.cast(end, ctypes.c_void_p).value)
+            check(driver.cuLaunchHostFunc(raw, function, 0))
+
+    assert_follows(fn)
+    assert log == ["run", "end", "run"]
 
 
 def test_work_on_the_stream_passes_however_it_is_given(work):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
@@ -17,6 +18,7 @@ from streamkit._cuda import driver as driver_module  # a capture's own mode
 from streamkit._queues import keepalive, ordering  # what is kept must not grow
 from support.emulated.processes import run
 from support.emulated.state_snapshot import drop_spare_events
+from support.emulated.waits import wait_for
 from support.garbage import no_collections
 from support.gpu.raw import (
     Gate,
@@ -90,7 +92,12 @@ def test_it_lives_until_the_work_before_has_run(gate, make, kept):
     assert seen() is None
 
 
-def test_a_sync_that_has_waited_lets_go(gate):
+@pytest.mark.parametrize(
+    "wait",
+    [lambda stream: stream.sync(), lambda stream: asyncio.run(wait_for(stream))],
+    ids=["sync", "await"],
+)
+def test_a_wait_that_was_needed_lets_go(gate, wait):
     stream = sk.new_stream(nonblocking=True)
     kept, seen = thing()
     gate.hold(stream.handle)
@@ -99,12 +106,12 @@ def test_a_sync_that_has_waited_lets_go(gate):
     emulator.reset_calls()
 
     def open_later():
-        assert eventually(lambda: emulator.calls("cuEventRecord") == 1)  # the sync's, which waits
+        assert eventually(lambda: emulator.calls("cuEventRecord") == 1)  # the wait's: it goes on
         gate.open()
 
     opener = threading.Thread(target=open_later)
     opener.start()
-    stream.sync()
+    wait(stream)
     opener.join()
     assert seen() is None
 

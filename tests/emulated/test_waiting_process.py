@@ -117,9 +117,11 @@ def test_at_the_end_what_is_pending_is_cancelled_and_sync_still_works():
     assert "the program ended before this had run: print, submitted in" in done.stderr
 
 
-def test_after_the_end_of_the_thread_that_would_notice_a_wait_is_refused():
-    done = run("""
-        import asyncio, atexit, threading
+@pytest.mark.parametrize("before", ["", "gate.open(); time.sleep(0.05); gate = Gate()"])
+def test_after_the_end_of_the_thread_that_would_notice_a_wait_is_refused(before):
+    """Also where that thread has nothing to notice any more, and sleeps until a point comes."""
+    done = run(f"""
+        import asyncio, atexit, threading, time
 
         async def wait():
             await stream
@@ -138,6 +140,8 @@ def test_after_the_end_of_the_thread_that_would_notice_a_wait_is_refused():
             asyncio.run(asyncio.wait_for(wait(), 0.2))
         except TimeoutError:
             print(*(one.name for one in threading.enumerate() if "streamkit" in one.name))
+        {before}
+        gate.hold(stream.handle)
     """)
     assert (done.stdout, done.stderr) == ("streamkit-dispatcher\nTrue\n", "")
 

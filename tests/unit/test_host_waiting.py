@@ -56,6 +56,12 @@ def fail(text):
     raise RuntimeError(text)
 
 
+def count_of(kind):
+    """How many objects of this class there are."""
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
+
+
 WAITED = pytest.mark.parametrize("of", [lambda s: s, lambda s: s.record()], ids=["stream", "event"])
 
 
@@ -492,6 +498,15 @@ def test_a_sync_that_spins_raises_the_error_of_a_function(stream, of):
         waited.sync(spin=True)
 
 
+def test_waits_that_time_out_leave_nothing_with_the_event(stream, hold):
+    hold(stream)
+    event, before = stream.record(), count_of(threading.Event)
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            event.sync(timeout=0)
+    assert count_of(threading.Event) < before + 25
+
+
 def test_under_an_engine_a_sync_that_spins_runs_things():
     with adversarial(1):
         stream, seen = sk.new_stream("cpu"), []
@@ -596,6 +611,22 @@ def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
     assert (outcome, future.result(LONG), event.done) == ([None], 0, True)
     with pytest.raises(RuntimeError, match="later"):
         stream.sync()
+
+
+def test_a_wait_without_an_error_leaves_a_later_one_for_the_next(stream, hold):
+    async def main():
+        gate, waiting = hold(stream), stream.__await__()
+        waiting.send(None)
+        stream.submit(fail, "later")
+        gate.open()
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
+        await asyncio.sleep(0)  # the loop settles what it waits for
+        with pytest.raises(StopIteration):
+            waiting.send(None)
+        with pytest.raises(RuntimeError, match="later"):
+            await stream
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("wait", [lambda e: e.sync(LONG), lambda e: e.done,

@@ -439,6 +439,22 @@ def test_an_error_of_the_block_comes_before_that_of_a_function(seed, reported):
     assert [str(error) for error, _ in reported] == ["first"]
 
 
+def test_a_ctrl_c_in_a_function_leaves_the_block_and_the_rest_runs(seed):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def program():
+        stream.submit(interrupt)
+        stream.submit(seen.append, 1)
+        stream.sync()
+
+    stream, seen = sk.new_stream("cpu"), []
+    with pytest.raises(KeyboardInterrupt):
+        for_seeds(program, [seed])
+    assert seen == [1]
+    stream.sync(timeout=LONG)
+
+
 def test_every_error_that_leaves_the_block_names_the_seed():
     with pytest.raises(RuntimeError) as function, adversarial(17):
         sk.new_stream("cpu").submit(fail, "first")
