@@ -316,7 +316,7 @@ class Turn:
         self.thread = threading.get_ident()
         self.over = False
         self.begun, self._release = threading.Event(), threading.Event()
-        self._queue = queue
+        self._queue, self._forks = queue, _forks
 
     def begin(self) -> None:
         """Join the queue, and wait until it reaches this item."""
@@ -351,7 +351,7 @@ class Turn:
         if not self._release.is_set():
             self.over = True
             self._queue.let_go(self)
-            self._queue.end_item(self)
+            self._queue.end_item(self, self._forks)
             self._release.set()
 
 
@@ -456,14 +456,14 @@ class WorkQueue:
                 self.function = item if isinstance(item, Function) else None
             try:
                 if isinstance(item, Mark):  # before another thread can see that it is reached
-                    self.end_item(item)
+                    self.end_item(item, forks)
                 if not isinstance(item, Turn):
                     self.thread = thread
                 item()
             except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
                 uncollected.report(error, f"an item of {self.title}")
             if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
-                self.end_item(item)
+                self.end_item(item, forks)
         # the frames of an error hold this one
         item = None  # type: ignore[assignment]
         del self
@@ -482,8 +482,10 @@ class WorkQueue:
         if self.turn is turn:
             self.thread, self.turn = 0, None
 
-    def end_item(self, item: Item) -> None:
-        """Note that an item has ended; in a forked child, the parent's are pending no more."""
+    def end_item(self, item: Item, forks: int | None = None) -> None:
+        """Note that an item has ended, unless it began before a fork and this is the child."""
+        if forks not in (None, _forks):
+            return
         self._pending.discard(item)
         if _engine is not None:
             _engine.ended(self)
