@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -100,13 +100,11 @@ def _result(status: int | None, said: str, tests: list[str]) -> tuple[str, str]:
     return CAUGHT, next(iter(_failed(said, tests)), "by a crash or a time-out")
 
 
-def _failed(said: str, tests: Iterable[str]) -> set[str]:
+def _failed(said: str, tests: list[str]) -> set[str]:
     """Those of the tests that pytest's summary says have failed."""
-    lines = re.findall(r"^(?:FAILED|ERROR) (.*)", said, re.MULTILINE)
-    return {
-        max((test for test in tests if line.startswith(test)), key=len, default=line)
-        for line in lines
-    }
+    lines = re.findall(r"^(?:FAILED|ERROR) (.*)", said, re.MULTILINE)  # some are of the program's
+    named = (max(filter(line.startswith, tests), key=len, default="") for line in lines)
+    return set(filter(None, named))
 
 
 class Trees:

@@ -464,6 +464,13 @@ def test_one_that_no_test_can_judge_is_told(tree, monkeypatch, fault, result):
     assert (tree / MODULE).read_text() == SOURCE
 
 
+def test_what_a_tested_program_says_names_no_test():
+    test = f"{FILE}::test_add"
+    said = f"ERROR    worker:pool.py::7\nFAILED inner.py::test_add\nFAILED {test} - no\n"
+    assert run._result(copies.FAILED, said, [test]) == (run.CAUGHT, test)
+    assert run._result(copies.FAILED, said[:50], [test])[1] == "by a crash or a time-out"
+
+
 def test_a_fault_is_not_caught_by_a_test_that_fails_without_it(tree, tmp_path, capsys):
     trees = run.Trees(str(tmp_path / "copies"), tree, 1, emulated=False)
     results = run._try_until_true(trees, [(SURVIVES, [f"{FILE}::test_that_fails"])])
