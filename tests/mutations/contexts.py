@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from mutations.reach import OUTCOMES, TEST
 
 _seconds: dict[str, float] = {}
 _others: set[str] = set()  # those that failed or were skipped
+_fixtures: dict[str, list[str]] = {}
 
 
 def _name_context():
@@ -22,15 +24,33 @@ def _name_context():
 os.register_at_fork(after_in_child=_name_context)  # where coverage has begun anew
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    os.environ[TEST] = item.nodeid  # the context of a child that is started: see reach.py
+@contextlib.contextmanager
+def _context(name):
+    before = os.environ.get(TEST, "")
+    os.environ[TEST] = name  # the context of a child that is started: see reach.py
     _name_context()
     try:
-        return (yield)
+        yield
     finally:
-        os.environ.pop(TEST, None)
+        os.environ[TEST] = before
         _name_context()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    file = item.nodeid.partition("::")[0]
+    _fixtures[item.nodeid] = [f"{file}::{name}" for name in item.fixturenames]
+    with _context(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef, request):
+    """What a module's fixture runs for the first of its tests counts for each of them."""
+    if fixturedef.scope != "module":
+        return (yield)
+    with _context(f"{request.node.nodeid}::{fixturedef.argname}"):
+        return (yield)
 
 
 def pytest_runtest_logreport(report):
@@ -40,5 +60,9 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish():
-    passed = {test: seconds for test, seconds in _seconds.items() if test not in _others}
+    passed = {
+        test: (seconds, _fixtures[test])
+        for test, seconds in _seconds.items()
+        if test not in _others
+    }
     Path(os.environ[OUTCOMES]).write_text(json.dumps(passed))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 TEST, OUTCOMES = "MUTATIONS_TEST", "MUTATIONS_OUTCOMES"  # variables: see contexts.py
-MANY, SECONDS = 40, 20.0
+MANY, SECONDS = 200, 60.0
 """How many tests are run for one fault, and how long they may take by the measurement."""
 
 _CONFIGURATION = """
@@ -105,8 +105,8 @@ class Reach:
             )
             self._base.commit()
 
-    def _run(self, tree: Path, files: list[str]) -> tuple[dict[str, float], str]:
-        """The tests that passed, with their seconds; what they reach lies beside the tree."""
+    def _run(self, tree: Path, files: list[str]) -> tuple[dict[str, tuple[float, list[str]]], str]:
+        """The tests that passed, with their seconds and fixtures; what they reach is in files."""
         for path in tree.parent.glob("reached*"):
             path.unlink()
         configuration, outcomes = tree.parent / "coveragerc", tree.parent / "outcomes.json"
@@ -134,7 +134,7 @@ class Reach:
             self._base.execute("delete from tests where file = ?", [file])
             self._base.execute("delete from files where name = ?", [file])
 
-    def _add(self, tree: Path, passed: dict[str, float]) -> None:
+    def _add(self, tree: Path, passed: dict[str, tuple[float, list[str]]]) -> None:
         found = _lines_by_test(tree)
         versions = {}
         for source in {source for lines in found.values() for source in lines}:
@@ -142,9 +142,12 @@ class Reach:
             versions[source] = _version(text)
             row = versions[source], text
             self._base.execute("insert or ignore into sources values (?, ?)", row)
-        for name, seconds in passed.items():
+        for name, (seconds, fixtures) in passed.items():
             if re.search(r"\b0x[0-9a-f]{6}", name):
                 continue  # an address, another one in each run
+            for fixture in found.keys() & fixtures:
+                for source, lines in found[fixture].items():
+                    found[name][source] |= lines
             size = sum(lines.bit_count() for lines in found[name].values())
             row = name, name.partition("::")[0], seconds, size
             made = self._base.execute("insert into tests values (null, ?, ?, ?, ?)", row)

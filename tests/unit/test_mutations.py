@@ -115,6 +115,7 @@ def test_an_operator_makes_the_mistake_that_it_is_called_by(operator, source, ex
         "__all__ = a(1, 2)\n",
         'x = f"{a(1, 2)}"\n',
         "assert a < 1\n",
+        "@dataclass(frozen=True)\nclass A:\n    a: int\n",
     ],
 )
 def test_what_cannot_matter_is_left_alone(source):
@@ -318,6 +319,14 @@ def test_add():
 def test_twice_of_nothing():
     assert twice(0) == 0
 
+@pytest.fixture(scope="module")
+def three():
+    return add(1, 2)
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_of_a_module(three, more):
+    assert three + more == 3 + more
+
 def test_that_fails():
     assert add(1, 2) == 4
 
@@ -373,7 +382,7 @@ def measured(monkeypatch):
 
     def measure(self, tree, files):
         asked.extend(files)
-        return {f"{FILE}::test_add": 0.1, f"{FILE}::test_twice_of_nothing": 0.1}, ""
+        return {f"{FILE}::test_{name}": (0.1, []) for name in ("add", "twice_of_nothing")}, ""
 
     lines = {
         f"{FILE}::test_add": {MODULE: 1 << CAUGHT.lines[0]},
@@ -426,10 +435,10 @@ def test_the_closest_tests_come_first_and_as_many_as_there_is_time_for():
         reach.Test("tests/unit/test_other.py::test_one[a]", 1, 100),
         reach.Test("tests/unit/test_other.py::test_one[b]", 2, 101),
         reach.Test("tests/unit/test_ordering.py::test_one", 3, 102),
-        reach.Test("tests/unit/test_small.py::test_long", 18, 10),
+        reach.Test("tests/unit/test_small.py::test_long", 58, 10),
     ]
     placed = reach._closest_first(tests, "streamkit/_queues/ordering.py")
-    assert [test.seconds for test in placed] == [18, 3, 1, 1, 2]
+    assert [test.seconds for test in placed] == [58, 3, 1, 1, 2]
     assert [name.partition("::")[2] for name in reach._in_time(placed)] == [
         "test_long", "test_one[a]", "test_all",
     ]  # fmt: skip
@@ -444,7 +453,8 @@ def test_coverage_tells_what_a_test_and_its_children_reach(tree, tmp_path):
             fault: {name.partition("::")[2] for name in known.tests_of(fault, SOURCE)}
             for fault in (CAUGHT, SURVIVES, UNREACHED)
         }
-    assert by_name[CAUGHT] == {"test_add", "test_in_a_child[add(1, 2)]"}
+    with_fixture = {f"test_of_a_module[{more}]" for more in (0, 1)}
+    assert by_name[CAUGHT] == {"test_add", "test_in_a_child[add(1, 2)]", *with_fixture}
     forks = {"test_in_a_fork"} if sys.platform != "win32" else set()
     assert by_name[SURVIVES] == {"test_twice_of_nothing", "test_in_a_child[twice(1)]", *forks}
     assert by_name[UNREACHED] == set()
