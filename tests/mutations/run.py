@@ -227,12 +227,16 @@ def _folder(file: str) -> str:
 def _table(results: dict[faults.Fault, str]) -> float:
     planted = Counter(_folder(fault.file) for fault in results)
     missed = Counter(_folder(fault.file) for fault, result in results.items() if result in MISSED)
-    print("\nfolder          caught  of")
+    unreached = Counter(
+        _folder(fault.file) for fault, result in results.items() if result == UNREACHED
+    )
+    print("\nfolder          caught  unreached  of")
     for folder in sorted(planted):
-        print(f"{folder:14} {planted[folder] - missed[folder]:7} {planted[folder]:3}")
+        caught = planted[folder] - missed[folder]
+        print(f"{folder:14} {caught:7} {unreached[folder]:10} {planted[folder]:3}")
     caught = planted.total() - missed.total()
     share = 100 * caught / max(1, planted.total())
-    print(f"{'all':14} {caught:7} {planted.total():3}  {share:.1f} %")
+    print(f"{'all':14} {caught:7} {unreached.total():10} {planted.total():3}  {share:.1f} %")
     return share
 
 

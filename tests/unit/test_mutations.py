@@ -403,7 +403,9 @@ def test_a_survivor_is_told_from_one_that_is_caught(tree, tmp_path, measured, ca
     assert "\nsurvived: streamkit/sums.py:7 a test\n" in out
     assert "\n-    return one + one\n+    return one * one\n" in out
     assert "\nunreached: streamkit/sums.py:11 a test\n" in out
-    assert out.endswith("streamkit            1   3\nall                  1   3  33.3 %\n")
+    assert out.endswith(
+        "streamkit            1          1   3\nall                  1          1   3  33.3 %\n"
+    )
     assert {path: (path.read_text(), path.stat().st_mtime_ns) for path in before} == before
     assert {*tree.rglob("*.*")} == {*before}
 
