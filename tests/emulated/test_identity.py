@@ -111,6 +111,19 @@ def end_capture_of_this_thread(context):
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(2))))
 
 
+def test_a_per_thread_stream_first_seen_while_it_captures_is_that_of_its_device():
+    """The handle 2 means another stream where another context is current."""
+    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(1))))
+    number = stream_id(2)
+    check(driver.cuStreamBeginCapture(2, driver.CUstreamCaptureMode(1)))
+    stream = sk.per_thread_stream()
+    with on_device(0):
+        assert stream.id != number, "it captures still"
+    end_capture_of_this_thread(current_context())
+    with on_device(0):
+        assert stream.id == number != stream_id(2)
+
+
 def test_a_handle_0_that_comes_first_is_the_legacy_stream_all_the_same():
     """cuda.bindings then gives the driver's per-thread variants, for which 0 is another queue."""
     program = """
@@ -269,6 +282,13 @@ def test_a_class_of_the_protocol_is_recognised_once():
     destroy_stream(raw)
 
 
+def test_a_librarys_event_is_recognised_once(monkeypatch):
+    stream, native = sk.new_stream(), need("numba").event()
+    stream.wait(native)
+    monkeypatch.setattr(registry, "candidates", lambda kind: ())  # no adapter is asked
+    stream.wait(native)
+
+
 def test_a_stream_of_streamkits_that_owns_a_handle_is_recognised_as_itself():
     """It has the stream protocol too, by which it is asked whether it has let go of the handle."""
     owner, event = sk.new_stream(), sk.new_event()
@@ -345,6 +365,33 @@ def test_an_owner_that_comes_after_the_handle_is_kept():
     gc.collect()
     assert stream_id(raw) == number
     del view
+
+
+def test_the_owner_that_an_adapter_names_is_kept_also_of_a_queue_that_is_known(program):
+    """It need not be the library's stream, nor be held by that."""
+    program(
+        f"""
+import gc, weakref
+import toya
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+from support.gpu.raw import make_stream
+
+class Memory: pass
+
+driver.cuCtxSetCurrent(sk.new_stream().context)
+native, owner = toya.Stream(make_stream()), Memory()
+native.owner = alive = weakref.ref(owner)
+bare = sk.from_handle(native.number)
+stream = sk.wrap(native)
+del owner
+gc.collect()
+assert alive() is not None
+del bare, stream
+gc.collect()
+assert alive() is None
+""",
+        toya=VALUES.replace("streams_are_values=True", "").replace("DEVICE", "0, obj.owner()"),
+    )
 
 
 def test_the_owner_given_for_a_default_stream_is_kept():

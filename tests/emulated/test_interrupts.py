@@ -7,6 +7,7 @@ comes where a Ctrl-C can come, which is not between any two lines.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 
 import pytest
@@ -172,6 +173,15 @@ def test_an_interrupt_leaves_no_lock_and_other_threads_go_on(operation):
         warp.set_device(device)
     assert nth > 30
     assert len(found) > 4
+
+
+def test_an_interrupt_while_a_stream_is_made_reports_no_error_of_what_is_half_made(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: reported.append(told.exc_type))
+    nth = 0
+    for nth in interrupt_everywhere(sk.new_stream):
+        assert set(reported) <= {KeyboardInterrupt}, f"after an interrupt at the call {nth}"
+    assert nth > 10
 
 
 # -- a scope: nothing is left of one that is not entered, and leaving is done to its end -----------

@@ -282,10 +282,12 @@ def test_the_sync_of_an_event_waits(gate):
 def test_an_event_without_timing_is_named():
     stream = sk.new_stream()
     timed, plain = stream.record(timing=True), stream.record()
+    shared = stream.record(sk.new_event(interprocess=True))
     stream.sync()
-    for difference in (lambda: plain - timed, lambda: timed - plain):
+    for end, start in ((plain, timed), (timed, plain), (shared, timed), (timed, shared)):
         with pytest.raises(ValueError, match="measures no time"):
-            difference()
+            end - start
+    assert [" timing>" in repr(event) for event in (timed, plain, shared)] == [True, False, False]
 
 
 # -- refusals of the driver -------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from streamkit._base.adapter import offered  # which functions an adapter has
 from streamkit._pictures.kernel_names import readable  # the names that adapters are given
 from streamkit._queues import registry  # the public calls need a device
+from streamkit._races.memory_use import named_memory  # the same
 from streamkit.protocols import Diagnosis, Memory
 from support.libraries import need
 
@@ -206,6 +207,8 @@ def test_torch_tells_its_memory_also_of_what_needs_a_gradient():
     assert isinstance(served, Memory)
     array = torch.ones(3, 4, requires_grad=True)
     assert served.memory_layout(array)[:3] == (array.data_ptr(), (3, 4), (16, 4))
+    told = named_memory("weight", array).array
+    assert (told.name, told.shape, told.address) == ("weight", (3, 4), array.data_ptr())
     assert list(served.pieces_of_memory()) == []  # torch has none on a GPU
     with pytest.raises(TypeError, match="of several tensors"):
         served.memory_layout(torch.eye(3).to_sparse())

@@ -181,6 +181,21 @@ def test_a_scope_in_the_thread_of_the_loop_would_wait_for_ever(stream):
     within(lambda: asyncio.run(main()))
 
 
+def test_a_scope_in_another_thread_blocks_until_the_loop_has_finished_it(stream):
+    def in_scope(future):
+        with stream:
+            stream.wait(future)
+            return future.done()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        loop.call_later(0.05, future.set_result, None)
+        return await asyncio.to_thread(in_scope, future)
+
+    assert within(lambda: asyncio.run(main()))
+
+
 def test_a_loop_that_is_closed_is_told(stream, monkeypatch):
     monkeypatch.setattr(futures, "_LOOK", 0.01)
     loop = asyncio.new_event_loop()
