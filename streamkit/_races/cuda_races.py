@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._audit.driver_recording import WORK, CudaQueue
-from streamkit._base.queue import LEGACY, PER_THREAD
+from streamkit._base.queue import LEGACY
 from streamkit._pictures.kernel_names import operation
 from streamkit._race_engine import search
 from streamkit._race_engine.order import EVERYTHING, VectorClocks
@@ -92,8 +92,6 @@ class _CudaReader:
         return self._clocks.point(queue, self)  # ``self`` is a host that has learned nothing
 
     def _waits_for_legacy(self, queue: CudaQueue) -> bool:
-        if queue.handle <= PER_THREAD:
-            return queue.handle == PER_THREAD
         known = self._blocking.get(queue)
         if known is None:
             known = self._is_blocking(queue)

@@ -6,6 +6,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
+from streamkit._tools import demo  # the command prints no objects
 from streamkit.types import HostStream
 from support.libraries import LIBRARIES, installed, need
 from support.programs import python
@@ -207,6 +208,16 @@ def test_a_scope_on_the_host_works_with_every_library_loaded():
         stream.submit(seen.append, 1)
     stream.sync()
     assert seen == [1]
+
+
+@pytest.mark.parametrize("library", ["torch", "warp"])
+def test_the_demo_computes_with_a_library_that_has_a_cpu_side(library):
+    pytest.importorskip("numpy")
+    need(library)
+    result = demo.run(device="cpu", libraries=(library,))
+    assert result.ok, result
+    (stage,) = [stage for stage in result.stages if stage.name == "luminance"]
+    assert stage.library == library
 
 
 @pytest.mark.parametrize("library", IMPORTS)

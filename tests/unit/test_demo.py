@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 np = pytest.importorskip("numpy")
 
-from streamkit._tools import demo  # its numbers  # noqa: E402 - of no use without NumPy
+from streamkit._tools import demo, machine  # its numbers  # noqa: E402 - of no use without NumPy
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,17 @@ def test_a_driver_without_its_package_is_said_with_the_line_that_installs_it(mon
     result = demo.run(libraries=())
     assert result.ok
     assert "There is a CUDA driver here, but install it. For now the stages" in result.notes[0]
+
+
+def test_a_note_on_each_missing_library_says_what_did_its_stage_and_how_to_install_it(no_driver):
+    plan = dict.fromkeys(demo.STAGES, demo.load("numpy", "cpu"))  # "run" plans so on a GPU alone
+    missing = {"torch": "not installed", "warp": "OSError: libsomething.so: not found"}
+    torch, warp = demo._gaps(plan, missing)
+    assert torch == (
+        "No torch (not installed): NumPy did luminance. "
+        f"Install it with: {machine.install_line('torch')}"
+    )
+    assert warp == "No Warp (OSError: libsomething.so: not found): NumPy did sharpen."
 
 
 def test_the_image_is_small_and_a_ppm():

@@ -21,6 +21,9 @@ ORDERED, RACE, POSSIBLE = [], [True], [False]
         ("a uses; b reads", POSSIBLE),
         ("a uses; b writes", RACE),
         ("a writes; a reads", ORDERED),
+        # two lines that race with a third are two races
+        ("a reads; b reads; c writes", RACE * 2),
+        ("a writes; b reads; c reads", RACE * 2),
         # events: the point at which they were recorded
         ("a writes; a records e; b waits e; b reads", ORDERED),
         ("a records e; a writes; b waits e; b reads", RACE),

@@ -80,6 +80,7 @@ def test_an_overlap_is_what_the_bytes_say(one, other):
         (np.s_[1::2], np.s_[4::6], False),
         (np.s_[::2], np.s_[501:502], False),
         (np.s_[::2], np.s_[500:501], True),
+        (np.s_[:6:2], np.s_[3:9:5], False),  # beyond its end too, where a block more would be
     ],
 )
 @pytest.mark.parametrize("count", [1000, 1_000_000])
@@ -325,6 +326,21 @@ def test_what_a_site_did_before_stands_in_its_later_work():
     pairs = list(search.find(works, are_ordered, lambda *_: False))
     assert [(pair.first, pair.second) for pair in pairs] == [(999, 1000)]
     assert len(compared) == 1000
+
+
+def test_what_a_line_may_do_later_hides_nothing_that_it_surely_did():
+    surely, perhaps = (
+        search.Access(1, extents.Extent(0, 8, 8), "write", is_sure) for is_sure in (True, False)
+    )
+    works = [
+        search.Work(0, "line 1", (surely,)),
+        search.Work(1, "line 1", (perhaps,)),
+        search.Work(2, "line 2", (surely,)),
+    ]
+    pairs = found(works, {(0, 1)})
+    assert [(pair.first, pair.second, pair.is_certain) for pair in pairs] == [
+        (0, 2, True), (1, 2, False)
+    ]  # fmt: skip
 
 
 # -- what a graph's edges order ---------------------------------------------------------------

@@ -25,7 +25,8 @@ def arrays():
         INDICES: np.array([2, 1]),
         "two": np.full(2, -1.0),
         "truth": np.zeros((), bool),
-        "index": np.zeros((), np.intp),
+        "index": np.full((), -1, np.intp),
+        "pair": np.full((2, 4), -1.0),
     }
 
 
@@ -50,6 +51,12 @@ def cases():
         {"a?"},
     )
     yield "reduce", lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
+    yield (
+        "reduceat",
+        lambda v: call(np.add.reduceat, v[A], v[INDICES], 0, None, v["two"]),
+        {A, INDICES},
+        {"two"},
+    )
     yield "accumulate", lambda v: call(np.add.accumulate, v[A], out=v[OUT]), {A}, {OUT}
     yield (
         "ufunc.outer",
@@ -69,11 +76,17 @@ def cases():
     yield "putmask", lambda v: call(np.putmask, v[OUT], v[MASK], v[A]), {"mask?", "a?"}, {"out?"}
     yield "fill_diagonal", lambda v: call(np.fill_diagonal, v["square"], 3), set(), {"square?"}
     yield "sum", lambda v: call(np.sum, v[A]), {A}, set()
-    yield "sum out", lambda v: call(np.sum, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
+    for fn in np.sum, np.prod, np.mean, np.std, np.var:
+        yield (
+            f"{fn.__name__} out",
+            lambda v, fn=fn: call(fn, v[A], 0, None, v["scalar"]),
+            {A},
+            {"scalar"},
+        )
     yield "sum where", lambda v: call(np.sum, v[A], where=v[MASK]), {"a?", "mask?"}, set()
     yield "clip", lambda v: call(np.clip, v[A], 2, 3, v[OUT]), {A}, {OUT}
-    yield "var out", lambda v: call(np.var, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
-    yield "cumsum", lambda v: call(np.cumsum, v[A], out=v[OUT]), {A}, {OUT}
+    for fn in np.cumsum, np.cumprod:
+        yield fn.__name__, lambda v, fn=fn: call(fn, v[A], 0, None, v[OUT]), {A}, {OUT}
     yield "dot", lambda v: call(np.dot, v["square"], v[B], v[OUT]), {"square", B}, {OUT}
     yield "outer", lambda v: call(np.outer, v[A], v[B], v["square"]), {A, B}, {"square"}
     yield (
@@ -84,13 +97,42 @@ def cases():
     )
     yield (
         "concatenate",
-        lambda v: call(np.concatenate, [v[A], v[B]], out=v["long"]),
+        lambda v: call(np.concatenate, [v[A], v[B]], 0, v["long"]),
         {A, B},
         {"long"},
     )
-    yield "max", lambda v: call(np.max, v[A], None, v["scalar"]), {A}, {"scalar"}
-    yield "any", lambda v: call(np.any, v[MASK], out=v["truth"]), {"mask?"}, {"truth"}
-    yield "argmax", lambda v: call(np.argmax, v[A], None, v["index"]), {"a?"}, {"index"}
+    yield "stack", lambda v: call(np.stack, [v[A], v[B]], 0, v["pair"]), {A, B}, {"pair"}
+    for name in "max", "min", "amax", "amin", "ptp":
+        yield (
+            name,
+            lambda v, name=name: call(getattr(np, name), v[A], None, v["scalar"]),
+            {A},
+            {"scalar"},
+        )
+    for fn in np.round, np.around:
+        yield fn.__name__, lambda v, fn=fn: call(fn, v[A], 0, v[OUT]), {A}, {OUT}
+    for fn in np.any, np.all:
+        yield fn.__name__, lambda v, fn=fn: call(fn, v[A], None, v["truth"]), {"a?"}, {"truth"}
+    for fn in np.argmax, np.argmin:
+        yield fn.__name__, lambda v, fn=fn: call(fn, v[A], None, v["index"]), {"a?"}, {"index"}
+    yield (
+        "choose",
+        lambda v: call(np.choose, v[MASK], [v[A], v[B]], v[OUT]),
+        {"mask?", "a?", "b?"},
+        {OUT},
+    )
+    yield (
+        "compress",
+        lambda v: call(np.compress, v[MASK], v[A], None, v["two"]),
+        {"mask?", "a?"},
+        {"two"},
+    )
+    yield (
+        "trace",
+        lambda v: call(np.trace, v["square"], 0, 0, 1, None, v["scalar"]),
+        {"square?"},
+        {"scalar"},
+    )
     yield (
         "take",
         lambda v: call(np.take, v[A], v[INDICES], 0, v["two"]),

@@ -196,6 +196,15 @@ def test_work_in_turn_on_two_queues_is_not_told_as_early():
     assert verdict(made) == "2 queues; no two of them worked at the same time."
 
 
+def test_work_that_ends_last_on_its_queue_counts_even_if_other_work_began_after_it():
+    made = small(
+        Operation("kernel", "long", TORCH, 0, 100, "torch"),
+        Operation("kernel", "short", TORCH, 5, 10, "torch"),  # beside it, as branches of a graph
+        Operation("kernel", "b", WARP, 50, 60, "warp"),
+    )
+    assert verdict(made) == "2 queues; Warp's b began before torch's long ended."
+
+
 def test_work_of_two_libraries_at_once_comes_before_that_of_one():
     made = small(
         Operation("kernel", "a", TORCH, 0, 100, "torch"),
