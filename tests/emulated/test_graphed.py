@@ -610,6 +610,15 @@ def test_with_copies_one_array_in_two_places_stays_one(array):
     assert (read(a), read(b)) == (9, 9)
 
 
+def test_with_copies_arrays_without_elements_overlap_nothing(array, cuda):
+    """Their address is 0, that of all of them."""
+    function, to, source = copies(copy_inputs=True), array(), array(1)
+    for _ in range(3):
+        function(to, source, cuda.device_array(0, np.float32), cuda.device_array((0, 4), np.int8))
+        assert read(to) == 1
+    assert (function.captures, function.hits) == (1, 1)
+
+
 def test_with_copies_a_graph_that_goes_while_it_runs_keeps_its_copies(array):
     function, to, source, gate = copies(copy_inputs=True), array(), array(1), Gate()
     s = sk.new_stream(nonblocking=True)

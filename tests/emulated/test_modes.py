@@ -45,6 +45,24 @@ print(sk.new_stream().device)  # the next attempt finds it
     assert run(program, EMULATED_FAIL=f"cuInit:1:{code}") == [str(code), "True", "cuda:0"]
 
 
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [*((code, "NoDeviceError") for code in (3, 35, 100, 801, 803, 804)), (2, "CUDARuntimeError")],
+)
+def test_where_cupy_finds_no_cuda_there_is_no_device_and_its_other_errors_stay(code, raised):
+    need("cupy")
+    program = """
+import cupy
+cupy.cuda.is_available()  # it tries once, and remembers the error
+import streamkit as sk
+try:
+    sk.current_stream("cupy")
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert run(program, EMULATED_FAIL=f"cuInit:1:{code}") == [raised]
+
+
 WORK = """
 from cuda.bindings import driver
 import streamkit as sk

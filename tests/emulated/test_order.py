@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
+import warnings
 from concurrent.futures import Future
 
 import pytest
@@ -187,10 +188,22 @@ def of_numba(raw):
     return Stream(binding.CUstream(raw), external=True)
 
 
+def of_cupy(raw):
+    return need("cupy").cuda.Stream.from_external(Foreign(raw))
+
+
+def of_older_cupy(raw):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # and still what many people hold
+        return need("cupy").cuda.ExternalStream(raw, 0)
+
+
 NATIVES = {
+    "cupy": (of_cupy, {}),
     "warp": (lambda raw: need("warp").Stream("cuda:0"), {}),
     "numba": (lambda raw: need("numba").stream(), {}),
     "external": (of_numba, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
+    "cupy.ExternalStream": (of_older_cupy, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
     "cuda.core": (of_cuda_core, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
     "cuda.bindings": (driver.CUstream, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),
     "protocol": (Foreign, {"cuStreamIsCapturing": 1, "cuStreamGetId": 1}),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -12,6 +14,8 @@ import streamkit as sk
 from streamkit._cuda import sharing  # it names a device as tokens do
 from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
 from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
+from streamkit._sharing.token import adapt  # what makes the array of `token.open()`
+from streamkit.backends._managed_tensor import Layout  # what a token holds
 from streamkit.processes import open_event
 from support.emulated.toys import program
 from support.gpu.raw import driver
@@ -81,3 +85,19 @@ def test_the_memory_of_a_copy_goes_to_the_next_of_its_size(primary_context):
     larger = Copy(primary_context, 1024)
     assert emulator.calls("cuMemFree_v2") == freed + 2  # those of another size
     del larger
+
+
+def test_memory_that_a_library_refuses_is_kept_no_longer(primary_context):
+    def refuse(memory):
+        memory.__dlpack__()
+        raise BufferError
+
+    stream, memory = sk.new_stream(), Copy(primary_context, 512)
+    gone = weakref.ref(memory)
+    with pytest.raises(BufferError):
+        adapt(refuse, Layout(memory.address, (128,), (1,), (2, 32, 1)), 0, memory, stream._queue)
+    stream.sync()
+    del memory
+    gc.collect()
+    sk.new_stream()  # lets go of what it can
+    assert gone() is None

@@ -63,6 +63,11 @@ def test_an_array_of_the_host_is_handed_to_a_host_stream(make):
         sk.handoff(array, one)
 
 
+@pytest.mark.parametrize(("name", "make"), [("torch", torch_tensor), ("warp", warp_array)])
+def test_an_array_of_the_host_is_on_no_cuda_device(name, make):
+    assert adapter(name).array_device(make()) is None
+
+
 def test_tensors_of_other_devices_are_refused():
     tensor = need("torch").ones(4, device="meta")
     with pytest.raises(TypeError, match="is no array that can be handed over"):
