@@ -450,7 +450,14 @@ with one:
 assert int(driver.cuCtxGetDevice()[1]) == 0
 import streamkit_toyb
 assert len(streamkit_toyb.asked) == 4
-""",
+sys.path[:0] = PATHS
+import emulator
+emulator.reset_calls()
+with zero:
+    pass
+assert len(streamkit_toyb.asked) == 6
+assert emulator.calls("cuCtxGetCurrent") == 2, "the driver was asked besides the library"
+""".replace("PATHS", repr([str(Path(__file__).parents[1])])),
         toya="",
         toyb=TELLS,
     )
