@@ -82,6 +82,19 @@ def test_work_runs_at_each_launch_and_not_before(cells, mode, nonblocking):
         del g
 
 
+def test_an_array_that_a_launch_has_left_does_not_keep_the_next_one(cells):
+    source, result = cells(2), cells(1)
+    with sk.capture() as g:
+        array = check(driver.cuMemAllocAsync(4, g.stream.handle))
+        check(driver.cuMemcpyDtoDAsync(array, source.pointer, 4, g.stream.handle))
+    for _ in range(3):
+        g.launch(g.stream)
+    check(driver.cuMemcpyDtoDAsync(result.pointer, array, 4, g.stream.handle))
+    check(driver.cuMemFreeAsync(array, g.stream.handle))
+    g.stream.sync()
+    assert result.read() == 2
+
+
 def test_a_private_stream_is_nonblocking_and_the_graph_runs_on_any(cells):
     cell = cells(1)
     with sk.capture() as g:

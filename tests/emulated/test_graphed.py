@@ -7,6 +7,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -563,6 +564,40 @@ def test_many_threads_share_its_graphs(array):
     assert [read(to) for to, _ in pairs] == [0, 1, 2, 3]
     assert function.captures == function.graphs <= 4  # a thread that met a capture has run it
     assert function.hits > 0
+
+
+class Guarded(OrderedDict):
+    """It notes whether each change is made under the lock, which no other thread takes here."""
+
+    def __init__(self, lock):
+        super().__init__()
+        self.is_held, self.changes = lock.locked, []
+
+    def __setitem__(self, key, value):
+        self.changes.append(self.is_held())
+        super().__setitem__(key, value)
+
+    def popitem(self, *, last):
+        self.changes.append(self.is_held())
+        return super().popitem(last=last)
+
+
+def test_its_graphs_come_and_go_under_the_lock_that_clear_takes(array):
+    @sk.graphed(max_graphs=1, copy_inputs=True, fallback=True)
+    def function(to, source, number):
+        copy(to, source)
+        if number > 2:
+            sk.current_stream().sync()  # no capture allows it
+
+    seen = function._seen = Guarded(function._lock)
+    captured = function._captured = Guarded(function._lock)
+    to, source = array(), array(1)
+    for number in (1, 1, 2, 2, 3):
+        function(to, source, number)
+    with pytest.warns(RuntimeWarning, match="cannot be captured"):
+        function(to, source, 3)
+    assert captured.changes == [True] * 3
+    assert seen.changes == [True] * 4, "three first calls, and one that cannot be captured"
 
 
 def test_threads_with_one_signature_capture_it_once(array):

@@ -117,10 +117,12 @@ def test_a_closed_graph_is_not_launched_again(captured):
         g.launch(stream)
 
 
-def test_a_closed_stream_is_no_steady_one(captured):
+@pytest.mark.parametrize("launches", [0, 1])
+def test_a_closed_stream_is_no_steady_one(captured, launches):
     g, _, _ = captured
     stream = sk.new_stream()
-    g.launch(stream)
+    for _ in range(launches):
+        g.launch(stream)
     stream.close()
     with pytest.raises(sk.StreamClosedError):
         g.launch(stream)

@@ -32,6 +32,11 @@ print(raised(lambda: sk.new_event(device=0)))
     assert run(program, EMULATED_DEVICES="0") == ["cpu", *["NoDeviceError"] * 3]
 
 
+def test_a_machine_with_one_device_has_a_device():
+    program = "import streamkit as sk; print(sk.new_stream().device, sk.new_event().device)"
+    assert run(program, EMULATED_DEVICES="1") == ["cuda:0"] * 2
+
+
 @pytest.mark.parametrize("code", [999, 802, 803, 2, 46])
 def test_a_driver_that_does_not_start_is_an_error_and_no_host(code):
     program = """

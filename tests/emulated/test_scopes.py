@@ -221,6 +221,36 @@ for before, stream in ((0, one), (1, one), (7, one), (7, zero)):
     )
 
 
+REFUSES_ITS_DEVICE = """
+
+def current_device():
+    return 0
+
+def restore_device(device):
+    raise ValueError("toylib forgot its device")
+"""
+
+
+def test_a_device_of_a_librarys_own_that_cannot_be_put_back_is_named_and_keeps_no_other(program):
+    program(
+        """
+import toya, toyb
+import streamkit_toyb
+zero, one = sk.new_stream(0), sk.new_stream(1)
+driver.cuCtxSetCurrent(zero.context)
+streamkit_toyb.restore_device(7)
+scope = sk.use(one, libraries=["toya"])
+scope.__enter__()
+streamkit_toyb.remembered[0] = None
+told = str(error_of(sk.ScopeError, scope.__exit__, None, None, None))
+assert "the device of toya (ValueError: toya forgot its device)" in told, told
+assert streamkit_toyb.current_device() == 7
+""",
+        toya=REFUSES_ITS_DEVICE,
+        toyb=TRACKS,
+    )
+
+
 def test_with_one_device_no_library_is_asked_for_its_own(program, monkeypatch):
     monkeypatch.setenv("EMULATED_DEVICES", "1")
     program(
@@ -420,7 +450,14 @@ with one:
 assert int(driver.cuCtxGetDevice()[1]) == 0
 import streamkit_toyb
 assert len(streamkit_toyb.asked) == 4
-""",
+sys.path[:0] = PATHS
+import emulator
+emulator.reset_calls()
+with zero:
+    pass
+assert len(streamkit_toyb.asked) == 6
+assert emulator.calls("cuCtxGetCurrent") == 2, "the driver was asked besides the library"
+""".replace("PATHS", repr([str(Path(__file__).parents[1])])),
         toya="",
         toyb=TELLS,
     )

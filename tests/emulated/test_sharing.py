@@ -18,7 +18,7 @@ from streamkit._sharing.token import adapt  # what makes the array of `token.ope
 from streamkit.backends._managed_tensor import Layout  # what a token holds
 from streamkit.processes import open_event
 from support.emulated.toys import program
-from support.gpu.raw import driver
+from support.gpu.raw import check, driver, on_device
 from support.programs import environment
 
 __all__ = ["program"]  # the fixture
@@ -48,6 +48,18 @@ def test_an_event_that_its_process_has_closed_is_gone(sender):
     emulator.fail("cuIpcOpenEventHandle", driver.CUresult.CUDA_ERROR_INVALID_HANDLE)
     with pytest.raises(sk.StreamClosedError, match="gone"):
         open_event(EventToken(sender, sharing.uuid_of(0), bytes(64)))
+
+
+def test_an_event_of_another_process_serves_the_streams_of_its_device(sender, monkeypatch):
+    """The emulated driver opens none, so one of this process stands in."""
+    with on_device(1):
+        opened = int(check(driver.cuEventCreate(0)))
+    monkeypatch.setattr(sharing, "open_event", lambda context, handle: opened)
+    event, stream = open_event(EventToken(sender, sharing.uuid_of(1), bytes(64))), sk.new_stream(1)
+    assert (event.device_id, event.handle) == (1, opened)
+    stream.record(event)
+    stream.wait(event)
+    stream.sync()
 
 
 def test_the_library_of_an_array_has_to_be_imported_unless_it_is_named(program):

@@ -251,6 +251,21 @@ def test_a_lease_is_ended_by_hand_once():
 
 
 @has_locks
+def test_a_lease_whose_question_was_interrupted_can_still_end(monkeypatch):
+    lease = kept.OwnedLease()
+    kept.enter(lease.name).close()
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lease.end_if_unused()
+    assert lease.end_if_unused()
+
+
+@has_locks
 def test_a_lease_that_ends_while_it_is_opened_is_not_opened(monkeypatch):
     lease, find = kept.OwnedLease(), processes.find
 
@@ -363,6 +378,19 @@ def test_what_is_kept_goes_when_the_receivers_have(new_other, how):
         kept.find(name).end()
     assert not any(one() for one in alive)
     assert kept.find(names[0]) is None
+
+
+@has_locks
+def test_each_share_lets_go_of_what_the_receivers_have_dropped(monkeypatch):
+    """Where a process calls nothing else, all that it has ever shared would stay."""
+    array = Array()
+    one, alive = kept.KeptArray(array, None, None), weakref.ref(array)
+    del array
+    kept.enter(one.name).close()
+    monkeypatch.setattr(kept, "_ask_at", 0.0)  # else the leases may have been asked just now
+    with pytest.raises(TypeError, match="no array"):
+        sk.share("text")
+    assert alive() is None
 
 
 @has_locks
