@@ -80,6 +80,8 @@ def test_each_mode_of_the_driver_is_told(mode, expected):
         expected = ["per-thread-switches"]
     found = json.loads("".join(run(MODE, **mode)))
     assert list(dict.fromkeys(code for code, _ in found)) == expected
+    if {"driver-fails", "per-thread-switches"} == set(expected):
+        assert ["driver-fails", "cuda.bindings"] in found
 
 
 @pytest.mark.parametrize("version", ["11040", "11080"])
