@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import itertools
 import json
@@ -221,20 +222,25 @@ def _lines_by_test(tree: Path) -> dict[str, dict[str, int]]:
 
 
 def _closest_first(tests: list[Test], file: str) -> list[Test]:
-    """First those that reach little else, then those whose file has a name like the module's.
+    """In turn one that reaches little else, and one whose file has a name like the module's.
 
     Of the cases of one parametrised test the others come after one of each of the rest.
     """
+    parts = [Path(part).stem.strip("_") for part in Path(file).parts[1:]]
 
-    def distance(test: Test) -> tuple[int, float, float]:
+    @functools.cache
+    def likeness(name: str) -> float:
+        return max(difflib.SequenceMatcher(None, name, part).ratio() for part in parts)
+
+    def ranks(test: Test) -> tuple[int, float]:
         name = Path(test.name.partition("::")[0]).stem.removeprefix("test_")
-        parts = [Path(part).stem.strip("_") for part in Path(file).parts[1:]]
-        likeness = max(difflib.SequenceMatcher(None, name, part).ratio() for part in parts)
-        return int(math.log2(test.size)), -likeness, test.seconds
+        return int(math.log2(test.size)), -likeness(name)
 
+    small = sorted(tests, key=lambda test: (*ranks(test), test.seconds))
+    alike = sorted(tests, key=lambda test: (*reversed(ranks(test)), test.seconds))
     cases: dict[str, int] = defaultdict(int)
     placed = []
-    for test in sorted(tests, key=distance):
+    for test in dict.fromkeys(itertools.chain(*zip(small, alike, strict=True))):
         function = test.name.partition("[")[0]
         placed.append((cases[function], test))
         cases[function] += 1

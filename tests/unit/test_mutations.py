@@ -436,7 +436,7 @@ def test_the_closest_tests_come_first_and_as_many_as_there_is_time_for():
         reach.Test("tests/unit/test_all.py::test_all", 1, 5000),
         reach.Test("tests/unit/test_other.py::test_one[a]", 1, 100),
         reach.Test("tests/unit/test_other.py::test_one[b]", 2, 101),
-        reach.Test("tests/unit/test_ordering.py::test_one", 3, 102),
+        reach.Test("tests/unit/test_ordering.py::test_one", 3, 9000),
         reach.Test("tests/unit/test_small.py::test_long", 58, 10),
     ]
     placed = reach._closest_first(tests, "streamkit/_queues/ordering.py")
