@@ -14,7 +14,7 @@ from streamkit import testing
 from streamkit.testing import _gate  # how long a gate waits in vain
 from support.conformance_cases import CASES, ON_AN_EMULATED_DRIVER, cuda_core
 from support.conformance_cases import check_library as check
-from support.conformance_mutants import DEVICE, MUTANTS, STEPS, UNCHANGED, run_kit
+from support.conformance_mutants import DEVICE, MUTANTS, REFUSES, STEPS, UNCHANGED, run_kit
 from support.gpu import raw
 from support.gpu.raw import driver
 from support.libraries import need
@@ -54,7 +54,7 @@ def found(tmp_path_factory):
 
 
 def test_the_unchanged_adapter_passes_every_check(found):
-    assert found[UNCHANGED] == found[STEPS] == found[DEVICE] == {}
+    assert found[UNCHANGED] == found[STEPS] == found[DEVICE] == found[REFUSES] == {}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -115,6 +115,32 @@ def test_that_nothing_orders_is_found_however_the_two_queues_run(monkeypatch):
 
     monkeypatch.setattr(_gate, "sync", sync_both)
     assert not _gate.runs_after(first, later, lambda: None)
+    raw.destroy_stream(first)
+    raw.destroy_stream(later)
+
+
+def test_a_wait_for_an_earlier_point_of_the_first_queue_orders_nothing(monkeypatch):
+    """Though it holds the later queue until the gate opens."""
+    first, later = raw.make_stream(), raw.make_stream()
+    event = raw.check(driver.cuEventCreate(0))
+    rest = _gate.Gate()  # of the first queue's work, which goes on after the later queue's
+
+    class GateBeforeARest(_gate.Gate):
+        def hold(self, stream):
+            super().hold(stream)
+            raw.check(driver.cuEventRecord(event, stream))
+            rest.hold(stream)
+
+        def __exit__(self, *about):
+            rest.open()
+            super().__exit__(*about)
+
+    monkeypatch.setattr(_gate, "Gate", GateBeforeARest)
+    with rest:
+        assert not _gate.runs_after(
+            first, later, lambda: raw.check(driver.cuStreamWaitEvent(later, event, 0))
+        )
+    raw.check(driver.cuEventDestroy(event))
     raw.destroy_stream(first)
     raw.destroy_stream(later)
 

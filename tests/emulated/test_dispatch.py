@@ -371,6 +371,14 @@ def test_a_nap_of_next_to_nothing_ends():
     within(nap)
 
 
+def test_two_threads_may_ring_at_once():
+    """Each has seen that the bell does not ring, and rings it; so does the end of the process."""
+    sleeper = dispatcher._Dispatcher()
+    for _ in range(2):
+        sleeper._ring()
+    within(sleeper._nap)  # it has no end of its own
+
+
 @pytest.mark.parametrize("reached", [0, 1, 2, 499, 999, 1000])
 def test_how_far_a_queue_has_come_is_found_with_few_questions(monkeypatch, reached):
     clock, watcher, queue, told = Clock(monkeypatch), Watcher(), object(), Told()

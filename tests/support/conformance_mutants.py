@@ -262,6 +262,14 @@ MUTANTS = {
         BOUND, BOUND.replace("enter(", "driver.cuCtxSetCurrent(0) and enter("),
         ["bound_keeps_device"],
     ),
+    "loses the device when it moves back": (
+        BOUND,
+        BOUND.replace(
+            "toylib.set_current_stream(stream)",
+            "driver.cuCtxSetCurrent(0) and toylib.set_current_stream(stream)",
+        ),
+        ["bound_keeps_device"],
+    ),
     "does not move back": (
         BOUND, BOUND.replace("toylib.set_current_stream(stream)", "None"),
         ["bound_set_current_remembers_nothing"],
@@ -335,7 +343,9 @@ print(json.dumps(found))
 UNCHANGED = "unchanged"
 STEPS = "with enter and leave instead of bind"
 DEVICE = "with a current device of its own"
+REFUSES = "without streams on the per-thread default queue"
 OWN_DEVICE = "kept = []\ndef current_device():\n    return 0\ndef restore_device(device):\n    pass"
+REFUSE_PER_THREAD = "    if queue.handle == 2:\n        raise UnsupportedStreamError('no')\n"
 ENTERED = [
     "enter_moves_and_leave_restores",
     "enter_takes_borrowed_streams",
@@ -351,7 +361,8 @@ def run_kit(
 ) -> dict[str, dict[str, str]]:
     """Run the kit on the unchanged adapter, and on each mutant the checks that must find it.
 
-    And some on adapters that are as right: without ``bind``, and with a device of its own.
+    And some on adapters that are as right: without ``bind``, with a device of its own, and one that
+    refuses the per-thread default stream.
 
     Return what failed in each, with its message.
     """
@@ -359,6 +370,7 @@ def run_kit(
         UNCHANGED: (READ, READ, []),
         STEPS: ("def bind(", "def _bind(", ENTERED),
         DEVICE: ("kept = []", OWN_DEVICE, ["current_is_its_own"]),
+        REFUSES: (BUILD, REFUSE_PER_THREAD + BUILD, ["borrow_default_streams"]),
         **mutants,
     }
     library = (SOURCE / "toylib.py").read_text()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
 import streamkit as sk
+from streamkit._host import work_queue  # for whom the process waits
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -190,3 +192,81 @@ def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream,
     with pytest.raises(sk.ScopeError, match="wait for one another"):
         within(stream.sync)
     within(other.sync)
+
+
+# -- where another thread comes between -------------------------------------------------------
+
+
+@pytest.fixture
+def at_each_line():
+    """Have a function called with the name of each of the package's functions, at each line.
+
+    The threads that start meanwhile call it.
+    """
+
+    def begin(call):
+        def trace(frame, event, value):
+            if "_host" not in frame.f_code.co_filename:
+                return None
+            call(frame.f_code.co_qualname)
+            return trace
+
+        threading.settrace(trace)
+
+    before = threading.gettrace()
+    yield begin
+    threading.settrace(before)
+    work_queue._working.clear()  # if one hangs, it has failed, and later tests should not hang too
+
+
+def test_a_thread_whose_turn_begins_as_it_begins_to_wait_goes_on(stream, at_each_line):
+    """It holds the queue by then, and so could seem to wait for itself."""
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def pause(name):
+        if name == "_wait":
+            assert begins.wait(LONG)
+        elif name == "Turn.__call__" and stream._work.turn and not begins.is_set():
+            begins.set()
+            goes_on.wait(0.2)  # in vain, and the other thread is about to wait by then
+
+    def body():
+        with stream:
+            goes_on.set()
+
+    at_each_line(pause)
+    within(body)
+    assert begins.is_set()
+
+
+def test_a_wait_that_ends_as_its_circle_is_opened_gets_its_turn_back(stream, other, at_each_line):
+    """The thread does not go on inside its stream while the other one takes it from there."""
+    inside, opens, ended, taken = (threading.Event() for _ in range(4))
+    seen = []
+
+    def pause(name):
+        if name == "WorkQueue.suspend_turn" and not opens.is_set():
+            opens.set()
+            ended.wait(1)  # in vain, and that wait's time is over by then
+
+    def body():
+        with stream:
+            assert inside.wait(LONG)
+            with contextlib.suppress(TimeoutError):
+                other.sync(timeout=0.3)
+            ended.set()
+            seen.append("goes on")
+            taken.wait(0.2)  # in vain, unless the other body came first
+            seen.append("ends")
+
+    def beside():
+        with other:
+            inside.set()
+            assert eventually(lambda: pending(other) == 2)
+            with stream:
+                seen.append("beside")
+                taken.set()
+
+    at_each_line(pause)
+    go_on(2, lambda number: (body, beside)[number]())
+    assert seen.index("ends") == seen.index("goes on") + 1

@@ -478,6 +478,19 @@ def test_a_sync_that_spins_asks_over_and_over(stream, hold, of):
 
 
 @WAITED
+def test_a_sync_that_spins_lets_the_worker_have_the_gil(stream, hold, of):
+    """Of its own accord, long before the interpreter takes the GIL from it."""
+    gate, interval = hold(stream), sys.getswitchinterval()
+    waited = of(stream)
+    sys.setswitchinterval(6 * LONG)
+    try:
+        gate.open()
+        waited.sync(timeout=LONG, spin=True)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@WAITED
 def test_a_sync_that_spins_waits_and_its_timeout_names_the_object(stream, hold, of):
     gate, seen = hold(stream), []
     stream.submit(seen.append, 1)

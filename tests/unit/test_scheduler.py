@@ -455,6 +455,17 @@ def test_a_ctrl_c_in_a_function_leaves_the_block_and_the_rest_runs(seed):
     stream.sync(timeout=LONG)
 
 
+def test_a_ctrl_c_in_a_function_leaves_the_scopes_of_the_thread_that_runs_it(stream, other, seed):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with adversarial(seed), stream:
+        other.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            other.sync()
+        assert sk.current_stream() is stream
+
+
 def test_every_error_that_leaves_the_block_names_the_seed():
     with pytest.raises(RuntimeError) as function, adversarial(17):
         sk.new_stream("cpu").submit(fail, "first")
