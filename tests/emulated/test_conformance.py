@@ -87,6 +87,11 @@ def test_all_that_is_wrong_is_told_at_once():
     assert "make_stream() gave one queue twice" in lines[0]
 
 
+@pytest.mark.parametrize("call", ["enter", "leave"])
+def test_what_blocks_the_host_is_told_from_what_orders(found, call):
+    assert f"{call} waited for" in found[f"{call} blocks the host"]["enter_adds_no_wait"]
+
+
 def test_a_control_arm_that_hangs_proves_nothing(monkeypatch):
     monkeypatch.setattr(_gate, "LIMIT", 0.2)  # seconds that the control arm waits in vain
     core = need("cuda")
