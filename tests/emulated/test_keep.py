@@ -30,7 +30,7 @@ from support.gpu.raw import (
     make_stream,
     sync,
 )
-from support.interrupts import interrupt_everywhere, interrupted
+from support.interrupts import at_call, interrupt_everywhere, interrupted
 from support.keepalive import Thing, array, capsule, stays_until, thing
 from support.libraries import need
 from support.queues import eventually, together
@@ -752,6 +752,27 @@ def test_an_interrupt_lets_nothing_go_too_early_and_nothing_stay():
         finally:
             gate.free()
     assert nth > 10
+
+
+def test_what_is_kept_while_others_are_let_go_goes_in_its_turn():
+    """As if another thread had kept it, at each call of the sweep."""
+    stream, seen, nth, came = sk.new_stream(nonblocking=True), [], 0, True
+
+    def keep(*_):
+        kept, ref = thing()
+        seen.append(ref)
+        stream.keep(kept)
+
+    while came:
+        nth += 1
+        keep()
+        sync(stream.handle)
+        came = at_call(nth, keep, keepalive.drain)
+        sync(stream.handle)
+        gc.collect()
+        assert [ref for ref in seen if ref() is not None] == [], f"at the call {nth}"
+    assert nth > 10
+    assert len(seen) == 2 * nth - 1
 
 
 def test_a_forked_child_drops_nothing():

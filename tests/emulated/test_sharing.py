@@ -16,7 +16,7 @@ from streamkit._interprocess.tokens import EventToken  # as `event.export()` mak
 from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
 from streamkit._sharing.token import adapt  # what makes the array of `token.open()`
 from streamkit.backends._managed_tensor import Layout  # what a token holds
-from streamkit.processes import open_event
+from streamkit.processes import open_event, token_from_bytes
 from support.emulated.toys import program
 from support.gpu.raw import check, driver, on_device
 from support.programs import environment
@@ -60,6 +60,18 @@ def test_an_event_of_another_process_serves_the_streams_of_its_device(sender, mo
     stream.record(event)
     stream.wait(event)
     stream.sync()
+
+
+def test_an_event_that_is_exported_is_itself_where_it_comes_back_to_its_process(monkeypatch):
+    """The emulated driver has no handle for other processes, so one of the test's stands in."""
+    monkeypatch.setattr(sharing, "event_handle", lambda context, event: event.to_bytes(64, "big"))
+    event = sk.new_event(interprocess=True, device=1)
+    token = token_from_bytes(bytes(event.export()))
+    assert (token.uuid, token.handle) == (sharing.uuid_of(1), event.handle.to_bytes(64, "big"))
+    assert open_event(token) is event
+    event.close()
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        open_event(token)
 
 
 def test_the_library_of_an_array_has_to_be_imported_unless_it_is_named(program):

@@ -205,6 +205,15 @@ def test_work_that_ends_last_on_its_queue_counts_even_if_other_work_began_after_
     assert verdict(made) == "2 queues; Warp's b began before torch's long ended."
 
 
+def test_of_works_that_end_together_the_one_that_began_last_is_named():
+    made = small(
+        Operation("kernel", "long", TORCH, 0, 100, "torch"),
+        Operation("kernel", "last", TORCH, 50, 100, "torch"),
+        Operation("kernel", "b", WARP, 60, 70, "warp"),
+    )
+    assert verdict(made) == "2 queues; Warp's b began before torch's last ended."
+
+
 def test_work_of_two_libraries_at_once_comes_before_that_of_one():
     made = small(
         Operation("kernel", "a", TORCH, 0, 100, "torch"),
