@@ -34,6 +34,12 @@ WHERE = (
     "where_kernel_impl(at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda()#11}::"
     "operator()() const::{lambda(bool, float, float)#1}, std::array<char*, 4ul> >"
 )
+FREXP = (  # as torch's Loops.cuh declares it
+    "at::native::unrolled_elementwise_kernel_for_multi_outputs<2, "
+    "at::native::frexp_kernel_cuda(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::"
+    "{lambda()#2}::operator()() const::{lambda(float)#1}, std::array<char*, 3ul>, "
+    "TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCalculator<2, unsigned int> >"
+)
 MIXED = (
     "at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, "
     "std::array<char*, 3ul>, 4, TrivialOffsetCalculator<2, unsigned int>, "
@@ -89,6 +95,14 @@ def test_a_result_whose_type_is_not_told_has_at_least_a_byte_an_element(name, in
     assert read == [
         whole(place, "read", 100, size) for place, size in zip(places[1:], inputs, strict=True)
     ]
+
+
+def test_torchs_kernels_of_several_results_write_all_of_them():
+    given = count(100), b"\0" * 4, addresses(X, Y, Z), b"\0", b"\0"
+    found = explained("torch", FREXP, *given)
+    assert [(use[0], use[1]) for use in found if use[-1]] == [
+        (X, "write"), (Y, "write"), (Z, "read")
+    ]  # fmt: skip
 
 
 def test_an_array_whose_type_is_unknown_may_end_anywhere():
@@ -171,6 +185,10 @@ def test_of_cupys_other_kernels_only_the_arrays_are_known():
     given = carray(X, (7,), (4,)), carray(Y, (7,), (8,)), bytes(24)
     assert explained("cupy", "cupy_take", *given) == [
         (X, "unknown", (7,), (4,), 4, False), (Y, "unknown", (7,), (8,), 8, False)
+    ]  # fmt: skip
+    column = carray(X, (7, 1), (24, 1))  # the stride of an axis of one element has no meaning
+    assert explained("cupy", "cupy_take", column) == [
+        (X, "unknown", (7, 1), (24, 1), 24, False)
     ]  # fmt: skip
     found = explained("cupy", "cupy_sum", *given, bytes(24), bytes(4))
     assert [use[1] for use in found if use[-1]] == ["read", "write"]

@@ -112,6 +112,17 @@ def test_on_a_stream_without_any_torch_makes_some_later(tree):
     assert tree.find(HERE, new) == 12
 
 
+def test_what_a_capture_makes_on_several_new_streams_is_all_its_own(tree):
+    before = everything(tree)
+    for number in (10, 20):
+        capture = begun()
+        tree.insert(HERE, 0x3000, number)
+        tree.insert(HERE, 0x4000, number + 1)
+        assert capture.end() == [(7, number), (7, number + 1)]
+        assert tree.find(HERE, 0x3000) is tree.find(HERE, 0x4000) is None
+        assert everything(tree) == before
+
+
 def test_work_of_another_thread_keeps_what_it_makes(tree):
     capture = begun()
     tree.insert(OTHER, 0x3000, 10)
