@@ -48,6 +48,17 @@ HOST = sk.new_stream("cpu", name="worker")
 STRANGER = Foreign()  # one, whose address is in the messages: else their number is chance
 
 # what each error must tell its reader to do, or with what it happened
+OF_CAPTURES = {  # by CUDA's numbers
+    900: "do it before the capture",
+    901: "has broken the capture",
+    902: "cannot be joined",
+    903: "on the stream on which it began",
+    904: "has to be waited for by the one that began it",
+    905: "work outside its capture",
+    906: "legacy default stream",
+    907: "was last recorded in a capture",
+    908: "in the thread that began it",
+}
 WORDED = [
     (messages.not_a_stream(5), "from_handle"),
     (messages.not_a_stream(5), "5"),
@@ -71,6 +82,10 @@ WORDED = [
     (messages.no_device("why"), "new_stream(device='cpu')"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
+    *(
+        (errors.DriverError("cuStreamEndCapture", "CUDA_ERROR_STREAM_CAPTURE", code), says)
+        for code, says in OF_CAPTURES.items()
+    ),
     (raised(loader._check_version, 11080), "CUDA 11.8"),
     (raised(loader._check_version, 11080), "update the NVIDIA driver"),
     (messages.forked(), "spawn"),
