@@ -57,9 +57,11 @@ print(sk.new_stream().device)  # the next attempt finds it
 def test_where_cupy_finds_no_cuda_there_is_no_device_and_its_other_errors_stay(code, raised):
     need("cupy")
     program = """
-import cupy
+import contextlib, cupy
 cupy.cuda.is_available()  # it tries once, and remembers the error
 import streamkit as sk
+with contextlib.suppress(Exception):
+    sk.new_stream()  # fails only if CUDA 12's runtime has opened a copy of the driver for itself
 try:
     sk.current_stream("cupy")
 except Exception as error:
