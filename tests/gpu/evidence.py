@@ -47,6 +47,8 @@ PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ff
             "nvidia-dali-cuda130", "pylibcudf-cu13", "pylibraft-cu13", "pynvvideocodec",
             "cupti-python", "numpy", "pytest")  # fmt: skip
 
+EVERYTHING = "Use the Python of a lane with all libraries: tox -e 3.13-all-cu13-nogpu-emulated."
+
 Record = dict[str, Any]
 
 
@@ -202,10 +204,11 @@ def check() -> int:
         fresh = [name for name in now if is_fresh(record, name, now)]
         collector, said = collect(fresh)
     except ModuleNotFoundError as missing:
-        print(f"the record cannot be compared: {missing}")
+        print(f"the record cannot be compared: {missing}. {EVERYTHING}")
         return CANNOT_TELL
     if said:
-        print(f"the record cannot be compared: not collected here: {first(collector.left_out)}")
+        left_out = first(collector.left_out)
+        print(f"the record cannot be compared: not collected here: {left_out}. {EVERYTHING}")
         print(said)
         return CANNOT_TELL
     print(f"{share(record, now)} are of this source")

@@ -324,8 +324,8 @@ def _does_not_matter(node: ast.AST, parent: ast.AST) -> bool:
         return any(_WORDING.fullmatch(getattr(target, "id", "")) for target in targets)
     if isinstance(node, ast.If):
         return ast.unparse(node.test) in {"TYPE_CHECKING", "__name__ == '__main__'"}
-    is_frozen = isinstance(node, ast.keyword) and node.arg == "frozen"  # a dataclass is
-    if is_frozen or isinstance(parent, ast.Raise):  # the words of an error
+    is_frozen = isinstance(node, ast.keyword) and node.arg == "frozen"  # of a dataclass
+    if is_frozen or isinstance(parent, ast.Raise):  # whose words these are
         return True
     if isinstance(node, ast.Compare):
         return ast.unparse(node.left) in {"sys.version_info", "sys.platform"}

@@ -340,10 +340,6 @@ print(json.dumps(found))
 """
 
 
-UNCHANGED = "unchanged"
-STEPS = "with enter and leave instead of bind"
-DEVICE = "with a current device of its own"
-REFUSES = "without streams on the per-thread default queue"
 OWN_DEVICE = "kept = []\ndef current_device():\n    return 0\ndef restore_device(device):\n    pass"
 REFUSE_PER_THREAD = "    if queue.handle == 2:\n        raise UnsupportedStreamError('no')\n"
 ENTERED = [
@@ -354,25 +350,25 @@ ENTERED = [
     "enter_adds_no_wait",
     "bound_leave_restores_at_any_moment",
 ]
+RIGHT = {
+    "unchanged": (READ, READ, []),  # [] for every check
+    "with enter and leave instead of bind": ("def bind(", "def _bind(", ENTERED),
+    "with a current device of its own": ("kept = []", OWN_DEVICE, ["current_is_its_own"]),
+    "without streams on the per-thread default queue": (
+        BUILD, REFUSE_PER_THREAD + BUILD, ["borrow_default_streams"],
+    ),
+}  # fmt: skip
+"""As ``MUTANTS``, adapters that must pass the checks."""
 
 
 def run_kit(
     path: Path, mutants: dict[str, tuple[str, str, list[str]]]
 ) -> dict[str, dict[str, str]]:
-    """Run the kit on the unchanged adapter, and on each mutant the checks that must find it.
-
-    And some on adapters that are as right: without ``bind``, with a device of its own, and one that
-    refuses the per-thread default stream.
+    """Run the kit on the adapters that are right, and on each mutant the checks that must find it.
 
     Return what failed in each, with its message.
     """
-    copies = {
-        UNCHANGED: (READ, READ, []),
-        STEPS: ("def bind(", "def _bind(", ENTERED),
-        DEVICE: ("kept = []", OWN_DEVICE, ["current_is_its_own"]),
-        REFUSES: (BUILD, REFUSE_PER_THREAD + BUILD, ["borrow_default_streams"]),
-        **mutants,
-    }
+    copies = RIGHT | mutants
     library = (SOURCE / "toylib.py").read_text()
     plugin = (SOURCE / "streamkit_toylib.py").read_text()
     complete = plugin.partition("\n\n\ndef bind(")[0] + COMPLETE

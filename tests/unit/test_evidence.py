@@ -350,7 +350,7 @@ def test_where_what_reads_the_suite_is_not_installed_nothing_can_be_told(suite, 
     error = f"raise ModuleNotFoundError(\"No module named '{missing}'\")"
     suite.write(f"bare/{missing}.py", error)
     status, said = suite.evidence("--check", PYTHONPATH="bare")
-    told = f"cannot be compared: No module named '{missing}'"
+    told = f"cannot be compared: No module named '{missing}'. Use the Python of a lane with all"
     assert (status, told in said) == (CANNOT_TELL, True), said
 
 

@@ -196,22 +196,15 @@ def test_work_in_turn_on_two_queues_is_not_told_as_early():
     assert verdict(made) == "2 queues; no two of them worked at the same time."
 
 
-def test_work_that_ends_last_on_its_queue_counts_even_if_other_work_began_after_it():
+@pytest.mark.parametrize(("times", "named"), [((5, 10), "first"), ((5, 100), "second")])
+def test_of_work_on_one_queue_that_counts_which_ends_last(times, named):
+    """It began last, of what ends together. Branches of a graph run beside each other."""
     made = small(
-        Operation("kernel", "long", TORCH, 0, 100, "torch"),
-        Operation("kernel", "short", TORCH, 5, 10, "torch"),  # beside it, as branches of a graph
+        Operation("kernel", "first", TORCH, 0, 100, "torch"),
+        Operation("kernel", "second", TORCH, *times, "torch"),
         Operation("kernel", "b", WARP, 50, 60, "warp"),
     )
-    assert verdict(made) == "2 queues; Warp's b began before torch's long ended."
-
-
-def test_of_works_that_end_together_the_one_that_began_last_is_named():
-    made = small(
-        Operation("kernel", "long", TORCH, 0, 100, "torch"),
-        Operation("kernel", "last", TORCH, 50, 100, "torch"),
-        Operation("kernel", "b", WARP, 60, 70, "warp"),
-    )
-    assert verdict(made) == "2 queues; Warp's b began before torch's last ended."
+    assert verdict(made) == f"2 queues; Warp's b began before torch's {named} ended."
 
 
 def test_work_of_two_libraries_at_once_comes_before_that_of_one():
