@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,19 @@ def new_lock() -> threading.RLock:
     It is made anew in a forked child, which lacks the thread that may have held it.
     """
     lock = threading.RLock()
-    in_child(lambda: lock._at_fork_reinit())  # type: ignore[attr-defined]  # noqa: SLF001, PLW0108 - as threading does; Windows has no such method
+    _locks.add(lock)
     return lock
+
+
+_locks: WeakSet[threading.RLock] = WeakSet()  # one handler for all, as none can be taken back
+
+
+def _free_locks() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does; Windows has no such method
+
+
+in_child(_free_locks)
 
 
 def new_turn_lock() -> list[object]:

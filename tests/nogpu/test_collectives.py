@@ -140,6 +140,39 @@ else:
     assert 'Work, submitted in "<string>", line' in told
 
 
+def test_a_message_that_is_waited_for_leaves_nothing(tmp_path):
+    """A handler for forks can never be taken back, and would hold what it is for."""
+    run_ranks(
+        """
+import gc, os, weakref
+
+registered, register = [], os.register_at_fork
+
+def note(**handlers):
+    registered.append(handlers)
+    register(**handlers)
+
+os.register_at_fork = note
+s, x, left = sk.new_stream("cpu"), torch.zeros(4), []
+for times in (1, 20):  # the first may make what is the process's own
+    registered.clear()
+    for _ in range(times):
+        message = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
+        s.wait(message)
+        s.wait(message)
+        s.sync(60)
+        left.append(weakref.ref(message))
+del message
+gc.collect()
+assert not registered, registered
+assert [one() for one in left] == [None] * 21, left
+note(after_in_child=int)
+assert registered  # the control: one is counted
+""",
+        tmp_path,
+    )
+
+
 # -- a future of torch's own --------------------------------------------------------------------
 
 

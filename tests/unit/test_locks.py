@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+
 import pytest
 
+import streamkit as sk
+from streamkit._base.locks import new_lock  # every lock of the package is made by it
+from support.forks import handlers_registered
 from support.programs import needs_fork, python
 
 HELD = """
@@ -40,3 +47,51 @@ def test_a_forked_child_finds_a_held_lock_free():
 
 def test_control_a_plain_lock_is_never_released_there():
     assert not found_free("threading.RLock()", 0.1)
+
+
+def test_locks_that_are_dropped_leave_nothing(monkeypatch):
+    with handlers_registered(monkeypatch) as registered:
+        left = [weakref.ref(new_lock()) for _ in range(100)]
+        gc.collect()
+    assert not registered
+    assert [one() for one in left] == [None] * 100
+
+
+def test_control_a_handler_is_counted(monkeypatch):
+    with handlers_registered(monkeypatch) as registered:
+        os.register_at_fork(after_in_child=int)
+    assert len(registered) == 1
+
+
+def submit_and_sync():
+    s = sk.new_stream("cpu")
+    s.submit(int)
+    s.wait(sk.new_stream("cpu").record())
+    s.then(int).result()
+    s.sync()
+    s.close()
+
+
+def audited():
+    with sk.audit(times=False):
+        submit_and_sync()
+
+
+def raced():
+    with sk.races():
+        submit_and_sync()
+
+
+def in_a_scope():
+    with sk.use(sk.new_stream("cpu")):
+        sk.current_stream().keep(object())
+
+
+@pytest.mark.parametrize("operation", [submit_and_sync, audited, raced, in_a_scope])
+def test_no_operation_registers_a_handler_each_time(monkeypatch, operation):
+    """None can be taken back: it, and what it holds, would stay for ever."""
+    operation()  # the first use may make what is the process's own
+    with handlers_registered(monkeypatch) as registered:
+        for _ in range(5):
+            operation()
+    assert not registered
