@@ -155,6 +155,8 @@ class QueueRecord(Queue):
     """The list of what must outlive its work, made at the first use."""
     calls: Any = None
     """What ``then`` was given to call on it, in order."""
+    marking: Any = None
+    """The lock under which its points are made, one at a time. Made at the first use."""
     latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 

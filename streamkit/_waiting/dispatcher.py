@@ -102,7 +102,11 @@ class _Dispatcher:
             self._list()
 
     def _list(self) -> None:
-        """Put new points behind those of their queues; look soon at a queue that had none."""
+        """Put new points in the order of their queues; look soon at a queue that had none.
+
+        A point can come after later ones, because some time passes before it is watched: an
+        ``await`` looks for a moment first, and another thread can be faster.
+        """
         new = self.new
         self._came += len(new)
         while new:
@@ -112,7 +116,10 @@ class _Dispatcher:
             if track is None:
                 track = self.tracks[key] = _Track()
                 self._next = max(self._earliest, min(self._next, track.moved + _SHORTEST))
-            track.points.append(point)
+            points, place = track.points, len(track.points)
+            while place and points[place - 1].number > point.number:
+                place -= 1
+            points.insert(place, point)
 
     def _nap(self) -> None:
         """Sleep until the next look, or until a point of another queue comes."""

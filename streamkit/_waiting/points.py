@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamkit._base import messages
+from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events
 from streamkit._queues import ordering
 from streamkit._queues.lifetime import PointEvent
@@ -34,13 +36,15 @@ class Listener(Protocol):
 class Point:
     """An event that the host waits for. Whoever holds the point holds what destroys the event.
 
-    Points of one ``queue`` are reached in the order in which they are made; None if unknown.
+    Points of one ``queue`` are reached in the order of their numbers; None if it is unknown.
     """
 
-    __slots__ = ("event", "keeps", "listener", "queue", "waiter")
+    __slots__ = ("event", "keeps", "listener", "number", "queue", "waiter")
 
-    def __init__(self, event: int, keeps: object, queue: QueueRecord | None) -> None:
-        self.event, self.keeps, self.queue = event, keeps, queue
+    def __init__(
+        self, event: int, keeps: object, queue: QueueRecord | None, number: int = 0
+    ) -> None:
+        self.event, self.keeps, self.queue, self.number = event, keeps, queue, number
         self.listener: Listener | None = None  # None if no one waits any more
         self.waiter: Any = None
 
@@ -51,14 +55,19 @@ class Point:
 
 def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     """Mark the queue's present end; CaptureError if it captures."""
-    event = PointEvent(queue.context)
-    if queue.is_default:
-        with ordering.on(queue):
-            _record(event, queue, what, operation)
-    else:
+    event, first = PointEvent(queue.context), queue.first_record()
+    turn = first.marking
+    if turn is None:
+        turn = first.__dict__.setdefault("marking", new_lock())  # atomic
+    # a record lets other threads run, and one of them could record and take its number before this
+    with turn, ordering.on(queue):
         _record(event, queue, what, operation)
+        number = next(_numbers)
     event.use_again(queue.context)
-    return Point(event.handle, event, queue.first_record())
+    return Point(event.handle, event, first, number)
+
+
+_numbers = itertools.count()
 
 
 def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str) -> None:

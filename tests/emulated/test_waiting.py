@@ -16,6 +16,7 @@ import pytest
 
 import emulator
 import streamkit as sk
+from streamkit._cuda import events  # its calls are held up
 from streamkit._queues import identity, lifetime  # what is learned, and events to be used again
 from streamkit._waiting import dispatcher, points, waits  # their limits
 from support.contention import contended, logged
@@ -314,6 +315,110 @@ def test_the_functions_of_one_queue_keep_their_order_whoever_holds_it(held, gate
         future.result(LONG)
     assert seen == list(range(20))
     destroy_stream(raw)
+
+
+@pytest.fixture
+def later():
+    gate = Later()
+    yield gate
+    gate.close()
+
+
+def late_then(stream, module, call, meanwhile, monkeypatch):
+    """Call ``then`` in a thread, which has recorded its point and then comes late.
+
+    After ``call`` of the module, or instead of it if that is ``watch``, it lets ``meanwhile`` run.
+    """
+    real, reached, goes_on, result = getattr(module, call), threading.Event(), threading.Event(), []
+
+    def slow(*arguments, **options):
+        if threading.current_thread() is not thread:
+            return real(*arguments, **options)
+        outcome = None if call == "watch" else real(*arguments, **options)
+        reached.set()
+        assert goes_on.wait(LONG)
+        return real(*arguments, **options) if call == "watch" else outcome
+
+    thread = threading.Thread(target=lambda: result.append(stream.then(list)))
+    monkeypatch.setattr(module, call, slow)
+    thread.start()
+    assert reached.wait(LONG)
+    meanwhile()
+    goes_on.set()
+    thread.join(LONG)
+    return result[0]
+
+
+def test_a_point_that_is_watched_late_is_not_held_back_by_a_later_one(
+    held, gate, later, monkeypatch
+):
+    stream, second = held(), []
+
+    def meanwhile():
+        later.hold(stream)
+        second.append(stream.then(int))
+        assert eventually(lambda: watches(stream))
+
+    first = late_then(stream, dispatcher, "watch", meanwhile, monkeypatch)
+    assert not eventually(first.done, seconds=0.05)
+    gate.open()
+    assert first.result(LONG) == []
+    assert not second[0].done()  # the control: what comes after the later gate waits for it
+    later.open()
+    assert second[0].result(LONG) == 0
+
+
+def test_a_point_has_its_number_before_another_thread_can_record(held, gate, later, monkeypatch):
+    stream, second, others = held(), [], []
+
+    def meanwhile():
+        later.hold(stream)
+        others.append(threading.Thread(target=lambda: second.append(stream.then(int))))
+        others[0].start()
+        others[0].join(0.1)  # it waits for the first, which has recorded and has no number yet
+
+    first = late_then(stream, events, "record", meanwhile, monkeypatch)
+    others[0].join(LONG)
+    gate.open()
+    assert first.result(LONG) == []
+    assert not second[0].done()
+    later.open()
+    assert second[0].result(LONG) == 0
+
+
+def test_functions_run_in_the_order_of_their_points_whichever_is_watched_first(
+    held, gate, monkeypatch
+):
+    stream, seen = held(), []
+    first = late_then(
+        stream, dispatcher, "watch", lambda: seen.append(stream.then(lambda: first.done())), monkeypatch
+    )
+    gate.open()
+    assert seen[0].result(LONG)
+
+
+def test_an_await_is_not_held_back_by_what_is_watched_while_it_looks(held, gate, later):
+    """Of several tasks; each looks for a moment itself before it lets the dispatcher watch."""
+    stream = held()
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(stream)) for _ in range(3)]
+        await asyncio.sleep(0)  # each has recorded its point
+        later.hold(stream)
+        second = stream.then(int)
+        assert await asyncio.to_thread(eventually, lambda: watches(stream))
+        after = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+        assert not second.done()
+        assert not after.done()
+        later.open()
+        await asyncio.wait_for(after, LONG)
+        return second
+
+    assert asyncio.run(main()).result(LONG) == 0
 
 
 def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that(monkeypatch):
