@@ -6,6 +6,7 @@ nothing alive for one made from a handle, so the Queue is attached to the object
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # functions of the adapter too
 __all__ = ["explain_kernel", "pieces_of_memory"]
@@ -287,7 +288,8 @@ def is_work(obj: Any) -> bool:
 def wait_for_work(work: Any) -> None:
     """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
-    With gloo torch holds the stream by a kernel that spins until the host is done.
+    With gloo torch holds the stream by a kernel that spins until the host is done. What gloo has
+    received is then still to be copied to the GPU, so here the kernel spins until that has run too.
     """
     if isinstance(work, torch.Future):
         if not work.done():
@@ -312,13 +314,73 @@ def wait_for_work(work: Any) -> None:
         work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
         try:
-            work.block_current_stream()
+            (work if future is None else _copied(work, future)).block_current_stream()
         except RuntimeError as error:
             raise messages.library_cannot_take(
                 "torch",
                 f"{messages.describe(work)} into a stream ({error})",
                 "call its wait(), which blocks the host, before you give the stream what follows.",
             ) from error
+        return
+    if future is not None and _has_several():
+        # torch has ordered it before the current stream of its own device, which is another one
+        stream = torch.cuda.current_stream()
+        for device in _devices_of(future.value()) - {stream.device_index}:
+            with _after(work, device) as other:
+                stream.wait_stream(other)
+
+
+def _copied(work: Any, future: Any) -> Any:
+    """Return a work that is done when gloo's is, and its copies to the GPU have run."""
+
+    def finish(future: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # of work that has failed, whose waits raise it
+            _finish_copies(work, future)
+
+    return _work_of_future()(future.then(finish))  # in gloo's thread, which has begun the copies
+
+
+@functools.cache
+def _work_of_future() -> Any:
+    class Work(torch.distributed.Work):  # type: ignore[misc]  # made in C++
+        def __init__(self, future: Any) -> None:
+            super().__init__()
+            self._future = future
+
+        def get_future(self) -> Any:  # which is all that ``block_current_stream`` asks for
+            return self._future
+
+    return Work
+
+
+def _finish_copies(work: Any, future: Any) -> None:
+    for device in _devices_of(future.value()):
+        with driver.beside_captures(), _after(work, device) as stream:
+            stream.synchronize()
+
+
+@contextlib.contextmanager
+def _after(work: Any, device: int) -> Iterator[Any]:
+    """Give a stream of the device on which torch has ordered the work.
+
+    A new one, because one for all would also wait for other works, which may need this stream.
+    """
+    handle = driver.create_stream(device, nonblocking=True, priority=0)
+    try:
+        stream = borrow(Queue(handle, device))
+        with torch.cuda.stream(stream):
+            work.synchronize()
+        yield stream
+    finally:
+        driver.destroy_stream(handle)
+
+
+def _devices_of(result: Any) -> set[int]:
+    """Return the GPUs of the tensors in the result of a collective, which can be lists of lists."""
+    if isinstance(result, torch.Tensor):
+        return {result.get_device()} if result.is_cuda else set()
+    parts = result if isinstance(result, (list, tuple)) else ()
+    return {device for part in parts for device in _devices_of(part)}
 
 
 def _future(work: Any) -> Any:
@@ -338,12 +400,13 @@ def finish_work(work: Any) -> None:
     """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
-    elif _future(work) is None:
+    elif (future := _future(work)) is None:
         _finish_message(work)
     else:
         work.wait()
         while torch.cuda.is_initialized() and not work.is_completed():
             time.sleep(_LOOK)
+        _finish_copies(work, future)
 
 
 def _finish_message(work: Any) -> None:
