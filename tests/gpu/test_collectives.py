@@ -1,4 +1,4 @@
-"""Streams that wait for a collective of torch.distributed, on NCCL: of one rank, and of two."""
+"""Streams that wait for a collective of torch.distributed: NCCL's of one and two ranks, and gloo's."""
 
 from __future__ import annotations
 
@@ -259,3 +259,113 @@ def test_a_graph_of_each_rank_reduces_a_thousand_times(tmp_path, graphed):
     """CuPy writes, NCCL adds up what both ranks have, and Warp reads the sum."""
     told = run(STEPS.replace("GRAPHED", str(graphed)), tmp_path)
     assert told == ["3003.0 3004.0"] * 2
+
+
+OTHER_DEVICE = """
+gate = Gate()
+tensor.add_(1)  # kernels are loaded before a queue is held
+torch.cuda.synchronize()
+gate.hold(s.handle)
+with sk.use(s):
+    work = dist.all_reduce(tensor, async_op=True)
+other, beside = (sk.new_stream(1 - rank, nonblocking=True) for _ in range(2))
+other.wait(work)
+print(held(other.handle), held(beside.handle))
+gate.open()
+other.sync(60)
+gate.free()
+"""
+
+
+def test_a_stream_of_another_device_waits_for_it(tmp_path):
+    assert run(OTHER_DEVICE, tmp_path) == ["True False"] * 2
+
+
+# -- gloo, with tensors on a GPU that both ranks use --------------------------------------------
+
+GLOO = """
+import time
+
+x, y = torch.empty(1 << 24, device="cuda"), torch.empty(1 << 24, device="cuda")
+s, host, own = sk.new_stream(nonblocking=True), sk.new_stream("cpu"), torch.cuda.Stream()
+
+def begin():
+    "A broadcast of ones, which begins when the slower rank joins it."
+    x.fill_(2 * rank + 1)
+    y.fill_(0)
+    torch.cuda.synchronize()
+    dist.barrier()
+    time.sleep(0.02 * rank)
+    return dist.broadcast(x, 0, async_op=True)
+
+def later():
+    "Threes, unless the copy of what gloo has received comes later still, or not even twos are there."
+    y.copy_(x)
+    x.mul_(3)
+
+def on_the_host():
+    with torch.cuda.stream(own):
+        later()
+    own.synchronize()
+
+def on_the_stream():
+    with sk.use(s):
+        later()
+
+begin().wait()  # kernels are loaded
+on_the_stream()
+wrong = 0
+for _ in range(10):
+    work = begin()
+    PROGRAM
+    torch.cuda.synchronize()
+    work.wait()
+    torch.cuda.synchronize()
+    wrong += bool((y != 1).any() or (x != 3).any())
+s.sync(60)
+print(wrong)
+"""
+WAYS = {
+    "stream": "s.wait(work); on_the_stream(); s.sync(60)",
+    "two streams": "s.wait(work); t = sk.new_stream(); t.wait(work); t.sync(60); on_the_host()",
+    "host": "host.wait(work); host.submit(on_the_host); host.sync(60)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_waits_for_gloo_comes_after_its_copy_to_the_gpu(tmp_path, way):
+    told = run_ranks(GLOO.replace("PROGRAM", WAYS[way]), tmp_path)
+    assert [lines.splitlines()[-1] for lines in told] == ["0", "0"]
+
+
+def test_control_what_does_not_wait_comes_before(tmp_path):
+    told = run_ranks(GLOO.replace("PROGRAM", "on_the_stream(); s.sync(60)"), tmp_path)
+    assert "0" not in [lines.splitlines()[-1] for lines in told]
+
+
+GONE = """
+x, s = torch.ones(1000, device="cuda"), sk.new_stream(nonblocking=True)
+dist.all_reduce(x)
+with sk.use(s):
+    x.mul_(2)
+s.sync(60)
+if rank == 0:
+    work = dist.all_reduce(x, async_op=True)
+    s.wait(work)
+    assert not s.done
+    store.set("begun", "")
+    s.sync(60)
+    try:
+        work.wait()
+        print("no error")
+    except RuntimeError:
+        print("its wait raises")
+else:
+    store.wait(["begun"])
+"""
+
+
+def test_gloo_that_fails_holds_no_stream(tmp_path):
+    """As with torch's own calls, the stream goes on, and the error is the work's."""
+    told = run_ranks(GONE, tmp_path, end="")
+    assert told[0].splitlines()[-1] == "its wait raises"
