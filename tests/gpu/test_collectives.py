@@ -1,4 +1,4 @@
-"""Streams that wait for a collective of torch.distributed: NCCL's of one and two ranks, and gloo's."""
+"""Streams that wait for a collective of torch.distributed, with NCCL and with gloo."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def begin():
     return dist.broadcast(x, 0, async_op=True)
 
 def later():
-    "Threes, unless the copy of what gloo has received comes later still, or not even twos are there."
+    "Threes, unless what gloo has received is copied there later still."
     y.copy_(x)
     x.mul_(3)
 
