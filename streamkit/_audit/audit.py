@@ -15,7 +15,7 @@ from streamkit._audit.host_recording import HostRecorder
 from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._audit.timeline import counted
 from streamkit._base.messages import describe
-from streamkit._cuda import driver, loader
+from streamkit._cuda import driver
 from streamkit._host.stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
@@ -54,7 +54,7 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
     """
     report, host = AuditReport(), HostRecorder()
     cuda: CudaRecorder | CallbackRecorder | None = None
-    if not loader.is_forked and driver.is_present():
+    if driver.is_available():
         cuda = CudaRecorder() if times else CallbackRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
 

@@ -50,6 +50,14 @@ def is_present() -> bool:
         return False
 
 
+def is_available() -> bool:
+    """Return ``is_present``, but False in the child of a process that had initialised CUDA."""
+    try:
+        return not loader.is_forked and is_present()
+    except errors.ForkedProcessError:  # another library had, so only the driver could tell
+        return False
+
+
 def error(call: str, code: int) -> errors.DriverError:
     """Return the error of a call that answered this code."""
     return loader.error(loader.cu, call, code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from streamkit import errors
@@ -13,6 +14,7 @@ from streamkit._base.locks import in_child, new_lock
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NO_DEVICE = 100
+_NOT_INITIALIZED = 3
 _OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
 
 
@@ -37,9 +39,9 @@ cu: Any = _Unloaded()
 """``cuda.bindings.driver``, once it is loaded: read it from here at each call."""
 
 is_forked = False
-"""Whether this process is the child of one that had initialised CUDA."""
+"""Whether this process is the child of one that had initialised CUDA, as far as is known."""
 
-_is_loading = False
+_is_loading = _is_child = False
 _lock = new_lock()
 
 
@@ -74,6 +76,9 @@ def _initialise(bindings: Any) -> None:
         raise messages.no_device("the CUDA driver library cannot be loaded") from cause
     if code == _NO_DEVICE:
         raise messages.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+    if code == _NOT_INITIALIZED and (_is_child or _began_as_fork()):
+        _forbid()  # because another library had initialised CUDA in the parent
+        raise messages.forked()
     if code:
         raise error(bindings, "cuInit", code)
     code, version = bindings.cuDriverGetVersion()
@@ -107,7 +112,25 @@ def _forbid() -> None:
         cu, is_forked = _Forked(), True
 
 
-in_child(_forbid)
+def _be_child() -> None:
+    global _is_child  # noqa: PLW0603 - one process
+    _is_child = True
+    _forbid()
+
+
+in_child(_be_child)
+
+_FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC of Linux
+
+
+def _began_as_fork() -> bool:
+    """Whether this process is a fork, also if StreamKit was imported after that; as Linux says."""
+    try:
+        status = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    flags = int(status.rpartition(")")[2].split()[6])
+    return bool(flags & _FORKED_WITHOUT_EXEC)
 
 
 def not_installed(library: str, cause: object) -> errors.BackendNotInstalledError:

@@ -98,19 +98,10 @@ _RESTART = "Run nvidia-smi: if it fails too, load the driver's kernel module aga
 
 def look_at_driver(findings: list[Finding]) -> Driver | None:
     """Return the driver, None if there is none or it may not be called; note what is wrong."""
-    if loader.is_forked:
-        findings.append(
-            Finding(
-                "forked",
-                "this process was forked after CUDA was initialised, and CUDA does not survive it",
-                "Start workers with multiprocessing's 'spawn' or 'forkserver' method.",
-            )
-        )
-        return None
-    version = loader.driver_version()
+    version = 0 if loader.is_forked else loader.driver_version()
     devices: list[str] = []
     findings += _start(version, devices)
-    if not version and not devices:
+    if loader.is_forked or (not version and not devices):
         return None
     return Driver(f"{version // 1000}.{version % 1000 // 10}", _release(), devices)
 
@@ -126,6 +117,12 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
             "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported",
             f"Install it: {install_line('cuda.bindings', version // 1000)}",
             "cuda.bindings",
+        )
+    except errors.ForkedProcessError:
+        yield Finding(
+            "forked",
+            "this process was forked after CUDA was initialised, and CUDA does not survive it",
+            "Start workers with multiprocessing's 'spawn' or 'forkserver' method.",
         )
     except errors.NoDeviceError:
         yield _no_device(version)

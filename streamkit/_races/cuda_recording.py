@@ -163,8 +163,7 @@ def _placed(fact: Fact) -> Place | None:
 
 def _has_driver() -> bool:
     """Whether some library has loaded a driver, and it works; this loads none."""
-    is_used = not loader.is_forked and (loader.is_loaded() or bool(registry.loaded()))
-    return is_used and driver.is_present()
+    return (loader.is_loaded() or bool(registry.loaded())) and driver.is_available()
 
 
 def _uses_cuda() -> bool:
