@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from support.libraries import need
-from support.programs import run_program
+from support.programs import run_program, run_python
 
 
 def test_a_forked_child_is_told_and_the_parent_is_unharmed():
@@ -63,6 +63,55 @@ def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_ends_nothing():
         print(kept() is None)
     """)
     assert (done.stdout, done.stderr) == ("0\nTrue\n", "")
+
+
+LOADER = """
+import cupy, torch
+FIRST
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        USE
+        return float(cupy.full(3, index).sum())
+
+if __name__ == "__main__":
+    torch.zeros(1, device="cuda"), cupy.zeros(1)
+    loader = torch.utils.data.DataLoader(Squares(), num_workers=1, multiprocessing_context=METHOD)
+    try:
+        print([float(one) for one in loader])
+    except Exception as error:
+        print(type(error).__name__, "'spawn'" in str(error))
+"""
+IMPORT = "import streamkit as sk"
+
+
+@pytest.mark.parametrize(
+    ("first", "use", "method", "told"),
+    [
+        (IMPORT, "with sk.use(sk.new_stream()): pass", "fork", "ForkedProcessError True\n"),
+        ("", f"{IMPORT}; sk.default_stream().sync()", "fork", "ForkedProcessError True\n"),
+        (IMPORT, "with sk.use(sk.new_stream()): pass", "spawn", "[0.0, 3.0]\n"),
+    ],
+    ids=["forked", "imported in the child", "spawned"],
+)
+def test_a_data_loader_whose_worker_uses_cuda(tmp_path, first, use, method, told):
+    assert loaded(tmp_path, first, use, method) == told
+
+
+def test_control_without_streamkit_the_error_is_cupys(tmp_path):
+    name, advises = loaded(tmp_path, "", "", "fork").split()
+    assert (name != "ForkedProcessError", advises) == (True, "False")
+
+
+def loaded(folder, first, use, method):
+    need("torch", "cupy")
+    program = folder / "load.py"  # a spawned worker imports it
+    text = LOADER.replace("FIRST", first).replace("USE", use).replace("METHOD", repr(method))
+    program.write_text(text, encoding="utf-8")
+    return run_python("-W", "ignore", str(program)).stdout
 
 
 @pytest.mark.parametrize(
