@@ -98,10 +98,20 @@ _RESTART = "Run nvidia-smi: if it fails too, load the driver's kernel module aga
 
 def look_at_driver(findings: list[Finding]) -> Driver | None:
     """Return the driver, None if there is none or it may not be called; note what is wrong."""
-    version = 0 if loader.is_forked else loader.driver_version()
-    devices: list[str] = []
-    findings += _start(version, devices)
-    if loader.is_forked or (not version and not devices):
+    version, devices = 0, list[str]()
+    if not loader.is_forked:
+        version = loader.driver_version()
+        findings += _start(version, devices)
+    if loader.is_forked:  # which the first call may have found out
+        findings.append(
+            Finding(
+                "forked",
+                "this process was forked after CUDA was initialised, and CUDA does not survive it",
+                "Start workers with multiprocessing's 'spawn' or 'forkserver' method.",
+            )
+        )
+        return None
+    if not version and not devices:
         return None
     return Driver(f"{version // 1000}.{version % 1000 // 10}", _release(), devices)
 
@@ -119,11 +129,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
             "cuda.bindings",
         )
     except errors.ForkedProcessError:
-        yield Finding(
-            "forked",
-            "this process was forked after CUDA was initialised, and CUDA does not survive it",
-            "Start workers with multiprocessing's 'spawn' or 'forkserver' method.",
-        )
+        pass  # ``look_at_driver`` says it
     except errors.NoDeviceError:
         yield _no_device(version)
     except errors.DriverError as error:
