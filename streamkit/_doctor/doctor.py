@@ -98,7 +98,8 @@ _RESTART = "Run nvidia-smi: if it fails too, load the driver's kernel module aga
 
 def look_at_driver(findings: list[Finding]) -> Driver | None:
     """Return the driver, None if there is none or it may not be called; note what is wrong."""
-    version, devices = 0, list[str]()
+    version = 0
+    devices: list[str] = []
     if not loader.is_forked:
         version = loader.driver_version()
         findings += _start(version, devices)
