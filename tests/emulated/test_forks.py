@@ -1,10 +1,19 @@
-"""The forked child of a process in which another library had initialised CUDA."""
+"""The forked child of a process where another library had initialised CUDA; handlers for forks."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
 
+import streamkit as sk
+from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from support.cupti import Cupti
 from support.emulated.processes import run
+from support.forks import handlers_registered
+from support.gpu.raw import Cell, check, driver
+from support.queues import LONG
 
 PARENT = """
 import asyncio, contextlib, gc, os, signal, sys
@@ -125,3 +134,71 @@ def test_control_a_fork_whose_parent_had_none_has_cuda():
         os.wait()
     """
     assert run(program) == ["cuda:0"]
+
+
+# -- handlers for forks, which are never taken back -----------------------------------------------
+
+
+async def wait_for(what):
+    await what
+
+
+def fill(cell, stream):
+    check(driver.cuMemsetD32Async(cell.pointer, 1, 1, stream.handle))
+
+
+def streams_and_events(cell):
+    one, other = sk.new_stream(), sk.new_stream(nonblocking=True)
+    with sk.use(one), sk.use(other):
+        fill(cell, sk.current_stream())
+    other.wait(one)
+    event = other.record(timing=True)
+    one.wait(event)
+    one.keep(object())
+    assert one.then(int).result(LONG) == 0
+    asyncio.run(wait_for(one))
+    asyncio.run(wait_for(event))
+    event.sync()
+    sk.new_event(interprocess=True).close()
+    other.close()
+
+
+def graphs(cell):
+    stream = sk.new_stream(nonblocking=True)
+    with sk.capture(stream) as graph:
+        fill(cell, stream)
+    graph.launch(stream)
+    with graph.update():
+        fill(cell, sk.current_stream())
+    graph.launch(stream)
+    stream.sync()
+    graph.close()
+    function = sk.graphed(lambda: fill(cell, sk.current_stream()))
+    with sk.use(stream):
+        for _ in range(3):
+            function()
+    function.clear()
+
+
+def audited(cell):
+    with sk.audit(times=False):
+        streams_and_events(cell)
+
+
+def raced(cell):
+    with sk.races():
+        streams_and_events(cell)
+
+
+@pytest.mark.parametrize("operation", [streams_and_events, graphs, audited, raced])
+def test_no_operation_registers_a_handler_each_time(monkeypatch, handles, operation):
+    monkeypatch.setattr(driver_callbacks, "_find", Cupti)  # played
+    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)
+    cell = Cell(0)
+    operation(cell)  # the first use may make what is the process's own
+    with handlers_registered(monkeypatch) as registered:
+        for _ in range(5):
+            operation(cell)
+    assert not registered
+    gc.collect()
+    cell.free()
