@@ -14,7 +14,7 @@ from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
 from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._audit.timeline import counted
-from streamkit._base.messages import describe
+from streamkit._base.messages import at_end, describe
 from streamkit._cuda import driver, loader
 from streamkit._host.stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
@@ -69,9 +69,9 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
-            finishing.callback(recorder.stop)
+            finishing.push(at_end(recorder.stop))
             recorder.start()
-        completing.callback(complete)  # all have begun: after all have stopped
+        completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
             recorder.sync()

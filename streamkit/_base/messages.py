@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import futures
 from streamkit.errors import (
@@ -17,6 +17,9 @@ from streamkit.errors import (
     StreamClosedError,
     UnsupportedStreamError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DISTRIBUTION = "streamkit-cuda"
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
@@ -209,6 +212,29 @@ def raise_timeout(what: object, timeout: float) -> NoReturn:
     """Raise the built-in TimeoutError for what is still pending after so many seconds."""
     message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."
     raise TimeoutError(message)
+
+
+def raise_or_note(failure: Exception, error: BaseException | None) -> None:
+    """Raise what the end of a block could not do, unless the block itself ends with an exception.
+
+    Then that one passes, with the failure as a note. GeneratorExit does not: ``close`` of the
+    generator would swallow it, and the note with it.
+    """
+    if error is None or isinstance(error, GeneratorExit):
+        raise failure
+    error.add_note(f"and after that: {type(failure).__name__}: {failure}")
+
+
+def at_end(call: Callable[[], object]) -> Callable[[object, BaseException | None, object], None]:
+    """Return an ``__exit__`` that makes a call, whose error is told by ``raise_or_note``."""
+
+    def end(_kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            call()
+        except Exception as failure:  # noqa: BLE001 - of whatever the block has to undo
+            raise_or_note(failure, error)
+
+    return end
 
 
 def not_callable(fn: object, stream: object, method: str) -> TypeError:

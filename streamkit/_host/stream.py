@@ -215,9 +215,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._enter(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the item; what other threads submitted meanwhile follows."""
-        open_scopes.leave(self)
+        open_scopes.leave(self, kind, error, trace)
 
     def record(
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
@@ -396,8 +396,10 @@ class _Call(Function):
             try:
                 with self._step:
                     call()
-            finally:
-                open_scopes.leave(key)
+            except BaseException as error:
+                open_scopes.leave(key, None, error)
+                raise
+            open_scopes.leave(key)
         except BaseException as error:  # raised again by whoever waits
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():

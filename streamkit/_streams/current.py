@@ -36,7 +36,8 @@ def current_stream(
     Args:
         library: Its name. None: the stream of this thread's innermost scope, else the one queue on
             which all loaded libraries are, else the default stream if none is loaded.
-        device: As in ``new_stream``.
+        device: As in ``new_stream``. With "cuda" scopes of host streams do not count, with "cpu"
+            those of CUDA streams.
         of: An array, which names the library and the device: one with an adapter, or any whose
             class of arrays has DLPack's exchange API (DLPack 1.3).
 
@@ -59,8 +60,12 @@ def current_stream(
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
         return current_on(current, devices.ordinal_or_current(device))
-    scope = open_scopes.innermost()
-    if scope is not None and devices.parse(device) in (None, scope.device_id, scope.device):
+    place = devices.parse(device)
+    if device is None:
+        scope = open_scopes.innermost()
+    else:
+        scope = open_scopes.innermost_on(host=place == "cpu")
+    if scope is not None and place in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
         return stream
     if devices.on_host(device):

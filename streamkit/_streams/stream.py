@@ -346,8 +346,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         self.__enter__(key, frozenset((library.name,)))
         try:
             library.wait_for_work(work)
-        finally:
-            open_scopes.leave(key)
+        except BaseException as error:
+            open_scopes.leave(key, None, error)
+            raise
+        open_scopes.leave(key)
         if ordering.capture_of(queue) is None:
             keepalive.keep(queue, self, (work,))
         else:

@@ -9,7 +9,9 @@ import threading
 import pytest
 
 import streamkit as sk
+from streamkit._audit.host_recording import HostRecorder
 from streamkit._base import trace  # no public name tells who listens
+from streamkit._races.host import RaceRecorder
 from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -356,3 +358,19 @@ def test_data_of_an_older_version_has_times(stream):
     data = report.as_data()
     del data["has_times"]
     assert type(report).from_data(data).has_times
+
+
+@pytest.mark.parametrize("block", [sk.audit, sk.races])
+def test_the_exception_of_the_block_passes_where_the_report_cannot_be_made(monkeypatch, block):
+    def fails(recorder, *_):
+        raise sk.ScopeError("it cannot be told")
+
+    error = RuntimeError("mine")
+    for recorder in (HostRecorder, RaceRecorder):
+        monkeypatch.setattr(recorder, "operations", fails)
+    with pytest.raises(RuntimeError) as caught, block():
+        raise error
+    assert caught.value is error
+    assert "it cannot be told" in "".join(error.__notes__)
+    with pytest.raises(sk.ScopeError, match="it cannot be told"), block():
+        pass

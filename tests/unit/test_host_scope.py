@@ -290,6 +290,43 @@ def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
     within(other.sync)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
+@pytest.mark.parametrize("scope", [lambda s: s, sk.use])
+def test_a_scope_left_out_of_order_by_an_exception_lets_it_pass(stream, other, scope, error):
+    def fails():
+        other.__enter__()
+        raise error
+
+    with pytest.raises(type(error)) as caught, scope(stream):
+        fails()
+    assert caught.value is error
+    assert "'other'" in "".join(error.__notes__)
+    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
+
+
+def test_the_error_of_a_function_that_left_a_scope_open_is_the_streams(stream, other):
+    def fails():
+        other.__enter__()
+        raise ValueError("mine")
+
+    stream.submit(fails)
+    with pytest.raises(ValueError, match="mine") as caught:
+        within(stream.sync)
+    assert "'other'" in "".join(caught.value.__notes__)
+
+
+def test_a_generator_that_is_closed_with_a_scope_open_inside_still_says_so(stream, other):
+    def items():
+        with stream:
+            other.__enter__()
+            yield 1
+
+    generator = items()
+    next(generator)
+    with pytest.raises(sk.ScopeError, match="'other'"):  # a note would be lost
+        generator.close()
+
+
 def test_the_scope_that_was_ended_with_an_outer_one_cannot_be_left_again(stream, other):
     stream.__enter__()
     other.__enter__()
