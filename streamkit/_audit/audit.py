@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
 from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._audit.timeline import counted
+from streamkit._base.blocks import block
 from streamkit._base.messages import at_end, describe
 from streamkit._cuda import driver, loader
 from streamkit._host.stream import HostStream
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import StreamLike
 
 
-@contextmanager
+@block("streamkit.audit() as report")
 def audit(*, times: bool = True) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 

@@ -237,14 +237,6 @@ def at_end(call: Callable[[], object]) -> Callable[[object, BaseException | None
     return end
 
 
-def not_callable(fn: object, stream: object, method: str) -> TypeError:
-    """Return the error for what a method of a stream was given instead of a function."""
-    return TypeError(
-        f"{describe(stream)} cannot {method} {describe(fn)}, which is no function: give the "
-        f"function and what to call it with, as in s.{method}(fn, x)."
-    )
-
-
 def in_seconds(timeout: Any, what: object) -> float | None:
     """Return how long ``what`` may wait, as a float of Python's own; None is without an end.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
+from streamkit._base.blocks import block
 from streamkit._base.classes import Concrete
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
@@ -66,7 +67,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    @contextlib.contextmanager
+    @block("graph.update()")
     def update(self) -> Generator[CudaGraph]:
         kept: list[object] = []
         with self._lock:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
+from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
 from streamkit._race_engine import search
 from streamkit._races import live_page
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from streamkit._races.host import Given
 
 
-@contextmanager
+@block("streamkit.races() as report")
 def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 

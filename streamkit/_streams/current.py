@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import blocks
 from streamkit._base.adapter import offered
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
@@ -13,14 +15,13 @@ from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.array_libraries import place_of
 from streamkit._streams.factories import default_stream, from_handle
-from streamkit._streams.stream import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
 from streamkit.protocols import CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._streams.stream import CudaStream
     from streamkit.protocols import ArrayLike, StreamLike
 
 
@@ -181,6 +182,9 @@ class use:  # noqa: N801 - used as a function
         UnsupportedStreamError: A library cannot take the stream, or has no current stream.
     """
 
+    # the slots halve what ``__del__`` costs
+    __slots__ = "__weakref__", "_is_unentered", "_libraries", "_ordered", "stream"
+
     def __init__(
         self,
         stream: StreamLike,
@@ -188,11 +192,16 @@ class use:  # noqa: N801 - used as a function
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
-        self.stream: CudaStream[Any] | HostStream = wrap(stream)
-        self._libraries = named(libraries)
+        self._is_unentered = False  # if it cannot be made
+        given: Any = stream
+        is_open = type(given) is CudaStream and given._queue is not None  # noqa: SLF001 - and ours
+        self.stream: CudaStream[Any] | HostStream = given if is_open else wrap(given)
+        self._libraries = None if libraries is None else named(libraries)
         self._ordered = ordered
+        self._is_unentered = True
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
+        self._is_unentered = False
         if isinstance(self.stream, HostStream):
             self.stream._enter(self)  # noqa: SLF001 - ``with stream`` under another key
         else:
@@ -205,3 +214,7 @@ class use:  # noqa: N801 - used as a function
             """Restore what ``__enter__`` changed."""
     else:
         __exit__ = open_scopes.leave  # the scope that was entered under this key
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._is_unentered and not is_finalizing():
+            blocks.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

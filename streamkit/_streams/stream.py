@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
-from streamkit._base import classes, messages, trace
+from streamkit._base import classes, later, messages, trace
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
 from streamkit._base.uncollected import Submitted
@@ -267,10 +267,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
         Raises:
             CaptureError: The stream captures.
-            TypeError: ``fn`` cannot be called.
+            TypeError: ``fn`` cannot be called, or a call of it would only make a generator or a
+                coroutine.
         """
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "then")
+        later.check(fn, self, "then")
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -376,11 +376,14 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             fn: What to call. Its error passes.
             *args: What it is called with.
             **kwargs: The same, by name.
+
+        Raises:
+            TypeError: ``fn`` cannot be called, or a call of it only makes a generator or a
+                coroutine, of which nothing would run.
         """
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "submit")
+        later.check(fn, self, "submit")
         with self:
-            fn(*args, **kwargs)
+            later.check_result(fn(*args, **kwargs), fn)
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive until all work submitted so far has run; never blocks.

@@ -374,3 +374,25 @@ def test_the_exception_of_the_block_passes_where_the_report_cannot_be_made(monke
     assert "it cannot be told" in "".join(error.__notes__)
     with pytest.raises(sk.ScopeError, match="it cannot be told"), block():
         pass
+
+
+@pytest.mark.parametrize(("make", "name"), [(sk.audit, "audit"), (sk.races, "races")])
+def test_it_is_no_decorator_because_its_report_would_be_lost(make, name):
+    def decorated():
+        raise AssertionError
+
+    block = make()
+    with pytest.raises(
+        TypeError, match=rf"{name}\(\) is no decorator.*with .*{name}\(\) as report:"
+    ):
+        block(decorated)
+    with block:
+        pass
+
+
+@pytest.mark.parametrize(("make", "name"), [(sk.audit, "audit"), (sk.races, "races")])
+def test_one_that_is_not_entered_warns_where_it_is_dropped(make, name):
+    with pytest.warns(RuntimeWarning, match=rf"{name}\(\) was never entered.*as report") as warned:
+        make()
+    assert warned[0].filename == __file__
+    assert not trace.listeners

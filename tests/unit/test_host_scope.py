@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 import time
+import warnings
 
 import pytest
 
 import streamkit as sk
+from support.programs import python
 from support.queues import LONG, eventually, pending, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
@@ -498,3 +501,35 @@ def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
     within(stream.close)
     gate.open()
     assert eventually(lambda: seen == [1])
+
+
+# -- a scope that is made and never entered ---------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True}])
+def test_use_without_with_warns_where_it_is_dropped(stream, options):
+    with pytest.warns(RuntimeWarning, match=r"use\(.*'s'.*\) was never entered.*with") as warned:
+        sk.use(stream, **options)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+def test_one_that_was_entered_or_cannot_be_made_does_not_warn(stream):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sk.use(stream):
+            pass
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.use(5)
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.use(stream, libraries=["jax"])
+        scope = sk.use(stream)
+        stream.close()
+        with pytest.raises(sk.StreamClosedError):
+            scope.__enter__()
+        del scope
+        gc.collect()
+
+
+def test_one_that_is_left_at_the_end_of_the_program_does_not_warn():
+    python("import streamkit as sk\nscope = sk.use(sk.new_stream('cpu'))", options=["-Werror"])
