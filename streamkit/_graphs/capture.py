@@ -106,7 +106,7 @@ def _captured(
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
-            with driver.in_context(stream.context):
+            with driver.in_context(stream.context) as guard, guard:
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:

@@ -95,14 +95,12 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
 
 def current_on(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     """Return the stream of which ``current`` gives the library's own object, or the handle."""
-    context = driver.primary_context(ordinal)
-    if driver.current_context() == context:
-        return _wrapped(current(ordinal), ordinal)
-    with driver.in_context(context):  # its default streams are the current context's
-        return _wrapped(current(ordinal), ordinal)
+    # its default streams are the current context's
+    return driver.ensure_in(driver.primary_context(ordinal), _wrapped, current, ordinal)
 
 
-def _wrapped(found: Any, ordinal: int) -> CudaStream[Any]:
+def _wrapped(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+    found = current(ordinal)
     if isinstance(found, int):
         return from_handle(found, device=ordinal)
     return wrap(found)  # type: ignore[no-any-return]  # a library's own object

@@ -167,8 +167,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         queue = self._live()
         if queue.handle == LEGACY:
             return 0  # asking would break a blocking stream's capture
-        with ordering.on(queue):
-            return int(driver.ask("cuStreamGetPriority", queue.handle))
+        return int(ordering.on(queue, driver.ask, "cuStreamGetPriority", queue.handle))
 
     @property
     def context(self) -> int:
@@ -224,13 +223,15 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     def _is_done(self, operation: str) -> bool:
         queue = self._live()
-        with ordering.on(queue):
-            if driver.capture_id(queue.handle) is not None:
-                raise messages.illegal_in_capture(operation, self, "end the capture first.")
-            done = driver.stream_done(queue.handle)
+        done = ordering.on(queue, self._look_if_done, queue.handle, operation)
         if done:
             keepalive.drain()
         return done
+
+    def _look_if_done(self, handle: int, operation: str) -> bool:
+        if driver.capture_id(handle) is not None:
+            raise messages.illegal_in_capture(operation, self, "end the capture first.")
+        return driver.stream_done(handle)
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:

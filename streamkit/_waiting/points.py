@@ -52,11 +52,7 @@ class Point:
 def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     """Mark the queue's present end; CaptureError if it captures."""
     event = PointEvent(queue.context)
-    if queue.is_default:
-        with ordering.on(queue):
-            _record(event, queue, what, operation)
-    else:
-        _record(event, queue, what, operation)
+    ordering.on(queue, _record, event, queue, what, operation)
     event.use_again(queue.context)
     return Point(event.handle, event, queue.first_record())
 
