@@ -145,6 +145,7 @@ def call_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options
         raise
     (code,) = restore(before)
     if code:
+        restore(before)  # the code can be that of earlier work
         raise error("cuCtxSetCurrent", code)
     return found
 
@@ -345,13 +346,14 @@ class beside_captures:  # noqa: N801 - used as a function
             try:
                 _check(self._exchange(self._mode))
             except BaseException:
-                self.__exit__()
+                if self._mode[0] != _RELAXED:
+                    self._exchange(self._mode)
                 raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._mode[0] != _RELAXED:
-            self._exchange(self._mode)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._mode[0] != _RELAXED and (code := self._exchange(self._mode)):
+            messages.raise_or_note(_exchange_error(code), error)  # the outer exit tries it again
 
 
 def call_beside_captures(call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -359,10 +361,16 @@ def call_beside_captures(call: Callable[P, T], /, *arguments: P.args, **options:
     exchange, mode = _exchange_for_relaxed()
     try:
         _check(exchange(mode))
-        return call(*arguments, **options)
-    finally:
+        found = call(*arguments, **options)
+    except BaseException:
         if mode[0] != _RELAXED:  # called by itself, as no interrupt comes before that
             exchange(mode)
+        raise
+    code = exchange(mode) if mode[0] != _RELAXED else 0
+    if code:
+        exchange(mode)  # the code can be that of earlier work
+        _check(code)
+    return found
 
 
 def relax() -> None:
@@ -390,7 +398,11 @@ def _exchange() -> tuple[Callable[[Any], int], Any]:
 
 def _check(code: int) -> None:
     if code:
-        raise error("cuThreadExchangeStreamCaptureMode", code)
+        raise _exchange_error(code)
+
+
+def _exchange_error(code: int) -> errors.DriverError:
+    return error("cuThreadExchangeStreamCaptureMode", code)
 
 
 def stream_done(stream: int) -> bool:

@@ -284,19 +284,19 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             # what can fail here is a broken context, which every other call reports, or a queue
             # that captures; a library's calls leave its device current, where torch looks at
             # captures
-            with (
-                contextlib.suppress(Exception),
-                driver.beside_captures() as mode_guard,
-                mode_guard,
-                driver.in_context(graph.context) as context_guard,
-                context_guard,
-            ):
-                if not checks.a_library_captures_here():
-                    stays = not graph.end()
+            with contextlib.suppress(Exception):
+                stays = driver.call_beside_captures(
+                    driver.ensure_in, graph.context, _has_to_stay, graph
+                )
         finally:
             if stays:
                 waiting.append(graph)
         del graph  # what it held goes here, not with the next one
+
+
+def _has_to_stay(graph: Any) -> bool:
+    """End a graph, if that is possible now."""
+    return checks.a_library_captures_here() or not graph.end()
 
 
 def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
