@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from streamkit._audit.cuda_recording import CudaRecorder
 from streamkit._audit.host_recording import HostRecorder
 from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._audit.timeline import counted
-from streamkit._base.messages import describe
+from streamkit._base.blocks import block
+from streamkit._base.messages import at_end, describe
 from streamkit._cuda import driver
 from streamkit._host.stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import StreamLike
 
 
-@contextmanager
+@block("streamkit.audit() as report")
 def audit(*, times: bool = True) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
@@ -69,9 +70,9 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
-            finishing.callback(recorder.stop)
+            finishing.push(at_end(recorder.stop))
             recorder.start()
-        completing.callback(complete)  # all have begun: after all have stopped
+        completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
         for recorder in recorders:
             recorder.sync()

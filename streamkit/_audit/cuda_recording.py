@@ -178,8 +178,7 @@ class CudaRecorder:
         known: dict[Key, AuditedQueue] = {}
         devices = {}
         for context, device in contexts.items():
-            with driver.in_context(context):
-                defaults = {LEGACY: driver.legacy_id(), PER_THREAD: None}
+            defaults = {LEGACY: driver.call_in(context, driver.legacy_id), PER_THREAD: None}
             for handle, number in defaults.items():
                 key = self._ids(context, handle)
                 known[key] = default_queue(handle, device, number, key)

@@ -228,7 +228,8 @@ class DriverQueues:
         handle = queue.handle
         if handle <= PER_THREAD:
             number = None
-            with contextlib.suppress(StreamKitError), driver.in_context(queue.number):
+            context = driver.in_context(queue.number)
+            with contextlib.suppress(StreamKitError), context, context:
                 if handle == LEGACY:
                     number = driver.legacy_id()
                 elif queue.thread == threading.get_ident():

@@ -2,6 +2,7 @@
 
 # Without annotations from __future__: NamedTuple would compile each of them, at every import.
 import sys
+from types import ModuleType
 from typing import NamedTuple
 
 OLDEST, NEWEST = 12, 13
@@ -17,6 +18,8 @@ class Library(NamedTuple):
     """Its name where people read it."""
     module: str
     """The module that is loaded if an object of the library exists."""
+    mark: str
+    """A name in ``module`` by which the library is told from another module of that name."""
     requirements: dict[int, str]
     """What pip is given to install it, by the major version of CUDA."""
     distribution: str
@@ -69,6 +72,36 @@ class Library(NamedTuple):
         """The module of its adapter."""
         return f"streamkit.backends._{self.name.replace('.', '_')}.adapter"
 
+    def is_module(self, found: object) -> bool:
+        """Whether it is the library's module, and not a program's own of that name or a stand-in.
+
+        A module whose loading is put off is not it yet, and is not loaded by this.
+        """
+        return self.mark in _names_of(found)
+
+    @property
+    def stand_in(self) -> str | None:
+        """What is imported under the library's name and is not the library; None if nothing is."""
+        name, found = self.module, sys.modules.get(self.module)
+        is_own = self.is_module
+        if found is None:  # perhaps what should be its package is none
+            name, found, is_own = self.root, sys.modules.get(self.root), _is_package
+        if found is None or is_half_imported(found) or is_own(found):
+            return None
+        what = (
+            _names_of(found).get("__file__")
+            or f"a {type(found).__module__}.{type(found).__qualname__}"
+        )
+        return f"the module {name!r} of this process is {what}, which is not {self.label}"
+
+    @property
+    def stand_in_remedy(self) -> str:
+        """What to do about it."""
+        return (
+            f"Rename it, or take it off sys.path and out of sys.modules, so that 'import "
+            f"{self.module}' finds {self.label}."
+        )
+
     def install_line(self, major: int) -> str:
         """Return the line that installs it for this major version of CUDA; "" if none can here."""
         if sys.platform == "darwin":
@@ -81,3 +114,24 @@ LIBRARIES: list[Library] = []
 
 The registry fills it. It is here for the modules below the registry too.
 """
+
+
+def is_module(found: object) -> bool:
+    """Whether it is a module, by its class: a mock says of itself what it is asked for."""
+    return issubclass(type(found), ModuleType)
+
+
+def _names_of(found: object) -> dict[str, object]:
+    """Return what a module has itself, without what it would make up or load if it were asked."""
+    names: dict[str, object] = (
+        object.__getattribute__(found, "__dict__") if is_module(found) else {}
+    )
+    return names
+
+
+def _is_package(found: object) -> bool:
+    return "__path__" in _names_of(found)
+
+
+def is_half_imported(found: object) -> bool:
+    return getattr(getattr(found, "__spec__", None), "_initializing", False) is True

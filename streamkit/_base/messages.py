@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import futures
 from streamkit.errors import (
@@ -17,6 +17,9 @@ from streamkit.errors import (
     StreamClosedError,
     UnsupportedStreamError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DISTRIBUTION = "streamkit-cuda"
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
@@ -211,12 +214,27 @@ def raise_timeout(what: object, timeout: float) -> NoReturn:
     raise TimeoutError(message)
 
 
-def not_callable(fn: object, stream: object, method: str) -> TypeError:
-    """Return the error for what a method of a stream was given instead of a function."""
-    return TypeError(
-        f"{describe(stream)} cannot {method} {describe(fn)}, which is no function: give the "
-        f"function and what to call it with, as in s.{method}(fn, x)."
-    )
+def raise_or_note(failure: Exception, error: BaseException | None) -> None:
+    """Raise what the end of a block could not do, unless the block itself ends with an exception.
+
+    Then that one passes, with the failure as a note. GeneratorExit does not: ``close`` of the
+    generator would swallow it, and the note with it.
+    """
+    if error is None or isinstance(error, GeneratorExit):
+        raise failure
+    error.add_note(f"and after that: {type(failure).__name__}: {failure}")
+
+
+def at_end(call: Callable[[], object]) -> Callable[[object, BaseException | None, object], None]:
+    """Return an ``__exit__`` that makes a call, whose error is told by ``raise_or_note``."""
+
+    def end(_kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            call()
+        except Exception as failure:  # noqa: BLE001 - of whatever the block has to undo
+            raise_or_note(failure, error)
+
+    return end
 
 
 def in_seconds(timeout: Any, what: object) -> float | None:

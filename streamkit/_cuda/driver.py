@@ -8,24 +8,26 @@ changes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit import errors
+from streamkit._base import messages
 from streamkit._base.locks import new_lock
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from typing import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NOT_READY = 600
 _CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
-_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
@@ -108,34 +110,66 @@ def set_context(context: int) -> None:
 
 
 class in_context:  # noqa: N801 - used as a function
-    """Make a context current for the block, then restore the previous one."""
+    """Make a context current for the block, then restore the previous one.
 
-    __slots__ = ("_context",)
+    Write ``with in_context(c) as guard, guard:``. The second ``guard`` does nothing unless a Ctrl-C
+    comes where the inner exit has not begun to restore: then the outer one restores.
+    """
+
+    __slots__ = "_before", "_context", "_is_moved"
 
     def __init__(self, context: int) -> None:
-        self._context = context
+        self._context, self._before, self._is_moved = context, 0, False
 
-    def __enter__(self) -> None:
-        code = loader.cu.cuCtxPushCurrent(self._context)[0]
-        if code:
-            raise error("cuCtxPushCurrent", code)
+    def __enter__(self) -> Self:
+        if not self._is_moved:
+            before, restore = current_context(), loader.cu.cuCtxSetCurrent
+            try:
+                set_context(self._context)
+            except BaseException:
+                restore(before)
+                raise
+            self._before, self._is_moved = before, True
+        return self
 
-    def __exit__(self, *_: object) -> None:
-        code = loader.cu.cuCtxPopCurrent()[0]
-        if code:
-            raise error("cuCtxPopCurrent", code)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._is_moved:
+            (code,) = loader.cu.cuCtxSetCurrent(self._before)
+            self._is_moved = bool(code)  # the outer exit tries it again
+            if code:
+                failure = loader.error(loader.cu, "cuCtxSetCurrent", code)
+                messages.raise_or_note(failure, error)
 
 
-def ensure_context(context: int) -> AbstractContextManager[None]:
-    """Return ``in_context``, which does nothing if the context is current already."""
-    return _NOTHING if current_context() == context else in_context(context)
+def call_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Return what a call returns that is made as inside ``in_context``."""
+    before = current_context()
+    restore = loader.cu.cuCtxSetCurrent  # called by itself, as no interrupt comes before that
+    try:
+        set_context(context)
+        found = call(*arguments, **options)
+    except BaseException:
+        restore(before)
+        raise
+    (code,) = restore(before)
+    if code:
+        restore(before)  # the code can be that of earlier work
+        raise error("cuCtxSetCurrent", code)
+    return found
+
+
+def ensure_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Do what ``call_in`` does, for a call that leaves current what is current already."""
+    if current_context() == context:
+        return call(*arguments, **options)
+    return call_in(context, call, *arguments, **options)
 
 
 def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
     """Make something in a context; destroy it if the previous context cannot be restored."""
     made = 0
     try:
-        with in_context(context):
+        with in_context(context) as guard, guard:
             made = int(make())
     except errors.DriverError:
         if made:
@@ -182,8 +216,7 @@ def default_context() -> int:
 
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
-    with in_context(context):
-        ask("cuCtxSynchronize")
+    call_in(context, ask, "cuCtxSynchronize")
 
 
 # -- streams ----------------------------------------------------------------------------------
@@ -217,8 +250,7 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
     known = device_of.get(context)
     if known is not None:
         return context, known, True
-    with in_context(context):
-        device = current_device()
+    device = call_in(context, current_device)
     return context, device, primary_context(device) == context
 
 
@@ -262,7 +294,7 @@ def null_stream(context: int) -> int:
     They read a variable with their first call, and those before 12.9.7 and 13.3 take a "0" in it
     for yes. So StreamKit asks the driver through them, in a way that ends no capture.
     """
-    with in_context(context):
+    with in_context(context) as guard, guard:
         if capture_id(LEGACY) is None:
             is_legacy = stream_id(0) == stream_id(LEGACY)
         else:
@@ -307,36 +339,83 @@ def active_capture_id(stream: Any) -> int:
 
 
 class beside_captures:  # noqa: N801 - used as a function
-    """Allow this thread to query and wait although it, or another, captures some other stream."""
+    """Allow this thread to query and wait although it, or another, captures some other stream.
 
-    def __enter__(self) -> None:
-        self._before = _exchange_mode(_relaxed())
+    Write ``with beside_captures() as guard, guard:``, for the reason that ``in_context`` has.
+    """
 
-    def __exit__(self, *_: object) -> None:
-        _exchange_mode(self._before)
+    __slots__ = "_exchange", "_mode"
+
+    def __init__(self) -> None:
+        self._exchange, self._mode = _exchange_for_relaxed()
+
+    def __enter__(self) -> Self:
+        if self._mode[0] == _RELAXED:  # the first time, or so was the thread before
+            try:
+                _check(self._exchange(self._mode))
+            except BaseException:
+                if self._mode[0] != _RELAXED:
+                    self._exchange(self._mode)
+                raise
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._mode[0] != _RELAXED and (code := self._exchange(self._mode)):
+            messages.raise_or_note(_exchange_error(code), error)  # the outer exit tries it again
+
+
+def call_beside_captures(call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Return what a call returns that is made as inside ``beside_captures``."""
+    exchange, mode = _exchange_for_relaxed()
+    try:
+        _check(exchange(mode))
+        found = call(*arguments, **options)
+    except BaseException:
+        if mode[0] != _RELAXED:  # called by itself, as no interrupt comes before that
+            exchange(mode)
+        raise
+    code = exchange(mode) if mode[0] != _RELAXED else 0
+    if code:
+        exchange(mode)  # the code can be that of earlier work
+        _check(code)
+    return found
 
 
 def relax() -> None:
     """Allow a thread of StreamKit's for ever what ``beside_captures`` allows for a block."""
-    _exchange_mode(_relaxed())
+    exchange, mode = _exchange_for_relaxed()
+    _check(exchange(mode))
 
 
-def _exchange_mode(mode: Any) -> Any:
-    code, previous = loader.cu.cuThreadExchangeStreamCaptureMode(mode)
-    if code:
-        raise error("cuThreadExchangeStreamCaptureMode", code)
-    return previous
+def _exchange_for_relaxed() -> tuple[Callable[[Any], int], Any]:
+    """Return the call that exchanges this thread's mode for the one in its argument; and that.
+
+    It writes the former mode there, so that no interrupt can come before it is known.
+    """
+    loader.cu.cuThreadExchangeStreamCaptureMode  # noqa: B018 - loads, or refuses a forked child
+    exchange, kind = _exchange()
+    return exchange, kind(_RELAXED)
 
 
 @functools.cache
-def _relaxed() -> Any:
-    return loader.cu.CUstreamCaptureMode(_RELAXED)
+def _exchange() -> tuple[Callable[[Any], int], Any]:
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    return loader.with_gil("cuThreadExchangeStreamCaptureMode"), ctypes.c_int * 1
+
+
+def _check(code: int) -> None:
+    if code:
+        raise _exchange_error(code)
+
+
+def _exchange_error(code: int) -> errors.DriverError:
+    return error("cuThreadExchangeStreamCaptureMode", code)
 
 
 def stream_done(stream: int) -> bool:
     """Return whether the stream is idle; an error on it raises."""
-    with beside_captures():
-        return query(stream)
+    return call_beside_captures(query, stream)
 
 
 def query(stream: int) -> bool:

@@ -58,8 +58,7 @@ def wait(stream: int, event: int, *, external: bool = False) -> None:
 
 def is_done(event: int) -> bool:
     """Whether the event's last record was reached; an error on its stream raises."""
-    with driver.beside_captures():
-        return query(event)
+    return driver.call_beside_captures(query, event)
 
 
 def query(event: int) -> bool:
@@ -103,7 +102,7 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     event = None
     # a garbage collection that comes inside its import finds a part of it
     if hasattr(core, "Device") and hasattr(core, "EventOptions"):
-        with driver.in_context(context):
+        with driver.in_context(context) as guard, guard:
             try:
                 maker = core.Device(device)
                 maker.set_current()  # it asks for that, once in each thread

@@ -46,8 +46,8 @@ def device_of(uuid: str) -> int:
 
 def event_handle(context: int, event: int) -> bytes:
     """Return what opens an event elsewhere; DriverError if it was not made for that."""
-    with driver.in_context(context):  # any one of the device: without one the call fails
-        return handle_bytes(ask("cuIpcGetEventHandle", event))
+    # any one of the device: without one the call fails
+    return handle_bytes(driver.call_in(context, ask, "cuIpcGetEventHandle", event))
 
 
 def open_event(context: int, handle: bytes) -> int | None:
@@ -115,8 +115,7 @@ def open_memory(context: int, handle: bytes) -> int | None:
 
 
 def _open(context: int, call: str, *arguments: object) -> int | None:
-    with driver.in_context(context):
-        code, found = getattr(loader.cu, call)(*arguments)
+    code, found = driver.call_in(context, getattr(loader.cu, call), *arguments)
     if code in _GONE:
         return None
     if code:
@@ -147,5 +146,4 @@ def allocate(context: int, size: int) -> int:
 
 def free(context: int, pointer: int) -> None:
     """Give it back; waits for the device."""
-    with driver.in_context(context):
-        ask("cuMemFree", pointer)
+    driver.call_in(context, ask, "cuMemFree", pointer)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
+import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,6 +157,7 @@ class Installed:
                 "package of this name, and one overwrites the other",
                 f"pip uninstall {_OTHERS_NAME}, then install {DISTRIBUTION} again.",
             )
+        yield from self._stand_ins()
         for library, names in self.variants.items():
             if len(names) > 1:
                 one = self.replacement(library, driver).partition(", then ")[2]
@@ -181,6 +184,17 @@ class Installed:
                 "missing wait between streams",
                 "Unset it, unless you look for the kernel that fails.",
             )
+
+    def _stand_ins(self) -> Iterator[Finding]:
+        """Yield what has a library's name without being it, imported or where it would be found."""
+        for row in registry.LIBRARIES:
+            what = row.stand_in
+            if what is None and row.root not in sys.modules:
+                spec = importlib.util.find_spec(row.root)
+                if spec is not None and spec.submodule_search_locations is None:  # no package
+                    what = f"'import {row.root}' finds {spec.origin}, which is not {row.label}"
+            if what is not None:
+                yield Finding("stand-in", what, row.stand_in_remedy, row.name)
 
     def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
         for name, package in self.packages.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit import errors
 from streamkit._base import garbage
 from streamkit._base.adapter import all_offered, offered
+from streamkit._base.blocks import block
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
@@ -87,7 +88,7 @@ def capture(
     return _captured(target, mode, graph, kept)
 
 
-@contextlib.contextmanager
+@block("streamkit.capture() as graph")
 def _captured(
     stream: CudaStream[Any], mode: str, graph: CudaGraph, kept: list[object]
 ) -> Generator[CudaGraph]:
@@ -105,7 +106,7 @@ def _captured(
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
-            with driver.in_context(stream.context):
+            with driver.in_context(stream.context) as guard, guard:
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()
             with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:

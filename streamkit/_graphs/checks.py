@@ -29,7 +29,7 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
     """Raise CaptureError if the stream captures, or a library's current one in this thread."""
     capturing = stream if stream.is_capturing else None
     if capturing is None:
-        with driver.in_context(stream.context):
+        with driver.in_context(stream.context) as guard, guard:
             found = _capturing(loaded_libraries.libraries(), stream.device_id)
         if found is None:
             return
@@ -147,7 +147,10 @@ def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
 
 def _is_busy(queue: QueueRecord) -> bool:
     try:
-        with ordering.on(queue):
-            return driver.capture_id(queue.handle) is None and not driver.stream_done(queue.handle)
+        return ordering.on(queue, _has_work, queue.handle)
     except errors.DriverError:  # its work has failed, which its next call reports
         return False
+
+
+def _has_work(handle: int) -> bool:
+    return driver.capture_id(handle) is None and not driver.stream_done(handle)

@@ -182,11 +182,13 @@ class OwnedGraph(UsedPools):
             run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
         else:
             run = functools.partial(self._launch_by_library, by_library, native)
-        with driver.ensure_context(self.context):
-            if self.replaced is not None:
-                self.replaced.runs.hold(queue)
-            # the driver orders the runs, but not what a library does before each
-            self.runs.add(queue, run, in_order=by_library is not None)
+        driver.ensure_in(self.context, self._add_run, queue, run, in_order=by_library is not None)
+
+    def _add_run(self, queue: QueueRecord, run: Callable[[], None], *, in_order: bool) -> None:
+        if self.replaced is not None:
+            self.replaced.runs.hold(queue)
+        # the driver orders the runs, but not what a library does before each
+        self.runs.add(queue, run, in_order=in_order)
 
     @property
     def why_not_inside(self) -> str | None:
@@ -202,7 +204,7 @@ class OwnedGraph(UsedPools):
 
     def launch_inside(self, queue: QueueRecord, where: Captured) -> None:
         """Add it to the capture on a queue, behind where it was added there before."""
-        with driver.ensure_context(self.context):
+        with driver.in_context(self.context) as guard, guard:
             if where.number not in self._outer:  # before the node, which needs it
                 self._outer[where.number] = GraphEnd(where.graph), ()
             end, before = self._outer[where.number]
@@ -282,17 +284,19 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
             # what can fail here is a broken context, which every other call reports, or a queue
             # that captures; a library's calls leave its device current, where torch looks at
             # captures
-            with (
-                contextlib.suppress(Exception),
-                driver.beside_captures(),
-                driver.ensure_context(graph.context),
-            ):
-                if not checks.a_library_captures_here():
-                    stays = not graph.end()
+            with contextlib.suppress(Exception):
+                stays = driver.call_beside_captures(
+                    driver.ensure_in, graph.context, _has_to_stay, graph
+                )
         finally:
             if stays:
                 waiting.append(graph)
         del graph  # what it held goes here, not with the next one
+
+
+def _has_to_stay(graph: Any) -> bool:
+    """End a graph, if that is possible now."""
+    return checks.a_library_captures_here() or not graph.end()
 
 
 def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
@@ -313,9 +317,12 @@ def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return
-    with driver.beside_captures(), driver.in_context(context):
-        if not checks.a_library_captures_here():
-            for adapter in adapters:
-                free = offered(adapter, Capture.free_deferred)
-                if free is not None and offered(adapter, Capture.joins_capture):
-                    free()
+    driver.call_beside_captures(driver.call_in, context, _free_deferred, adapters)
+
+
+def _free_deferred(adapters: Sequence[Adapter]) -> None:
+    if not checks.a_library_captures_here():
+        for adapter in adapters:
+            free = offered(adapter, Capture.free_deferred)
+            if free is not None and offered(adapter, Capture.joins_capture):
+                free()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
+from streamkit._base.blocks import block
 from streamkit._base.classes import Concrete
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
@@ -66,7 +67,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    @contextlib.contextmanager
+    @block("graph.update()")
     def update(self) -> Generator[CudaGraph]:
         kept: list[object] = []
         with self._lock:
@@ -170,7 +171,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         from streamkit._races.report import RaceReport  # noqa: PLC0415
 
         names = graph_nodes.names_for(arrays)
-        with driver.ensure_context(self._context):
+        with driver.in_context(self._context) as guard, guard:
             with self._lock:  # or another thread's close would take it away
                 owned = self._ready()
                 work, order = graphs.work(owned.executable.graph)
@@ -229,7 +230,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Launch after what the libraries were given before, and before what they get next."""
         self._ready()
         queue = self._stream._live()
-        with driver.ensure_context(self._context):
+        with driver.in_context(self._context) as guard, guard:
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:  # maybe by another thread
@@ -259,8 +260,9 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
         """Make the work a part of the graph that the stream captures."""
         queue = target._live()
-        with driver.ensure_context(self._context):  # whose the handle of a per-thread stream is
-            found = None if queue.handle == LEGACY else graphs.captured(queue.handle)
+        found = None
+        if queue.handle != LEGACY:  # the handle of a per-thread stream is the context's
+            found = driver.ensure_in(self._context, graphs.captured, queue.handle)
         if found is None:
             raise self._refused_inside(target, _INVALIDATES)
         why_not = owned.why_not_inside if found.is_valid else "that capture is broken."
@@ -280,8 +282,8 @@ class CudaGraph(Graph, metaclass=Concrete):
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
                 raise self._refused_inside(target, _INVALIDATES)
-            with driver.ensure_context(self._context):
-                driver.ask("cuGraphUpload", owned.executable.executable, queue.handle)
+            executable = owned.executable.executable
+            driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         found = open_scopes.innermost() if stream is None else wrap(stream)

@@ -225,9 +225,7 @@ class GraphedFunction(Generic[P, T]):
                 return self._run(call.arguments)
             return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
         here = driver.primary_context(driver.current_device()) if target is None else target.context
-        with driver.ensure_context(here):
-            is_captured = checks.a_library_captures_here()
-        if is_captured:  # maybe by another thread
+        if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._fn(*args, **kwargs)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):

@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import classes, futures, messages, trace
+from streamkit._base import classes, futures, later, messages, trace
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure, Submitted
 from streamkit._host.event import HostEvent, no_cuda
@@ -179,8 +179,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         The arguments are those of ``CudaStream.submit``, and as there no value is returned.
         """
         self._check_open()
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "submit")
+        later.check(fn, self, "submit")
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         is_inline = open_scopes.holds(self)
@@ -215,9 +214,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._enter(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the item; what other threads submitted meanwhile follows."""
-        open_scopes.leave(self)
+        open_scopes.leave(self, kind, error, trace)
 
     def record(
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
@@ -339,8 +338,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         raised an error, the future has it too, and ``sync`` still raises it.
         """
         self._check_open()
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "then")
+        later.check(fn, self, "then")
         from streamkit._host.futures import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
@@ -395,9 +393,11 @@ class _Call(Function):
         try:
             try:
                 with self._step:
-                    call()
-            finally:
-                open_scopes.leave(key)
+                    later.check_result(call(), call)
+            except BaseException as error:
+                open_scopes.leave(key, None, error)
+                raise
+            open_scopes.leave(key)
         except BaseException as error:  # raised again by whoever waits
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():

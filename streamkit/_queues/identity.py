@@ -154,7 +154,7 @@ def _default_record(found: Queue) -> QueueRecord:
         context, primary = driver.primary_context(device), True
     handle = PER_THREAD if found.handle == PER_THREAD else LEGACY
     number: int | None = None
-    with driver.in_context(context):
+    with driver.in_context(context) as guard, guard:
         if handle == LEGACY:
             number = driver.legacy_id()
         elif driver.capture_id(handle) is None:
@@ -286,8 +286,8 @@ def view(queue: QueueRecord, native: object, library: str) -> tuple[Any, bool]:
         found = queue.view(served.name)  # another thread's, meanwhile
         if found is not None:
             return found, may_keep
-        with driver.in_context(queue.context):  # building it may initialise the library's device
-            made = served.borrow(queue)
+        # building it may initialise the library's device
+        made = driver.call_in(queue.context, served.borrow, queue)
         expose_handle(queue, remembers=traits.remembers_handles)
         remember(queue, served, made, made=True)
     return made, may_keep
@@ -397,7 +397,10 @@ def resolve_id(queue: QueueRecord) -> bool:
     if queue.id is None:
         if queue.thread is not None and queue.thread is not this_thread():
             return False  # here its handle is another stream
-        with driver.in_context(queue.context):  # the per-thread stream is a context's
+        with (
+            driver.in_context(queue.context) as guard,
+            guard,
+        ):  # the per-thread stream is a context's
             if driver.capture_id(queue.handle) is not None:
                 return False
             queue.nonblocking = driver.stream_is_nonblocking(queue.handle)

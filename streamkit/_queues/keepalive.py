@@ -100,7 +100,6 @@ class KeepAliveList:
         return limit
 
 
-_NOTHING = contextlib.nullcontext()
 _busy: dict[KeepAliveList, None] = {}  # those with entries
 _waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no list yet
 _held: dict[_HeldMemory, None] = {}  # memory that arrays hold, and a queue uses
@@ -184,11 +183,17 @@ def let_go(
     if is_finalizing() or loader.is_forked:
         return
     try:
-        with driver.beside_captures() if driver.is_usable() else _NOTHING:
-            for kept in lists:
-                calls = kept.let_go(calls)
+        if driver.is_usable():
+            driver.call_beside_captures(_let_go, lists, calls)
+        else:
+            _let_go(lists, calls)
     except errors.DriverError:
         pass  # what cannot be asked is kept
+
+
+def _let_go(lists: Iterable[KeepAliveList], calls: float) -> None:
+    for kept in lists:
+        calls = kept.let_go(calls)
 
 
 # -- on a CUDA queue --------------------------------------------------------------------------

@@ -6,8 +6,7 @@ current; every other handle knows its context.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, this_thread
@@ -16,14 +15,19 @@ from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent, give_back, spare_events, take_event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkit._base.queue import QueueRecord
 
-_ANY_CONTEXT: AbstractContextManager[None] = nullcontext()
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def on(queue: QueueRecord) -> AbstractContextManager[None]:
-    """Make current, for a block, the context in which the queue's handle means that queue."""
-    return driver.ensure_context(queue.context) if queue.is_default else _ANY_CONTEXT
+def on(queue: QueueRecord, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Return what a call returns, made where the queue's handle means that queue."""
+    if queue.is_default:
+        return driver.ensure_in(queue.context, call, *arguments, **options)
+    return call(*arguments, **options)
 
 
 def check_thread(queue: QueueRecord, what: object) -> None:
@@ -40,8 +44,7 @@ def capture_of(queue: QueueRecord) -> int | None:
     stream = queue.driver_stream
     if stream is None:
         if queue.handle <= PER_THREAD:
-            with driver.ensure_context(queue.context):
-                return driver.capture_id(queue.handle)
+            return driver.ensure_in(queue.context, driver.capture_id, queue.handle)
         stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
     code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
     if code:
@@ -51,8 +54,7 @@ def capture_of(queue: QueueRecord) -> int | None:
 
 def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
     """Mark the present end of the queue."""
-    with on(queue):
-        events.record(event, queue.handle, external=external)
+    on(queue, events.record, event, queue.handle, external=external)
 
 
 def mark(event: OwnedEvent, queue: QueueRecord) -> None:
@@ -76,8 +78,7 @@ def _core_of(queue: QueueRecord) -> Any:
     if queue.core is None:
         first = queue.first_record()
         if first.core is None:
-            with on(queue):
-                first.core = events.core_stream(queue.handle)
+            first.core = on(queue, events.core_stream, queue.handle)
         queue.core = first.core
     return queue.core
 
@@ -90,8 +91,7 @@ def wait_event(
     ``held`` is what the event dies with: the graph keeps it for an external wait.
     """
     if event:
-        with on(queue):
-            events.wait(queue.handle, event, external=external)
+        on(queue, events.wait, queue.handle, event, external=external)
         if external:
             active_captures.keep_in_graphs(held)
 
@@ -113,8 +113,7 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
         mark = event.core
         if mark is not None:  # the steady state
             if LEGACY in (one, two):
-                with on(queue if one == LEGACY else other):
-                    events.record_and_wait(mark, source, target)
+                on(queue if one == LEGACY else other, events.record_and_wait, mark, source, target)
             else:
                 events.record_and_wait(mark, source, target)
             spare.append(event)
@@ -126,7 +125,7 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
         record(event.handle, other)
         wait_event(queue, event.handle, external=external, held=event)
     else:
-        with on(queue if one == LEGACY else other):
-            events.record_and_wait(event.core, _core_of(other), _core_of(queue))
+        cores = _core_of(other), _core_of(queue)
+        on(queue if one == LEGACY else other, events.record_and_wait, event.core, *cores)
     if not external:  # else the graph's launches wait for its last record, which no other may make
         give_back(event, spare_events(other))

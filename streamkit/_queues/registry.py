@@ -57,6 +57,8 @@ _SERVED = {row.root for row in LIBRARIES}
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
 
+_BY_MODULE = {row.module: row for row in LIBRARIES}
+
 
 class EventLibrary(NamedTuple):
     """What StreamKit calls to use a library's events, looked up once for each of their types."""
@@ -122,10 +124,16 @@ def known() -> list[str]:
 def _load_row(name: str) -> Adapter:
     row = BY_NAME[name]
     try:
-        module: Any = importlib.import_module(row.adapter)
+        importlib.import_module(row.module)
+        if row.stand_in is None:
+            module: Any = importlib.import_module(row.adapter)
+            return module  # type: ignore[no-any-return]  # an adapter, as its row says
     except ImportError as error:
-        raise loader.not_installed(row.name, error) from error
-    return module  # type: ignore[no-any-return]  # an adapter, as its row says
+        if row.stand_in is None:
+            raise loader.not_installed(row.name, error) from error
+    raise errors.BackendNotInstalledError(
+        f"{row.label} cannot be used: {row.stand_in}. {row.stand_in_remedy}", name=row.name
+    )
 
 
 @functools.cache
@@ -195,6 +203,11 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
         if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint({*_SERVED, "streamkit"}):
             stream_types[kind] = protocol
         return queue, protocol
+    for row in LIBRARIES:
+        if row.root in _roots(kind) and row.stand_in is not None:
+            raise errors.UnsupportedStreamError(
+                f"cannot wrap {messages.describe(obj)}: {row.stand_in}. {row.stand_in_remedy}"
+            )
     raise refusal or messages.not_a_stream(obj)
 
 
@@ -271,9 +284,14 @@ def is_foreign(obj: object) -> bool:
 
 
 def is_loaded(module: str) -> bool:
-    """Whether a module is imported completely: before that there are no streams of it."""
+    """Whether a library is imported completely: before that there are no streams of it.
+
+    What only has the name of its module is not the library.
+    """
     found = sys.modules.get(module)  # None is how an import is forbidden
-    if found is None or getattr(found.__spec__, "_initializing", False):
+    row = _BY_MODULE.get(module)
+    is_own = library_rows.is_module(found) if row is None else row.is_module(found)
+    if not is_own or library_rows.is_half_imported(found):
         return False
     parent, _, child = module.rpartition(".")
     return not parent or hasattr(sys.modules.get(parent), child)  # bound when it is complete

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.host_recording import host_queue, library_of
 from streamkit._audit.operations import AuditedQueue, Operations
+from streamkit._base.blocks import block
+from streamkit._base.messages import at_end
 from streamkit._race_engine import search
 from streamkit._races import live_page
 from streamkit._races.arrays import checked_names
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from streamkit._races.host import Given
 
 
-@contextmanager
+@block("streamkit.races() as report")
 def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
@@ -66,11 +68,11 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     report, cuda = RaceReport(), CudaRaceRecorder(given)
     recorder = RaceRecorder(given, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
-        finishing.callback(recorder.stop)
+        finishing.push(at_end(recorder.stop))
         recorder.start()
-        finishing.callback(cuda.stop)
+        finishing.push(at_end(cuda.stop))
         cuda.start()
-        completing.callback(lambda: _complete(report, recorder, cuda.found()))
+        completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
         yield report
         recorder.sync()
 

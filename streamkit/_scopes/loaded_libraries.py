@@ -83,8 +83,7 @@ def _look_again() -> None:
 def _has_cuda(adapter: CurrentStream) -> bool:
     device = driver.current_device()
     try:
-        with driver.in_context(driver.primary_context(device)):
-            adapter.current(device)
+        driver.call_in(driver.primary_context(device), adapter.current, device)
     except errors.NoDeviceError:
         return False
     return True

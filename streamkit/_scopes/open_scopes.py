@@ -6,7 +6,7 @@ Nothing is kept on the stream, so it can be entered in many places at once.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
 from streamkit.errors import ScopeError
@@ -34,20 +34,27 @@ def innermost() -> Any:
     return stack.scopes[-1].stream if stack.scopes else None
 
 
+def innermost_on(*, host: bool) -> Any:
+    """Return the stream of the innermost scope of a host stream, or of a CUDA stream."""
+    streams = (scope.stream for scope in reversed(stack.scopes))
+    return next((s for s in streams if s is not None and (s.device_id is None) is host), None)
+
+
 def holds(stream: object) -> bool:
     return any(scope.stream is stream for scope in stack.scopes)
 
 
-def leave(key: Any, _kind: object = None, _error: object = None, _trace: object = None) -> None:
+def leave(key: Any, _kind: object = None, error: Any = None, _trace: object = None) -> None:
     """Leave the scope that was entered under ``key``, the innermost one if all is well.
 
     Restores what entering it changed. Scopes still open inside it are left first, innermost first,
-    and ScopeError says so.
+    and ScopeError says so; or a note on ``error``, the exception that ends the body, which passes.
     """
     scopes = stack.scopes
     scope = scopes[-1] if scopes else None
     if scope is None or scope.key is not key:
-        _leave_out_of_order(scopes, key)
+        messages.raise_or_note(_leave_out_of_order(scopes, key), error)
+        return
     if scope.again:
         scope.again -= 1
         lost = None if scope.plan.is_current() else scope.plan.set_current()
@@ -60,7 +67,8 @@ def leave(key: Any, _kind: object = None, _error: object = None, _trace: object 
         finally:
             scopes.pop()
     if lost:
-        raise ScopeError(f"the scope was left, but not everything is restored: {'; '.join(lost)}.")
+        text = f"the scope was left, but not everything is restored: {'; '.join(lost)}."
+        messages.raise_or_note(ScopeError(text), error)
 
 
 def _end_innermost(scopes: list[Any]) -> list[str]:
@@ -76,11 +84,11 @@ def _end_innermost(scopes: list[Any]) -> list[str]:
     return lost
 
 
-def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
-    """Leave a scope that is not the innermost, and those inside it; raise ScopeError."""
+def _leave_out_of_order(scopes: list[Any], key: object) -> ScopeError:
+    """Leave a scope that is not the innermost, and those inside it; return what to say of it."""
     index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if index is None:
-        raise _left_out_of_order(
+        return _left_out_of_order(
             f"the scope of {messages.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
@@ -94,7 +102,7 @@ def _leave_out_of_order(scopes: list[Any], key: object) -> NoReturn:
         lost += scope.plan.set_current()
     else:
         lost += _end_innermost(scopes)
-    raise _left_out_of_order(
+    return _left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "
         f"{', '.join(reversed(inner))}",
         lost,

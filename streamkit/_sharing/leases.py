@@ -93,13 +93,12 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         raise messages.kept_in_capture(source)
     layout = _layout(array)
     held: Any = array
-    with driver.in_context(driver.primary_context(device)):
+    with driver.in_context(driver.primary_context(device)) as guard, guard:
         if copy:
             first, end = layout.reach()
             held = Copy(driver.primary_context(device), end - first)
-            with ordering.on(queue):
-                size = end - first
-                driver.ask("cuMemcpyDtoDAsync", held.address, first, size, queue.handle)
+            copies = "cuMemcpyDtoDAsync", held.address, first, end - first, queue.handle
+            ordering.on(queue, driver.ask, *copies)
             layout = layout.moved(held.address - first)
             keepalive.keep(queue, source, (array, held))
         elif (reason := mappings.why_not(layout.address)) is not None:

@@ -106,7 +106,8 @@ def _close(unused: list[Allocation]) -> None:
     for allocation in unused:
         base = _opened.pop(allocation).base
         # what can fail here is a broken context, or a forked child
-        with contextlib.suppress(errors.StreamKitError), driver.in_context(allocation.context):
+        context = driver.in_context(allocation.context)
+        with contextlib.suppress(errors.StreamKitError), context, context:
             driver.ask("cuIpcCloseMemHandle", base)
 
 

@@ -99,7 +99,7 @@ class ArrayToken(Token):
         if entered is None:
             raise messages.gone(self)
         try:
-            with driver.beside_captures():
+            with driver.beside_captures() as guard, guard:
                 memory = self._memory_after_sender(context, entered)
             return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
@@ -204,8 +204,7 @@ def adapt(
     loan = keepalive.ArrayLoan(memory, queue)
     described = DescribedMemory(layout, device, loan)
     try:
-        with driver.in_context(driver.primary_context(device)):
-            return adopt(described)
+        return driver.call_in(driver.primary_context(device), adopt, described)
     except BaseException:
         described.forget()
         raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import blocks
 from streamkit._base.adapter import offered
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver
@@ -13,14 +15,13 @@ from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.array_libraries import place_of
 from streamkit._streams.factories import default_stream, from_handle
-from streamkit._streams.stream import wrap
+from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
 from streamkit.protocols import CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._streams.stream import CudaStream
     from streamkit.protocols import ArrayLike, StreamLike
 
 
@@ -36,7 +37,8 @@ def current_stream(
     Args:
         library: Its name. None: the stream of this thread's innermost scope, else the one queue on
             which all loaded libraries are, else the default stream if none is loaded.
-        device: As in ``new_stream``.
+        device: As in ``new_stream``. With "cuda" scopes of host streams do not count, with "cpu"
+            those of CUDA streams.
         of: An array, which names the library and the device: one with an adapter, or any whose
             class of arrays has DLPack's exchange API (DLPack 1.3).
 
@@ -59,8 +61,12 @@ def current_stream(
         if current_here is not None and device is None:
             return wrap(current_here())  # type: ignore[no-any-return]  # a library's own object
         return current_on(current, devices.ordinal_or_current(device))
-    scope = open_scopes.innermost()
-    if scope is not None and devices.parse(device) in (None, scope.device_id, scope.device):
+    place = devices.parse(device)
+    if device is None:
+        scope = open_scopes.innermost()
+    else:
+        scope = open_scopes.innermost_on(host=place == "cpu")
+    if scope is not None and place in (None, scope.device_id, scope.device):
         stream: CudaStream[Any] | HostStream = scope
         return stream
     if devices.on_host(device):
@@ -89,14 +95,12 @@ def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
 
 def current_on(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     """Return the stream of which ``current`` gives the library's own object, or the handle."""
-    context = driver.primary_context(ordinal)
-    if driver.current_context() == context:
-        return _wrapped(current(ordinal), ordinal)
-    with driver.in_context(context):  # its default streams are the current context's
-        return _wrapped(current(ordinal), ordinal)
+    # its default streams are the current context's
+    return driver.ensure_in(driver.primary_context(ordinal), _wrapped, current, ordinal)
 
 
-def _wrapped(found: Any, ordinal: int) -> CudaStream[Any]:
+def _wrapped(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
+    found = current(ordinal)
     if isinstance(found, int):
         return from_handle(found, device=ordinal)
     return wrap(found)  # type: ignore[no-any-return]  # a library's own object
@@ -176,6 +180,9 @@ class use:  # noqa: N801 - used as a function
         UnsupportedStreamError: A library cannot take the stream, or has no current stream.
     """
 
+    # the slots halve what ``__del__`` costs
+    __slots__ = "__weakref__", "_is_unentered", "_libraries", "_ordered", "stream"
+
     def __init__(
         self,
         stream: StreamLike,
@@ -183,11 +190,16 @@ class use:  # noqa: N801 - used as a function
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
-        self.stream: CudaStream[Any] | HostStream = wrap(stream)
-        self._libraries = named(libraries)
+        self._is_unentered = False  # if it cannot be made
+        given: Any = stream
+        is_open = type(given) is CudaStream and given._queue is not None  # noqa: SLF001 - and ours
+        self.stream: CudaStream[Any] | HostStream = given if is_open else wrap(given)
+        self._libraries = None if libraries is None else named(libraries)
         self._ordered = ordered
+        self._is_unentered = True
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
+        self._is_unentered = False
         if isinstance(self.stream, HostStream):
             self.stream._enter(self)  # noqa: SLF001 - ``with stream`` under another key
         else:
@@ -200,3 +212,7 @@ class use:  # noqa: N801 - used as a function
             """Restore what ``__enter__`` changed."""
     else:
         __exit__ = open_scopes.leave  # the scope that was entered under this key
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._is_unentered and not is_finalizing():
+            blocks.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

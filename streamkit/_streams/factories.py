@@ -83,8 +83,9 @@ def new_stream(
         _check_priority(priority)
         return HostStream(name=name, nonblocking=bool(nonblocking))
     ordinal = devices.ordinal_or_current(device)
-    with driver.in_context(driver.primary_context(ordinal)):
-        lowest, highest = driver.ask("cuCtxGetStreamPriorityRange")  # the highest is smaller
+    context = driver.primary_context(ordinal)
+    # the highest is smaller
+    lowest, highest = driver.call_in(context, driver.ask, "cuCtxGetStreamPriorityRange")
     chosen = _priority(priority, int(lowest), int(highest))
     queue = lifetime.create(ordinal, nonblocking=bool(nonblocking), priority=chosen)
     queue.name = name

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from streamkit._base import blocks, later
 from streamkit._base.messages import describe
 from streamkit._cuda import driver
 from streamkit._host import stream as host_stream
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
-
-_LATER = {  # what is called later than the function that is decorated returns
-    inspect.iscoroutinefunction: ("an async function", "await"),
-    inspect.isasyncgenfunction: ("an async generator", "yield or await"),
-    inspect.isgeneratorfunction: ("a generator", "yield"),
-}
 
 
 class follow:  # noqa: N801 - used as a function
@@ -57,14 +52,17 @@ class follow:  # noqa: N801 - used as a function
             ``yield`` or ``await``.
     """
 
-    __slots__ = "_libraries", "_library"
+    __slots__ = "_is_unused", "_libraries", "_library"
 
     def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
+        self._is_unused = False  # if it cannot be made
         self._library = registry.with_current_named(library)
         others = named(libraries)
         self._libraries = None if others is None else others | {self._library}
+        self._is_unused = True
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
+        self._is_unused = False
         scopes = stack.scopes
         library, libraries = self._library, self._libraries
         choice = choose(libraries) if driver.is_present() else None
@@ -108,6 +106,7 @@ class follow:  # noqa: N801 - used as a function
 
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
         """Return the function with each of its calls in a scope of its own."""
+        self._is_unused = False
         _check_function(fn, self)
 
         @functools.wraps(fn)
@@ -116,6 +115,10 @@ class follow:  # noqa: N801 - used as a function
                 return fn(*args, **kwargs)
 
         return following
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._is_unused and not is_finalizing():
+            blocks.warn_unentered(f"{self!r}", f"{self!r}")
 
     def __repr__(self) -> str:
         if self._libraries is None:
@@ -145,12 +148,10 @@ def _check_function(fn: object, scope: follow) -> None:
             f"{scope!r} cannot decorate {describe(fn)}, which is no function: decorate the "
             "functions of a class, below @staticmethod or @classmethod."
         )
-    name = getattr(fn, "__qualname__", describe(fn))
-    called = fn if inspect.isroutine(fn) or isinstance(fn, functools.partial) else fn.__call__
-    for is_later, (kind, pause) in _LATER.items():
-        if is_later(called):
-            raise TypeError(
-                f"{scope!r} cannot decorate {name}, which is {kind}: whatever runs in this "
-                f"thread at its {pause} would be on the followed stream. Enter 'with {scope!r}:' "
-                f"inside it, around what has no {pause}."
-            )
+    kind = later.kind_of(fn)
+    if kind is not None:
+        raise TypeError(
+            f"{scope!r} cannot decorate {later.name_of(fn)}, which is {kind.name}: whatever runs "
+            f"in this thread at its {kind.pause} would be on the followed stream. Enter 'with "
+            f"{scope!r}:' inside it, around what has no {kind.pause}."
+        )

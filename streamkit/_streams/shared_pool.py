@@ -100,8 +100,11 @@ class SharedPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except Exception as failure:  # noqa: BLE001 - a library's own, or a warning made an error
+            messages.raise_or_note(failure, error)
 
     def __repr__(self) -> str:
         state = f"for {', '.join(self.libraries)}" if self._restores else "closed"

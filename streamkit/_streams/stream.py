@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
-from streamkit._base import classes, messages, trace
+from streamkit._base import classes, later, messages, trace
 from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
 from streamkit._base.uncollected import Submitted
@@ -167,8 +167,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         queue = self._live()
         if queue.handle == LEGACY:
             return 0  # asking would break a blocking stream's capture
-        with ordering.on(queue):
-            return int(driver.ask("cuStreamGetPriority", queue.handle))
+        return int(ordering.on(queue, driver.ask, "cuStreamGetPriority", queue.handle))
 
     @property
     def context(self) -> int:
@@ -224,13 +223,15 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     def _is_done(self, operation: str) -> bool:
         queue = self._live()
-        with ordering.on(queue):
-            if driver.capture_id(queue.handle) is not None:
-                raise messages.illegal_in_capture(operation, self, "end the capture first.")
-            done = driver.stream_done(queue.handle)
+        done = ordering.on(queue, self._look_if_done, queue.handle, operation)
         if done:
             keepalive.drain()
         return done
+
+    def _look_if_done(self, handle: int, operation: str) -> bool:
+        if driver.capture_id(handle) is not None:
+            raise messages.illegal_in_capture(operation, self, "end the capture first.")
+        return driver.stream_done(handle)
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
@@ -267,10 +268,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
         Raises:
             CaptureError: The stream captures.
-            TypeError: ``fn`` cannot be called.
+            TypeError: ``fn`` cannot be called, or a call of it would only make a generator or a
+                coroutine.
         """
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "then")
+        later.check(fn, self, "then")
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -346,8 +347,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         self.__enter__(key, frozenset((library.name,)))
         try:
             library.wait_for_work(work)
-        finally:
-            open_scopes.leave(key)
+        except BaseException as error:
+            open_scopes.leave(key, None, error)
+            raise
+        open_scopes.leave(key)
         if ordering.capture_of(queue) is None:
             keepalive.keep(queue, self, (work,))
         else:
@@ -374,11 +377,14 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             fn: What to call. Its error passes.
             *args: What it is called with.
             **kwargs: The same, by name.
+
+        Raises:
+            TypeError: ``fn`` cannot be called, or a call of it only makes a generator or a
+                coroutine, of which nothing would run.
         """
-        if not callable(fn):
-            raise messages.not_callable(fn, self, "submit")
+        later.check(fn, self, "submit")
         with self:
-            fn(*args, **kwargs)
+            later.check_result(fn(*args, **kwargs), fn)
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive until all work submitted so far has run; never blocks.

@@ -86,7 +86,8 @@ class _Dispatcher:
         while not _is_over:
             try:
                 self._wait()
-                with driver.beside_captures():  # around all looks, so that each of them is short
+                # around all looks, so that each of them is short
+                with driver.beside_captures() as guard, guard:
                     while not _is_over:
                         self._look()
                         self._wait()

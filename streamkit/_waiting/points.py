@@ -61,11 +61,7 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
         turn = first.__dict__.setdefault("marking", new_lock())  # atomic
     # a record lets other threads run, and one of them could record and take its number before this
     with turn:
-        if queue.is_default:
-            with ordering.on(queue):
-                _record(event, queue, what, operation)
-        else:
-            _record(event, queue, what, operation)
+        ordering.on(queue, _record, event, queue, what, operation)
         number = next(_numbers)
     event.use_again(queue.context)
     return Point(event.handle, event, first, number)

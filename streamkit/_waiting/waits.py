@@ -51,8 +51,9 @@ def block(
     if done():
         return
     point, look = mark(), math.inf if spin else LOOK
-    with driver.beside_captures():  # around all queries, so that the one after a nap is short
-        reached = ask(functools.partial(events.query, point.event), timeout, look)
+    is_reached = functools.partial(events.query, point.event)
+    # around all queries, so that the one after a nap is short
+    reached = driver.call_beside_captures(ask, is_reached, timeout, look)
     if not reached and timeout is not None:
         messages.raise_timeout(what, timeout)
 

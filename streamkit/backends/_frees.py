@@ -62,7 +62,8 @@ def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:
     """Let the one stream wait for the other; False if that is impossible now."""
     handles = piece.made_on, piece.last
     try:
-        with driver.in_context(context := driver.primary_context(piece.device)):
+        context = driver.primary_context(piece.device)
+        with driver.in_context(context) as guard, guard:
             if any(driver.capture_id(handle) is not None for handle in handles) or not is_ready():
                 return False
             event = events.create(context, timing=False)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base import messages
+from streamkit._base import later, messages
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
@@ -69,6 +69,13 @@ def adversarial(seed: int) -> Generator[None]:
     >>> sorted({first_of_two(seed) for seed in range(10)})
     ['one', 'two']
     """
+    with _scheduled(seed):
+        yield
+
+
+@contextmanager
+def _scheduled(seed: int) -> Generator[_Scheduler]:
+    """Do what ``adversarial`` does; give the scheduler."""
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes.stack.scopes):
         raise errors.ScopeError(
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
@@ -79,7 +86,7 @@ def adversarial(seed: int) -> Generator[None]:
     previous = work_queue.exchange(scheduler)
     try:
         try:
-            yield
+            yield scheduler
         except BaseException:
             with suppress(errors.ScopeError):  # the error of the block is why it cannot end
                 scheduler.finish()
@@ -100,15 +107,32 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
     Args:
         program: A function that makes its own streams and data.
         seeds: How many seeds, counted from 0, or which ones.
+
+    Raises:
+        ValueError: The program gave host streams no work, so that every seed ran it in one order.
     """
     if not callable(program):
         raise TypeError(
             f"for_seeds calls a program, and {messages.describe(program)} is no function: pass the "
             "function itself, as in for_seeds(program), not what it returns."
         )
+    had_work = []
+    kind = later.kind_of(program)
+    if kind is not None:
+        raise TypeError(
+            f"for_seeds cannot call {later.name_of(program)}, which is {kind.name}: a call of it "
+            "runs nothing. Give a function that runs the program, as by asyncio.run(main())."
+        )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        with adversarial(seed):
+        with _scheduled(seed) as scheduler:
             program()
+        had_work.append(scheduler.had_work)
+    if had_work and not any(had_work):
+        raise ValueError(
+            f"{later.name_of(program)} gave host streams no work to reorder, so that no seed can "
+            "show a missing wait: the body of 'with s:' runs in the thread that enters it, in the "
+            "order of that thread. Give the work by s.submit(fn, ...) to host streams."
+        )
 
 
 class _QueueState:
@@ -133,11 +157,17 @@ class _Scheduler(Engine):
         self._priorities: dict[WorkQueue, float] = {}
         self._busy: dict[WorkQueue, _QueueState] = {}  # those with items that have not ended
         self.failed: dict[WorkQueue, None] = {}  # in the order of their first errors
+        self.had_work = False
+        """Whether it was given anything that it could run in another order."""
+        self._thread = threading.get_ident()
         self._changed = threading.Condition()
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
     def put(self, queue: WorkQueue, item: Item) -> None:
         with self._changed:
+            # the bodies of the scopes of one thread have the order of that thread
+            is_own_body = isinstance(item, Turn) and item.thread == self._thread
+            self.had_work |= not (is_own_body or isinstance(item, (Mark, Wait)))
             self._busy.setdefault(queue, _QueueState()).items.append(item)
             self._notify()
 

@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 import streamkit as sk
+from support.later_functions import RUN_NOTHING, returns_a_coroutine
 
 
 def waits():
@@ -41,6 +42,18 @@ def test_a_timeout_that_is_none_is_refused_at_the_call(named):
 def test_what_cannot_be_called_is_refused_at_the_call(method, fn):
     with pytest.raises(TypeError, match=rf"CudaStream .*cannot {method} .*no function.*\(fn, x\)"):
         getattr(sk.new_stream(), method)(fn)
+
+
+@RUN_NOTHING
+@pytest.mark.parametrize("method", ["submit", "then"])
+def test_a_function_whose_call_runs_nothing_is_refused_at_the_call(method, fn, kind):
+    with pytest.raises(TypeError, match=rf"CudaStream.*cannot {method} .*is {kind}: .*await s"):
+        getattr(sk.new_stream(), method)(fn)
+
+
+def test_a_coroutine_that_a_submitted_function_returns_is_its_error():
+    with pytest.raises(TypeError, match=r"^returns_a_.* returned .*, asynchronous, .*awaited"):
+        sk.new_stream().submit(returns_a_coroutine)
 
 
 @pytest.mark.parametrize("name", ["pytorch", 5, ["torch"]], ids=repr)

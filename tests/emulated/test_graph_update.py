@@ -402,7 +402,8 @@ def test_one_update_at_a_time(old, two):
 
 def test_an_update_that_was_not_entered_does_nothing(old, one):
     g, _ = old
-    g.update()
+    with pytest.warns(RuntimeWarning, match="never entered"):
+        g.update()
     assert run(g, one) == [2]
     g.close()
 
@@ -456,3 +457,17 @@ def test_updates_leave_nothing_alive(old, two, work):
     gc.collect()
     settle()
     assert alive() == before
+
+
+@pytest.mark.parametrize("kind", ["capture", "update"])
+def test_a_capture_that_is_not_entered_warns_and_one_decorates_nothing(old, kind):
+    graph, _ = old
+    make = {"capture": sk.capture, "update": graph.update}[kind]
+    with pytest.warns(RuntimeWarning, match=rf"{kind}\(\) was never entered") as warned:
+        make()
+    assert warned[0].filename == __file__
+    block = make()
+    with pytest.raises(TypeError, match=rf"{kind}\(\) is no decorator"):
+        block(int)
+    with contextlib.suppress(sk.CaptureError), block:
+        pass

@@ -184,6 +184,58 @@ def test_an_interrupt_while_a_stream_is_made_reports_no_error_of_what_is_half_ma
     assert nth > 10
 
 
+# -- what else moves the thread: it is back on its device, and in its capture mode ----------------
+
+MODE = driver.CUstreamCaptureMode(0)
+ELSEWHERE = {
+    "record": lambda stream, _: stream.record(),
+    "record again": lambda stream, event: stream.record(event),
+    "wait": lambda stream, _: stream.wait(sk.new_stream(1)),
+    "done": lambda stream, _: stream.done,
+    "sync": lambda stream, _: stream.sync(),
+    "sync with a timeout": lambda stream, _: stream.sync(timeout=LONG),
+    "keep": lambda stream, _: sk.new_stream(1).keep(object()),
+    "then": lambda stream, _: stream.then(int).result(LONG),
+    "event done": lambda _, event: event.done,
+    "event sync": lambda _, event: event.sync(),
+    "new event": lambda *_: sk.new_event(device=1),
+    "event for others": lambda *_: sk.new_event(device=1, interprocess=True),
+    "new stream": lambda *_: sk.new_stream(1),
+    "a view": lambda *_: sk.new_stream(1).to("warp"),
+    "current stream": lambda *_: sk.current_stream("warp", device=1),
+}
+
+
+@unraisable
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_an_interrupt_leaves_the_thread_on_its_device_and_in_its_capture_mode(name):
+    warp = need("warp")
+    warp.config.log_level = warp.LOG_WARNING
+    warp.init()
+    home, stream = sk.default_stream(0).context, sk.default_stream(1)
+    event = stream.record()
+    left = []
+
+    def operation():
+        do_not_count()
+        check(driver.cuCtxSetCurrent(home))
+        check(driver.cuThreadExchangeStreamCaptureMode(MODE))
+        try:
+            count()
+            ELSEWHERE[name](stream, event)
+        finally:
+            do_not_count()
+            mode = int(check(driver.cuThreadExchangeStreamCaptureMode(MODE)))
+            left.append((current_context(), mode))
+
+    within(operation)  # what is done once has been done
+    nth = 0
+    for nth in interrupt_everywhere(operation):
+        assert left[-1] == (home, 0), f"after an interrupt at the call {nth}"
+    assert nth > 4
+    assert set(left) == {(home, 0)}
+
+
 # -- a scope: nothing is left of one that is not entered, and leaving is done to its end -----------
 
 

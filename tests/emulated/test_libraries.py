@@ -182,3 +182,20 @@ def test_the_current_stream_of_another_device_is_not_the_scopes():
     with sk.new_stream(0) as stream:
         assert sk.current_stream(device=0) is stream
         assert sk.current_stream(device=1).device == "cuda:1"
+
+
+def test_what_only_has_the_name_of_a_library_breaks_no_scope(program):
+    program(
+        """
+import types, unittest.mock
+import toya
+sys.modules["rmm"] = types.ModuleType("rmm")
+sys.modules["cupy"] = unittest.mock.MagicMock()
+sys.modules["warp"] = types.SimpleNamespace()
+stream = sk.new_stream()
+with stream:
+    assert sk.current_streams() == {"toya": stream}
+    sk.assert_one_queue()
+""",
+        toya="",
+    )

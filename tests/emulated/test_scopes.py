@@ -717,3 +717,44 @@ def test_a_closed_stream_is_not_entered_inside_a_scope_of_it(warp):
         stream.close()
         with pytest.raises(sk.StreamClosedError):
             stream.__enter__()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_exception_of_the_body_passes_with_what_could_not_be_restored(warp, ordered, error):
+    stream, elsewhere = sk.new_stream(1), sk.new_stream(0)
+    before = current_context()
+
+    def fails():
+        elsewhere.__enter__()
+        emulator.break_down(driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+        raise error
+
+    try:
+        with pytest.raises(type(error)) as caught, sk.use(stream, ordered=ordered):
+            fails()
+    finally:
+        emulator.break_down(0)
+    assert caught.value is error
+    told = "".join(error.__notes__)
+    assert repr(elsewhere) in told
+    assert ("the order after" in told) is ordered, told
+    assert current_context() == before
+
+
+# -- the current stream of one kind -----------------------------------------------------------
+
+
+def test_the_scopes_of_the_other_kind_do_not_tell_the_current_stream(warp):
+    host, cuda = sk.new_stream("cpu"), sk.new_stream(0)
+    outside = sk.current_stream(device="cuda")
+    with host:
+        assert sk.current_stream() is host
+        assert sk.current_stream(device="cuda") == outside
+        assert sk.current_stream(device="cuda:0") == outside
+        with cuda:
+            assert sk.current_stream(device="cpu") is host
+            with sk.new_stream("cpu"):
+                for device in ("cuda", "cuda:0", 0):
+                    assert sk.current_stream(device=device) is cuda
+                assert sk.current_stream(device="cuda:1").device == "cuda:1"

@@ -13,6 +13,7 @@ import pytest
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
+from support.later_functions import RUN_NOTHING, returns_a_coroutine
 
 pytestmark = pytest.mark.quick
 
@@ -208,3 +209,20 @@ def test_a_copy_is_refused_as_before(stream, copied):
     for one in (stream, stream.record()):
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
             copied(one)
+
+
+@RUN_NOTHING
+@pytest.mark.parametrize("method", ["submit", "then"])
+def test_a_function_whose_call_runs_nothing_is_refused_at_the_call(stream, method, fn, kind):
+    with pytest.raises(TypeError, match=rf"HostStream.*cannot {method} .*is {kind}: .*await s"):
+        getattr(stream, method)(fn)
+
+
+def run_and_sync(stream, fn):
+    stream.submit(fn)
+    stream.sync()
+
+
+def test_a_coroutine_that_a_submitted_function_returns_is_its_error(stream):
+    with pytest.raises(TypeError, match=r"^returns_a_.* returned .*, asynchronous, .*awaited"):
+        run_and_sync(stream, returns_a_coroutine)

@@ -9,7 +9,9 @@ import threading
 import pytest
 
 import streamkit as sk
+from streamkit._audit.host_recording import HostRecorder  # made to fail here
 from streamkit._base import trace  # no public name tells who listens
+from streamkit._races.host import RaceRecorder  # made to fail here
 from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -356,3 +358,41 @@ def test_data_of_an_older_version_has_times(stream):
     data = report.as_data()
     del data["has_times"]
     assert type(report).from_data(data).has_times
+
+
+@pytest.mark.parametrize("block", [sk.audit, sk.races])
+def test_the_exception_of_the_block_passes_where_the_report_cannot_be_made(monkeypatch, block):
+    def fails(recorder, *_):
+        raise sk.ScopeError("it cannot be told")
+
+    error = RuntimeError("mine")
+    for recorder in (HostRecorder, RaceRecorder):
+        monkeypatch.setattr(recorder, "operations", fails)
+    with pytest.raises(RuntimeError) as caught, block():
+        raise error
+    assert caught.value is error
+    assert "it cannot be told" in "".join(error.__notes__)
+    with pytest.raises(sk.ScopeError, match="it cannot be told"), block():
+        pass
+
+
+@pytest.mark.parametrize(("make", "name"), [(sk.audit, "audit"), (sk.races, "races")])
+def test_it_is_no_decorator_because_its_report_would_be_lost(make, name):
+    def decorated():
+        raise AssertionError
+
+    block = make()
+    with pytest.raises(
+        TypeError, match=rf"{name}\(\) is no decorator.*with .*{name}\(\) as report:"
+    ):
+        block(decorated)
+    with block:
+        pass
+
+
+@pytest.mark.parametrize(("make", "name"), [(sk.audit, "audit"), (sk.races, "races")])
+def test_one_that_is_not_entered_warns_where_it_is_dropped(make, name):
+    with pytest.warns(RuntimeWarning, match=rf"{name}\(\) was never entered.*as report") as warned:
+        make()
+    assert warned[0].filename == __file__
+    assert not trace.listeners

@@ -102,9 +102,19 @@ def test_a_library_that_is_not_imported_is_an_error_at_the_entry(monkeypatch):
     ],
 )
 def test_its_text_is_how_to_make_it(options, text):
-    assert repr(sk.follow("torch", **options)) == text
+    scope = sk.follow("torch", **options)
+    scope(len)  # else it would warn that it was not used
+    assert repr(scope) == text
 
 
 def test_leaving_what_was_not_entered_names_it():
+    scope = sk.follow("torch")
+    scope(len)  # else it would warn that it was not used
     with pytest.raises(sk.ScopeError, match=r"follow\('torch'\).*not open in this thread"):
-        sk.follow("torch").__exit__(None, None, None)
+        scope.__exit__(None, None, None)
+
+
+def test_one_that_is_neither_entered_nor_a_decorator_warns_where_it_is_dropped():
+    with pytest.warns(RuntimeWarning, match=r"follow\('torch'\) was never entered") as warned:
+        sk.follow("torch")
+    assert warned[0].filename == __file__

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 import time
+import warnings
 
 import pytest
 
 import streamkit as sk
+from support.programs import python
 from support.queues import LONG, eventually, pending, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
@@ -290,6 +293,43 @@ def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
     within(other.sync)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
+@pytest.mark.parametrize("scope", [lambda s: s, sk.use])
+def test_a_scope_left_out_of_order_by_an_exception_lets_it_pass(stream, other, scope, error):
+    def fails():
+        other.__enter__()
+        raise error
+
+    with pytest.raises(type(error)) as caught, scope(stream):
+        fails()
+    assert caught.value is error
+    assert "'other'" in "".join(error.__notes__)
+    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
+
+
+def test_the_error_of_a_function_that_left_a_scope_open_is_the_streams(stream, other):
+    def fails():
+        other.__enter__()
+        raise ValueError("mine")
+
+    stream.submit(fails)
+    with pytest.raises(ValueError, match="mine") as caught:
+        within(stream.sync)
+    assert "'other'" in "".join(caught.value.__notes__)
+
+
+def test_a_generator_that_is_closed_with_a_scope_open_inside_still_says_so(stream, other):
+    def items():
+        with stream:
+            other.__enter__()
+            yield 1
+
+    generator = items()
+    next(generator)
+    with pytest.raises(sk.ScopeError, match="'other'"):  # a note would be lost
+        generator.close()
+
+
 def test_the_scope_that_was_ended_with_an_outer_one_cannot_be_left_again(stream, other):
     stream.__enter__()
     other.__enter__()
@@ -461,3 +501,35 @@ def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
     within(stream.close)
     gate.open()
     assert eventually(lambda: seen == [1])
+
+
+# -- a scope that is made and never entered ---------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True}])
+def test_use_without_with_warns_where_it_is_dropped(stream, options):
+    with pytest.warns(RuntimeWarning, match=r"use\(.*'s'.*\) was never entered.*with") as warned:
+        sk.use(stream, **options)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+def test_one_that_was_entered_or_cannot_be_made_does_not_warn(stream):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sk.use(stream):
+            pass
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.use(5)
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.use(stream, libraries=["jax"])
+        scope = sk.use(stream)
+        stream.close()
+        with pytest.raises(sk.StreamClosedError):
+            scope.__enter__()
+        del scope
+        gc.collect()
+
+
+def test_one_that_is_left_at_the_end_of_the_program_does_not_warn():
+    python("import streamkit as sk\nscope = sk.use(sk.new_stream('cpu'))", options=["-Werror"])

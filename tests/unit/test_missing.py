@@ -238,3 +238,81 @@ def test_the_driver_is_asked_again_after_it_was_missing(no_driver):
 def test_the_rows_have_distinct_names():
     names = [name for row in registry.LIBRARIES for name in (row.name, *row.aliases)]
     assert len(names) == len(set(names))
+
+
+# -- what only has the name of a library ------------------------------------------------------
+
+STAND_INS = {
+    "a file": "import {library}",
+    "a mock": "sys.modules[{library!r}] = unittest.mock.MagicMock()",
+    "a mock of a module": "sys.modules[{library!r}] = unittest.mock.MagicMock(types.ModuleType)",
+    "a namespace": "sys.modules[{library!r}] = types.SimpleNamespace()",
+    "an empty module": "sys.modules[{library!r}] = types.ModuleType({library!r})",
+    "a module with any name": "sys.modules[{library!r}] = type('M', (types.ModuleType,), "
+    "{{'__getattr__': lambda self, name: self}})({library!r})",
+}
+
+
+@pytest.mark.parametrize("kind", STAND_INS)
+@pytest.mark.parametrize("library", ["warp", "torch", "rmm", "cupy"])
+def test_what_has_the_name_of_a_library_is_not_loaded_and_is_named(tmp_path, library, kind):
+    (tmp_path / f"{library}.py").write_text("class Stream: pass\n")
+    what = f"{tmp_path / library}.py" if kind == "a file" else f"the module {library!r} of this"
+    python(
+        LOOK
+        + f"""
+import types, unittest.mock
+{STAND_INS[kind].format(library=library)}
+assert loaded_libraries.libraries() == ()
+assert sk.current_streams(device="cpu") == {{}}
+assert registry.loaded() == {{}}
+stream = type("Stream", (), {{"__module__": {library!r}}})()
+for error, call, argument in (
+    (sk.BackendNotInstalledError, registry.adapter, {library!r}),
+    (sk.UnsupportedStreamError, sk.wrap, stream),
+):
+    try:
+        call(argument)
+    except error as told:
+        assert {what!r} in str(told) and "sys.path" in str(told), told
+    else:
+        raise AssertionError("no error")
+(found,) = [one for one in sk.doctor().findings if one.code == "stand-in"]
+assert found.library == {library!r} and {what!r} in found.what, found
+""",
+        path=[tmp_path],
+    )
+
+
+def test_a_package_of_the_same_name_is_not_the_library(tmp_path):
+    (tmp_path / "warp").mkdir()
+    (tmp_path / "warp/__init__.py").write_text("def image(): pass\n")
+    python(
+        LOOK
+        + """
+import warp
+assert loaded_libraries.libraries() == ()
+(found,) = [one for one in sk.doctor().findings if one.code == "stand-in"]
+assert warp.__file__ in found.what, found
+""",
+        path=[tmp_path],
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "libraries"),
+    [("warp", ["warp"]), ("numba", ["numba"]), ("cuda", ["cuda.core", "cuda.bindings"])],
+)
+def test_the_doctor_names_a_file_that_an_import_would_find_first(tmp_path, file, libraries):
+    (tmp_path / f"{file}.py").write_text("")
+    for line in ("", f"import {file}"):
+        python(
+            f"""
+import streamkit as sk
+{line}
+found = [one for one in sk.doctor().findings if one.code == "stand-in"]
+assert [one.library for one in found] == {libraries}, found
+assert all({f"{tmp_path / file}.py"!r} in one.what for one in found), found
+""",
+            path=[tmp_path],
+        )

@@ -484,11 +484,56 @@ def test_the_first_seed_that_fails_is_named():
 
 def test_the_seeds_can_be_chosen():
     calls = []
-    for_seeds(lambda: calls.append(1), 7)
+    for_seeds(lambda: sk.new_stream("cpu").submit(calls.append, 1), 7)
     assert len(calls) == 7
     with pytest.raises(RuntimeError) as caught:
         for_seeds(lambda: fail("first"), [41, 42])
     assert "adversarial(41)" in "".join(caught.value.__notes__)
+
+
+def test_a_program_that_can_run_in_one_order_only_proves_nothing():
+    """As one whose streams have only the bodies of scopes, although it lacks a wait."""
+    load, work, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
+
+    def without_the_wait():
+        with load:
+            seen.append("load")
+        with work:
+            seen.append("work")
+
+    with pytest.raises(ValueError, match=r"without_the_wait gave host streams no work.*s\.submit"):
+        for_seeds(without_the_wait, 3)
+    assert seen == ["load", "work"] * 3
+    for_seeds(without_the_wait, [])
+
+    def inline():
+        with load:
+            load.submit(seen.append, 1)
+
+    with pytest.raises(ValueError, match="no work"):
+        for_seeds(inline, 2)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda s: s.submit(int),
+        lambda s: s.then(int),
+        lambda s: within(lambda: s.__enter__() and s.__exit__(None, None, None)),
+    ],
+    ids=["a function", "one after the work", "a body in another thread"],
+)
+def test_a_program_with_any_work_is_run_with_every_seed(program):
+    """Also if the work has one order by right."""
+    for_seeds(lambda: program(sk.new_stream("cpu")), 5)
+
+
+def test_a_program_that_runs_nothing_when_it_is_called_is_refused():
+    async def program():
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"program, which is an async function.*asyncio\.run"):
+        for_seeds(program)
 
 
 # -- what can never go on ---------------------------------------------------------------------

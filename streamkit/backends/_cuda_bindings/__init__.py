@@ -6,6 +6,7 @@ LIBRARY = Library(
     "cuda.bindings",
     label="cuda.bindings",
     module="cuda.bindings",
+    mark="__version__",
     requirements={  # StreamKit needs both
         12: '"cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',
         13: '"cuda-bindings>=13.1.1,<14" "cuda-core>=1.0"',

@@ -6,6 +6,7 @@ LIBRARY = Library(
     "cuda.core",
     label="cuda.core",
     module="cuda.core",
+    mark="Stream",
     requirements={  # StreamKit needs both
         12: '"cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"',
         13: '"cuda-core>=1.0" "cuda-bindings>=13.1.1,<14"',

@@ -6,6 +6,7 @@ LIBRARY = Library(
     "cupy",
     label="CuPy",
     module="cupy",
+    mark="ndarray",
     requirements={12: '"cupy-cuda12x>=14.0"', 13: '"cupy-cuda13x>=14.0"'},
     distribution="cupy",
     variants=r"cupy(-(cuda|rocm).*)?",

@@ -37,8 +37,7 @@ _spare: deque[tuple[Any, GraphMemory]] = deque()
 
 def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is current
     try:
-        with driver.beside_captures():
-            return memory_pools.allocate(device, size)
+        return driver.call_beside_captures(memory_pools.allocate, device, size)
     except errors.DriverError as error:  # CuPy knows only its own, and tries again when it has none
         raise cupy.cuda.runtime.CUDARuntimeError(error.code) from error
 
@@ -51,8 +50,7 @@ def _free(
 ) -> None:
     # because a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
-        with driver.beside_captures():
-            memory.free(device, pointer)
+        driver.call_beside_captures(memory.free, device, pointer)
 
 
 class _GraphPool:
@@ -60,8 +58,7 @@ class _GraphPool:
 
     def __init__(self) -> None:
         self._device: int = cupy.cuda.runtime.getDevice()
-        with driver.beside_captures():
-            memory_pools.prepare(self._device)
+        driver.call_beside_captures(memory_pools.prepare, self._device)
         try:
             self.pool, self._memory = _spare.popleft()
         except IndexError:
@@ -80,8 +77,10 @@ class _GraphPool:
             # what can fail here is a broken context, which every other call reports
             with (
                 contextlib.suppress(errors.DriverError),
-                driver.in_context(context),
-                driver.beside_captures(),
+                driver.in_context(context) as context_guard,
+                context_guard,
+                driver.beside_captures() as mode_guard,
+                mode_guard,
             ):
                 self.plans.clear()  # first, as one of them can have memory of the pool
                 self._memory.end()

@@ -6,6 +6,7 @@ LIBRARY = Library(
     "numba",
     label="numba-cuda",
     module="numba.cuda",
+    mark="stream",
     requirements={12: '"numba-cuda[cu12]"', 13: '"numba-cuda[cu13]"'},
     distribution="numba-cuda",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # it goes through CUDA Python

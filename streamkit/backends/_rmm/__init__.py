@@ -6,6 +6,7 @@ LIBRARY = Library(
     "rmm",
     label="RMM",
     module="rmm",
+    mark="reinitialize",
     requirements={12: '"rmm-cu12>=25.12"', 13: '"rmm-cu13>=25.12"'},
     distribution="rmm-cu13",
     variants=r"rmm-cu.*",

@@ -44,21 +44,24 @@ def allocate(size: int, device: int, stream: int) -> int:
     handle = stream or LEGACY
     resource = mr.get_per_device_resource(device)
     taken_for = Stream(Source(Queue(handle, device)))
-    with driver.in_context(driver.primary_context(device)):  # for which the resource was made
+    with (
+        driver.in_context(driver.primary_context(device)) as guard,
+        guard,
+    ):  # for which the resource was made
         _refuse_in_capture(device, handle)
-        with driver.beside_captures():  # it may call cudaMalloc
-            pointer: int = resource.allocate(size, taken_for)
+        # it may call cudaMalloc
+        pointer: int = driver.call_beside_captures(resource.allocate, size, taken_for)
     _taken[pointer] = resource, size, device, taken_for
     return pointer
 
 
 def free(pointer: int) -> None:
     resource, size, device, stream = _taken[pointer]
-    with driver.in_context(driver.primary_context(device)):
+    with driver.in_context(driver.primary_context(device)) as guard, guard:
         _refuse_in_capture(device, stream.__cuda_stream__()[1])
         del _taken[pointer]  # before another thread can have it
-        with driver.beside_captures():  # it may call cudaFree
-            resource.deallocate(pointer, size, stream)
+        # it may call cudaFree
+        driver.call_beside_captures(resource.deallocate, pointer, size, stream)
 
 
 def _refuse_in_capture(device: int, handle: int) -> None:

@@ -6,6 +6,7 @@ LIBRARY = Library(
     "torch",
     label="torch",
     module="torch",
+    mark="Tensor",
     requirements={  # the index decides for which CUDA a build is
         12: '"torch>=2.10" --index-url https://download.pytorch.org/whl/cu126',
         13: '"torch>=2.10" --index-url https://download.pytorch.org/whl/cu130',

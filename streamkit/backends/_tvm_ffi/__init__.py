@@ -6,6 +6,7 @@ LIBRARY = Library(
     "tvm_ffi",
     label="tvm-ffi",
     module="tvm_ffi",
+    mark="StreamContext",
     requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA
     distribution="apache-tvm-ffi",
     oldest=(0, 1, 6),

@@ -6,6 +6,7 @@ LIBRARY = Library(
     "warp",
     label="Warp",
     module="warp",
+    mark="get_stream",
     requirements={  # from 1.18 on the index has builds for CUDA 13
         12: '"warp-lang>=1.14,<1.18"',
         13: '"warp-lang>=1.14"',

@@ -360,7 +360,7 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         if not queues:
             return native(*arguments)
         # locked, because a second thread would take this thread's pool for the one to set again
-        with _lock, driver.beside_captures(), contextlib.ExitStack() as back:
+        with _lock, driver.beside_captures() as guard, guard, contextlib.ExitStack() as back:
             for lent in queues:
                 found = memory_pools.current(lent.device)
                 pool = lent.own_pool(found)

@@ -121,7 +121,7 @@ def try_one(name, call, fault, usual):
         problems.append(f"then {error!r}")
     if alive() != usual and sk.new_event().device != "cpu":
         problems.append(f"left alive: {alive()} streams and events, usually {usual}")
-    if fault.function not in ("cuInit", "cuCtxPopCurrent") and contexts():
+    if fault.function != "cuInit" and contexts():
         problems.append("left a context current")
     return problems
 
