@@ -339,6 +339,13 @@ def test_what_waits_for_gloo_comes_after_its_copy_to_the_gpu(tmp_path, way):
     assert [lines.splitlines()[-1] for lines in told] == ["0", "0"]
 
 
+def test_with_one_connection_to_the_gpu_it_waits_too(tmp_path, monkeypatch):
+    """Where all streams share one, no copy may be stuck behind the kernel that waits for it."""
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    told = run_ranks(GLOO.replace("PROGRAM", WAYS["stream"]), tmp_path)
+    assert [lines.splitlines()[-1] for lines in told] == ["0", "0"]
+
+
 def test_control_what_does_not_wait_comes_before(tmp_path):
     told = run_ranks(GLOO.replace("PROGRAM", "on_the_stream(); s.sync(60)"), tmp_path)
     assert "0" not in [lines.splitlines()[-1] for lines in told]
