@@ -171,12 +171,11 @@ class CudaGraph(Graph, metaclass=Concrete):
         from streamkit._races.report import RaceReport  # noqa: PLC0415
 
         names = graph_nodes.names_for(arrays)
-        with driver.in_context(self._context) as guard, guard:
-            with self._lock:  # or another thread's close would take it away
-                owned = self._ready()
-                work, order = graphs.work(owned.executable.graph)
-                nodes, edges = graphs.structure(owned.executable.graph)
-            races, coverage = graph_nodes.races_of(work, order, owned.sections, names)
+        with self._lock:  # or another thread's close would take it away
+            owned = self._ready()
+            work, order = graphs.work(owned.executable.graph)
+            nodes, edges = graphs.structure(owned.executable.graph)
+        races, coverage = graph_nodes.races_of(work, order, owned.sections, names)
         report = RaceReport()
         report.complete(races, coverage, functools.partial(picture.page, nodes, edges, races))
         return report
@@ -220,7 +219,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             steady, relaunch = self._again
             queue = target._queue  # noqa: SLF001 - the hot path
-            is_queued = queue is steady and queue is not None and relaunch()
+            is_queued = queue is steady and relaunch()
         if not is_queued:
             self._launch(target)
         elif disposal.waiting:

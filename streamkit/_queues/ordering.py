@@ -78,7 +78,7 @@ def _core_of(queue: QueueRecord) -> Any:
     if queue.core is None:
         first = queue.first_record()
         if first.core is None:
-            first.core = on(queue, events.core_stream, queue.handle)
+            first.core = events.core_stream(queue.handle)
         queue.core = first.core
     return queue.core
 

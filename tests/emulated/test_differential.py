@@ -61,6 +61,7 @@ def accepted(section, name):
 
 def test_no_section_broke_off(emulated, hardware):
     for record in (emulated, hardware):
+        assert record
         assert [section for section, name in record if name == "broke off"] == []
 
 

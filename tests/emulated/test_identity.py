@@ -29,6 +29,7 @@ from support.gpu.raw import (
     stream_id,
 )
 from support.libraries import need
+from support.queues import within
 
 __all__ = ["program"]  # the fixture
 
@@ -269,6 +270,20 @@ def test_of_two_owners_each_is_kept_by_its_own_views():
     gc.collect()
     assert not any(reference() is not None for reference in alive)
     destroy_stream(raw)
+
+
+def test_two_owners_of_the_per_thread_stream_have_that_of_the_thread_that_asks():
+    one, two, mine = Foreign(2), Foreign(2), sk.per_thread_stream()
+    assert sk.wrap(one) == sk.wrap(two) == mine
+    number, own, found = within(
+        lambda: (
+            sk.per_thread_stream().id,
+            sk.per_thread_stream() == sk.wrap(one) == sk.wrap(two),
+            sk.wrap(two) == mine,
+        )
+    )
+    assert (own, found) == (True, False)
+    assert sk.wrap(one).id == sk.wrap(two).id == mine.id != number
 
 
 def test_a_class_of_the_protocol_is_recognised_once():

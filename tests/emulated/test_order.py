@@ -14,6 +14,7 @@ import streamkit as sk
 from support.emulated.processes import run
 from support.gpu.raw import (
     Gate,
+    another_context,
     busy,
     check,
     current_context,
@@ -94,6 +95,60 @@ def test_every_wait_holds_and_not_only_the_first(gate, devices, before, told):
     gate.open()
     source.sync()
     last.sync()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("waits_for", ["the stream", "an event", "a foreign object"])
+def test_each_of_two_that_wait_for_one_source_is_held(gate, waits_for, before):
+    source, one, two, free = (sk.new_stream(nonblocking=True) for _ in range(4))
+    for _ in range(before):
+        one.wait(source)
+        two.wait(source)
+    gate.hold(source.handle)
+    waited = {"the stream": source, "an event": source.record()}.get(
+        waits_for, Foreign(source.handle)
+    )
+    one.wait(waited)
+    two.wait(waited)
+    assert held(one.handle)
+    assert held(two.handle)
+    assert idle(free.handle)
+    gate.open()
+    one.sync()
+    two.sync()
+
+
+@pytest.mark.parametrize("opened_first", [0, 1])
+def test_a_stream_that_waits_for_two_is_held_until_both_have_run(opened_first):
+    *sources, last = (sk.new_stream(nonblocking=True) for _ in range(3))
+    gates = [Gate(), Gate()]
+    for gate, source in zip(gates, sources, strict=True):
+        gate.hold(source.handle)
+        last.wait(source)
+    gates.pop(opened_first).open()
+    sources[opened_first].sync()
+    assert held(last.handle)
+    gates.pop().open()
+    last.sync()
+
+
+def test_streams_of_two_contexts_of_one_device_wait_for_each_other(gate):
+    here = sk.new_stream(0, nonblocking=True)
+    with another_context() as context:
+        raw, untold = make_stream(), make_stream()
+        there = sk.from_handle(raw)
+        assert there.context == context != here.context
+        here.wait(there)
+        check(driver.cuCtxPushCurrent(here.context))
+        gate.hold(here.handle)
+        check(driver.cuCtxPopCurrent())
+        there.wait(here)
+        assert held(raw)
+        assert idle(untold)
+        gate.open()
+        there.sync()
+        destroy_stream(raw)
+        destroy_stream(untold)
 
 
 @pytest.mark.parametrize("told", [True, False])

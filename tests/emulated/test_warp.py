@@ -408,10 +408,13 @@ def test_what_the_body_sets_on_another_device_than_the_scopes_is_its_own(warp, w
 
 
 @pytest.fixture
-def public(monkeypatch):
+def public(warp, monkeypatch):
     """As in a version of Warp whose own state is not known."""
     from streamkit.backends._warp import current_stream  # its public fallback is chosen here
 
+    stream = sk.new_stream()
+    assert stream.handle  # for what others may have seen, the first view asks for Warp's runtime
+    stream.to("warp")
     monkeypatch.setattr(current_stream, "_native", lambda: None)
     monkeypatch.setattr(current_stream, "warp_runtime", None)  # which nothing needs then
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import warnings
 
@@ -188,6 +189,28 @@ def test_a_section_that_ran_elsewhere_is_found(workload, gate):
     assert busy(elsewhere.handle)
     gate.open()
     elsewhere.sync()
+
+
+def test_a_stream_of_torchs_pool_that_was_not_joined_is_named(workload):
+    """No object of it lives when the capture ends, but torch destroys no stream of its pool."""
+    torch = workload.torch
+
+    def fork(g):
+        side = torch.cuda.Stream()
+        sk.wrap(side).wait(g.stream)
+        with torch.cuda.stream(side):
+            workload.x.add_(1)
+        return side.cuda_stream
+
+    with pytest.raises(sk.CaptureError, match="was not joined again") as refused:
+        with sk.capture() as g:
+            workload.x.mul_(2)
+            handle = fork(g)
+            gc.collect()
+    assert f"{handle:#x}" in str(refused.value)
+    assert g.closed
+    assert not capturing(handle)
+    all_of_it_works(workload)
 
 
 def test_one_capture_of_torch_at_a_time(workload):

@@ -223,6 +223,7 @@ def test_the_demo_computes_with_a_library_that_has_a_cpu_side(library):
 @pytest.mark.parametrize("library", IMPORTS)
 def test_the_adapter_keeps_the_contract(library):
     need(library)
+    assert ADAPTERS[library]
     for name in ADAPTERS[library]:
         adapter = registry.adapter(name)
         assert isinstance(adapter, registry.Adapter)
@@ -233,6 +234,7 @@ def test_the_adapter_keeps_the_contract(library):
 @pytest.mark.parametrize("obj", [object(), None, 5, "x", (0, 64), int], ids=repr)
 def test_an_adapter_refuses_what_is_not_its_own_with_a_type_error(library, obj):
     need(library)
+    assert ADAPTERS[library]
     for name in ADAPTERS[library]:
         adapter = registry.adapter(name)
         with pytest.raises(TypeError):

@@ -76,7 +76,9 @@ def test_a_command_that_nothing_runs_is_found(name, page):
     ids=lambda block: block.code.strip(),
 )
 def test_a_command_runs(block, no_driver):
-    for line in block.code.splitlines():
+    lines = block.code.splitlines()
+    assert lines
+    for line in lines:
         done = command(*shlex.split(line)[1:])
         # `doctor` exits with 1 as there is no driver here, which it says
         found = 1 if line == "streamkit doctor" else 0

@@ -137,6 +137,7 @@ def test_a_missing_library_is_named_as_import_errors_name_it():
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 def test_an_error_holds_text_and_numbers_only(error):
     held = [*error.args, *vars(error).values()]
+    assert held
     assert all(isinstance(value, (str, int)) for value in held)
 
 
@@ -182,6 +183,7 @@ def test_a_class_without_a_module_can_be_named():
 
 def test_every_install_line_is_one_pip_understands():
     """And none needs StreamKit itself from an index."""
+    assert registry.LIBRARIES
     for row in registry.LIBRARIES:
         for major in (12, 13):
             _, what, *options = shlex.split(row.install_line(major).removeprefix("pip "))

@@ -40,10 +40,12 @@ def test_a_box_says_what_a_node_does_and_whose_it_is_in_its_colour():
 
 
 def test_a_node_is_below_all_that_it_waits_for_and_no_box_is_on_another():
-    nodes = [COPY] * 7
+    nodes = [Node(f"kind {number}", "") for number in range(7)]
     edges = [(6, 0), (6, 1), (6, 2), (0, 3), (1, 3), (3, 4), (6, 4), (2, 5)]
     svg = picture.svg(nodes, edges)
-    places = [place for *_, place in boxes(svg)]
+    found = boxes(svg)
+    assert [texts for texts, *_ in found] == [[f"kind {n}", f"node {n}"] for n in range(7)]
+    places = [place for *_, place in found]
     assert all(places[one][1] < places[other][1] for one, other in edges)
     for number, (x, y) in enumerate(places):
         for other_x, other_y in places[number + 1 :]:

@@ -146,6 +146,20 @@ def test_waiting_in_a_body_waits_on_the_host(stream, other, hold):
         assert seen == [1]
 
 
+@pytest.mark.parametrize("wait", ["stream.wait(other)", "other.sync()"])
+def test_an_item_stays_behind_a_body_that_waits(stream, other, hold, wait):
+    gate, seen = hold(other), []
+    other.submit(seen.append, "other")
+    with stream:
+        within(lambda: stream.submit(seen.append, "behind"))
+        threading.Timer(0.02, gate.open).start()
+        stream.wait(other) if wait == "stream.wait(other)" else other.sync()
+        time.sleep(0.02)
+        seen.append("body")
+    stream.sync()
+    assert seen == ["other", "body", "behind"]
+
+
 def test_another_stream_waits_for_the_body(stream, other):
     seen = []
     with stream:

@@ -139,7 +139,9 @@ def test_the_capabilities_are_checked_by_name(monkeypatch):
 
 def test_every_method_of_the_contract_is_documented():
     for protocol in (sk.Stream, sk.Event, protocols.Adapter, *GROUPS):
-        for name in {*protocol.__abstractmethods__, *functions(protocol)}:
+        names = {*protocol.__abstractmethods__, *functions(protocol)}
+        assert names, protocol
+        for name in names:
             assert inspect.getdoc(getattr(protocol, name)), f"{protocol.__name__}.{name}"
 
 

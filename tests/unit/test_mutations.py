@@ -201,7 +201,9 @@ def test_every_listed_fault_applies_to_the_source_as_it_is(known):
 
 
 def test_the_tests_of_a_listed_fault_are_there_and_of_one_tier_without_a_gpu():
+    assert LISTED
     for entry in LISTED:
+        assert entry.tests, entry.name
         assert len({copies.tier_of(test) for test in entry.tests}) == 1, entry.name
         for test in entry.tests:
             assert copies.tier_of(test) in copies.TIERS

@@ -65,6 +65,7 @@ def test_a_row_names_tests_that_are_there(row):
     "row", [row for row in parity.consumers() if "tests" in row], ids=lambda row: row["name"]
 )
 def test_a_consumer_names_tests_that_are_there(row):
+    assert row["tests"]
     assert [test for test in row["tests"] if not is_there(test)] == []
 
 
@@ -99,6 +100,7 @@ def test_the_search_for_outcomes_can_fail():
 def test_what_was_run_and_what_was_read_of_a_consumer_is_told():
     names = [line.split(" | ")[0] for line in parity.consumers_table().splitlines()[2:]]
     evidence = parity.consumers_evidence().splitlines()
+    assert names
     for row, name, line in zip(parity.consumers(), names, evidence, strict=True):
         assert name == f"| {row['name']}" + ("" if "tests" in row else " (read)")
         assert line.startswith(f"- {row['name']}: ")
@@ -128,12 +130,15 @@ def test_what_a_row_offers_is_there(row):
 @pytest.mark.parametrize("row", [row for row in ROWS if row.values[0].because])
 def test_what_is_not_offered_is_not_there(row):
     """Not by that name: ``repr`` and the like are of every object."""
+    assert row.members
     for member in row.members:
         ours = getattr(CudaStream, member, None)
         assert ours is getattr(object, member, None) or member == "__reduce__", member
 
 
 def test_a_member_has_one_row():
+    assert TABLES
     for table in TABLES.values():
         members = [member for row in table.rows for member in row.members]
+        assert members, table.of
         assert len(members) == len(set(members)), table.of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamkit._race_engine import extents, order, search  # a report shows what they say
@@ -189,6 +189,7 @@ class Orders:
 @given(step_lists)
 def test_clocks_order_what_the_edges_order(steps):
     made = Orders().run(steps)
+    assume(len(made.stamps) > 1)
     before = made.reachable()
     for one, other in itertools.permutations(made.stamps, 2):
         found = order.is_before(made.stamps[one], made.stamps[other])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from streamkit._cuda import graphs as cuda_graphs  # its questions are answered here
 from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
+from streamkit._race_engine.order import numbers, unordered_nodes  # graphs are made up here
 from streamkit._races.graph_nodes import races_of  # graphs are made up here
 from streamkit.protocols import MemoryUse
 from support.model import search as always_the_same
@@ -130,3 +131,40 @@ def test_a_graph_inside_lies_between_what_comes_before_and_after_it(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
     races, _ = races_of(*cuda_graphs.work(outer), [], [])
     assert [(race.count, race.first.node, race.second.node) for race in races] == [(1, 1, 1)]
+
+
+def test_each_node_of_graphs_in_graphs_has_its_own_uses_and_order(monkeypatch):
+    """And the place, in the outermost graph, of the node that holds it."""
+    outer, inner, innermost = 1, 2, 3
+    nodes = {
+        outer: (["before", inner, "after", "beside"], [(0, 1), (1, 2)]),
+        inner: (["first", innermost, "free"], [(0, 1)]),
+        innermost: (["one", "two"], []),
+    }
+    names = [node for listed, _ in nodes.values() for node in listed if isinstance(node, str)]
+    uses = {
+        name: (MemoryUse(START + number, "write", (1,), (1,), is_sure=True),)
+        for number, name in enumerate(names)
+    }
+    monkeypatch.setattr(cuda_graphs, "_nodes", nodes.__getitem__)
+    monkeypatch.setattr(cuda_graphs, "_kind", lambda node: "graph" if node in nodes else "memset")
+    monkeypatch.setattr(cuda_graphs, "_uses", lambda _, node, sizes: uses[node])
+    monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
+    found, edges = cuda_graphs.work(outer)
+    name_of = {
+        number: names[use.address - START] for number, one in enumerate(found) for use in one.uses
+    }
+    assert {name: found[number].place for number, name in name_of.items()} == {
+        "before": 0, "first": 1, "one": 1, "two": 1, "free": 1, "after": 2, "beside": 3
+    }  # fmt: skip
+    sets = unordered_nodes(len(found), edges)
+    unordered = {
+        frozenset((name_of[one], name_of[other]))
+        for one in name_of
+        for other in numbers(sets[one])
+        if other in name_of
+    }
+    assert unordered == {
+        *map(frozenset, [("one", "two"), ("free", "first"), ("free", "one"), ("free", "two")]),
+        *(frozenset(("beside", name)) for name in names if name != "beside"),
+    }

@@ -93,6 +93,7 @@ def test_text_can_be_read_on_each_librarys_colour():
             weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
         )
 
+    assert STYLES
     for style in STYLES.values():
         dark, light = sorted(map(luminance, (style.colour, style.ink)))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, style  # WCAG 2.2, AA
@@ -350,6 +351,7 @@ def tracks(made):
 def test_branches_of_a_graph_are_on_tracks_beside_each_other():
     made = report("graph")
     found = tracks(made).values()
+    assert made.queues
     for queue in made.queues:
         beside = [len(slices) for name, slices in found if name == str(queue)]
         assert sorted(beside) == [1, 2]  # of the three kernels of a launch

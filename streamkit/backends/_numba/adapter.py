@@ -74,7 +74,7 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    address = array.device_ctypes_pointer.value or 0
+    address = array.device_ctypes_pointer.value
     return ArrayLayout(address, array.shape, array.strides, array.dtype, array.dtype.itemsize)
 
 
