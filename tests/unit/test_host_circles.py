@@ -191,6 +191,8 @@ def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream,
     waits.set()
     with pytest.raises(sk.ScopeError, match="wait for one another"):
         within(stream.sync)
+    with pytest.raises(sk.ScopeError, match="wait for one another"):
+        within(other.sync)  # which has waited for the function that failed
     within(other.sync)
 
 

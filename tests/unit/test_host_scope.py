@@ -10,6 +10,7 @@ import time
 import pytest
 
 import streamkit as sk
+from support.interrupts import interrupt_everywhere
 from support.queues import LONG, eventually, pending, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
@@ -461,3 +462,29 @@ def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
     within(stream.close)
     gate.open()
     assert eventually(lambda: seen == [1])
+
+
+def test_an_interrupt_at_any_call_leaves_no_turn_on_a_busy_stream(stream):
+    """One that is over would hold the queue at the program's end, and in circles of waits."""
+    nth, ran = 0, []
+
+    def enters():
+        is_open = threading.Event()
+        timer = threading.Timer(0.005, is_open.set)
+        timer.start()
+        try:
+            stream.submit(is_open.wait, LONG)
+            with stream:
+                pass
+        finally:
+            is_open.set()
+            timer.cancel()
+
+    enters()
+    for nth in interrupt_everywhere(enters):
+        assert eventually(lambda: pending(stream) == 0), f"after an interrupt at the call {nth}"
+        assert stream._work.turn is None, f"after an interrupt at the call {nth}"
+        stream.submit(ran.append, nth)
+        stream.sync(LONG)
+    assert nth > 4
+    assert ran == list(range(1, nth + 1))
