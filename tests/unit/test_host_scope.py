@@ -464,6 +464,7 @@ def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
     assert eventually(lambda: seen == [1])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a destructor
 def test_an_interrupt_at_any_call_leaves_no_turn_on_a_busy_stream(stream):
     """One that is over would hold the queue at the program's end, and in circles of waits."""
     nth, ran = 0, []
