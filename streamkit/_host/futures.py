@@ -39,7 +39,6 @@ class After:
 
         Return the future of its outcome. ``step`` is entered while the function runs.
         """
-
         queue = self._queue
 
         def run() -> Any:

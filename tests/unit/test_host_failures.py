@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import sys
 import threading
 import weakref
 
@@ -105,7 +106,9 @@ def test_control_what_has_not_failed_stops_nothing(load, work, link):
     assert seen == [1]
 
 
-@pytest.mark.parametrize("look", [lambda w: w.record().sync(LONG), lambda w: w.then(int).result(LONG)])
+@pytest.mark.parametrize(
+    "look", [lambda w: w.record().sync(LONG), lambda w: w.then(int).result(LONG)]
+)
 def test_events_and_futures_of_the_stream_carry_it_and_do_not_collect_it(load, work, look):
     seen = []
     load.submit(fail)
@@ -323,7 +326,7 @@ def notes(error):
 
 def test_a_note_names_the_stream_and_the_line(load, work):
     load.submit(fail)
-    line = fail_line()
+    line = this_line()
     work.wait(load)
     for stream in (work, load):
         with pytest.raises(OSError, match="file is gone") as caught:
@@ -332,9 +335,7 @@ def test_a_note_names_the_stream_and_the_line(load, work):
         assert notes(caught.value) == [f"raised by fail, {where}"]
 
 
-def fail_line():
-    import sys
-
+def this_line():
     return sys._getframe().f_back.f_lineno
 
 
@@ -346,7 +347,7 @@ def test_an_error_that_is_raised_again_and_again_has_one_note(load):
 
     for _ in range(3):
         load.submit(again)
-        line = fail_line() - 1
+        line = this_line() - 1
         with pytest.raises(OSError, match="same"):
             load.sync()
     (note,) = notes(error)
@@ -384,7 +385,8 @@ def test_an_error_that_nobody_waits_for_is_reported_once(reported):
         stream.wait(streams[0])
         stream.submit(int)
     assert eventually(lambda: not any(pending(stream) for stream in streams))
-    del streams, stream
+    streams.clear()
+    del stream
     assert eventually(lambda: gc.collect() and reported)
     assert [str(error) for error, _ in reported] == ["file is gone"]
 
