@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._base import locks, uncollected
+from streamkit._base import locks, uncollected, workers
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -118,7 +118,7 @@ def _wait(
         with _circles:
             _blocked[thread] = blocked
             _open_circle(thread)
-        with waits.making_way():
+        with workers.making_way():
             if spin:
                 reached = waits.ask(functools.partial(_is_set, event), timeout)
             else:

@@ -16,10 +16,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import locks, messages, trace, uncollected
+from streamkit._base import locks, messages, trace, uncollected, workers
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure
-from streamkit._waiting import waits
 from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Outcome(Future[Any]):
         if self.done():
             error = super().exception()
         else:
-            with waits.making_way():
+            with workers.making_way():
                 error = super().exception(timeout)
         trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
@@ -231,7 +230,7 @@ def _make_way() -> Generator[None]:
 
 def _work() -> None:
     thread = threading.current_thread()
-    waits.workers[threading.get_ident()] = _make_way
+    workers.make_way_of[threading.get_ident()] = _make_way
     while (calls := _to_run.get()) is not None:
         calls.run()
         del calls  # or the thread would hold a stream's calls while it has nothing to do
@@ -239,7 +238,7 @@ def _work() -> None:
             if thread in _threads and len(_threads) - _waiting > _MOST:  # it was a further one
                 _threads.remove(thread)
                 break
-    waits.workers.pop(threading.get_ident(), None)
+    workers.make_way_of.pop(threading.get_ident(), None)
 
 
 def _finish() -> bool:
@@ -277,7 +276,7 @@ def _forget() -> None:
     """Begin anew in a forked child, which has none of the threads."""
     global _to_run, _waiting  # noqa: PLW0603 - one for the process
     _threads.clear()
-    waits.workers.clear()
+    workers.make_way_of.clear()
     _waiting = 0
     for call in list(_pending):
         call.refuse()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator
     from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
     from streamkit._base.queue import QueueRecord
     from streamkit._waiting.points import Point, Reached
@@ -35,15 +33,6 @@ _SHORTEST, _LONGEST = 150e-6, 10e-3  # seconds of a nap: each costs a look, some
 
 
 # -- a thread that waits ----------------------------------------------------------------------
-
-workers: dict[int, Callable[[], AbstractContextManager[None]]] = {}
-"""For each thread that calls functions for ``then``: what to hold while it waits for another."""
-
-
-def making_way() -> AbstractContextManager[None]:
-    """Return what a thread holds while it waits for something that a function can hold up."""
-    make_way = workers.get(threading.get_ident())
-    return contextlib.nullcontext() if make_way is None else make_way()
 
 
 def block(
