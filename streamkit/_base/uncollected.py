@@ -17,26 +17,39 @@ if TYPE_CHECKING:
 
 
 class Submitted:
-    """What was submitted, and where: its text tells both. It keeps no frame alive."""
+    """What was submitted, and where: its text says both. It keeps no frame alive."""
 
     __slots__ = ("_at", "_code", "_name")
 
-    def __init__(self, fn: Any, frame: FrameType | None) -> None:
-        """``frame`` is the caller's, if Python code called."""
+    def __init__(self, fn: Any, frame: FrameType | None, prefix: str = "") -> None:
+        """``frame`` is the caller's, if Python code called; ``prefix`` comes before the name."""
         name = getattr(fn, "__qualname__", None)
         if name is None:
             fn = getattr(fn, "func", fn)  # of a functools.partial
             name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-        self._name = name
+        self._name = prefix + name
         self._code = None if frame is None else frame.f_code
         self._at = 0 if frame is None else frame.f_lasti  # the line is slow to find
 
     def __str__(self) -> str:
-        where = "outside of Python"
-        if self._code is not None:
-            places = itertools.islice(self._code.co_positions(), self._at // 2, None)
-            where = f'in "{self._code.co_filename}", line {next(places)[0]}'
-        return f"{self._name}, submitted {where}"
+        return f"{self._name}, submitted {self._where()}"
+
+    def source(self, taker: str) -> str:
+        """Say that it raised an error, and where ``taker`` was given it."""
+        return f"raised by {self._name}, which {taker} was given {self._where()}"
+
+    def _where(self) -> str:
+        if self._code is None:
+            return "outside of Python"
+        places = itertools.islice(self._code.co_positions(), self._at // 2, None)
+        return f'in "{self._code.co_filename}", line {next(places)[0]}'
+
+
+def note_source(error: BaseException, text: str) -> None:
+    """Add to an error where the function that raised it was submitted, once for each place."""
+    with contextlib.suppress(Exception):  # a class of errors can forbid new attributes
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
 
 
 class Failure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 class After:
     """The functions to call after one stream's work, in their order."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, work: WorkQueue) -> None:
         self._calls = callbacks.SerialCalls()
-        self._queue = WorkQueue(f"{name}-then", f"{name}-then")  # an engine treats it as a stream
+        # an engine treats it as a stream; without one it says which thread calls a function
+        self._queue = WorkQueue(f"{work.name}-then", f"'then' of {work.title}")
 
     def add(
         self,
@@ -36,21 +39,24 @@ class After:
 
         Return the future of its outcome. ``step`` is entered while the function runs.
         """
+        queue = self._queue
 
         def run() -> Any:
-            with step:
-                return function()
+            queue.thread, queue.function = threading.get_ident(), what
+            try:
+                with step:
+                    return function()
+            finally:
+                queue.thread, queue.function = 0, None
 
+        end = Mark(queue)
+        call = callbacks.Call(run, what, future=_HostFuture(mark, end))
+        call.future.step = step
         if work_queue.has_engine():
-            end = Mark(self._queue)
-            call = callbacks.Call(run, what, future=_EngineFuture(end))
-            call.future.step = step
             put(mark)
             for item in (Wait(mark), lambda: call.run(mark.failure), end):
-                self._queue.put(item)
+                queue.put(item)
             return call.future
-        call = callbacks.Call(run, what)
-        call.future.step = step
         try:
             callbacks.reserve(call)
             mark.tell(lambda: self._calls.tell([(call, mark.failure)]))
@@ -61,21 +67,34 @@ class After:
         return call.future
 
 
-class _EngineFuture(callbacks.Outcome):
-    """A future that waits for its end, because an engine runs nothing unless a caller waits."""
+class _HostFuture(callbacks.Outcome):
+    """A future whose waits are those of host streams: in a circle of them a queue goes on.
 
-    def __init__(self, end: Mark) -> None:
+    ``mark`` is reached when the work before the function has run, and ``end`` when it is done.
+    """
+
+    def __init__(self, mark: Mark, end: Mark) -> None:
         super().__init__()
-        self._end = end
+        self._mark, self._end = mark, end
+        super().add_done_callback(lambda _: end())  # before all others, and if it is cancelled
 
     def done(self) -> bool:
-        return self._end.done or super().done()
+        return super().done() or (work_queue.has_engine() and self._end.done)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         timeout = messages.in_seconds(timeout, self)
-        self._end.wait(timeout)
-        return super().exception(timeout and 0)  # which ``result`` asks first
+        if not super().done():
+            began = time.monotonic()
+            self._mark.wait(timeout, unless=self._end)
+            if timeout is not None:
+                timeout = max(0.0, timeout - (time.monotonic() - began))
+            if self._end.wait(timeout):
+                timeout = None
+            elif timeout is not None:
+                timeout = 0.0
+        return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        self._end.wait()
+        if work_queue.has_engine():  # which runs nothing unless a caller waits
+            self._end.wait()
         super().add_done_callback(fn)

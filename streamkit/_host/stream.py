@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import classes, futures, later, messages, trace
+from streamkit._base import classes, futures, later, messages, trace, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure, Submitted
 from streamkit._host.event import HostEvent, no_cuda
@@ -48,7 +48,13 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     What it promises is documented on ``Stream``. Safe to use from any thread. ``done``, ``sync``
     and ``await`` raise the first error of a submitted function. Every wait that began before one
-    of them had raised it raises it too; later waits do not.
+    of them had raised it raises it too; later waits do not. The functions that were submitted after
+    the one that failed still run.
+
+    A stream that waits for failed work, as of another stream, has that error too, because what its
+    functions would work on is not there. So they are dropped until ``done``, ``sync``, ``await`` or
+    ``with`` of this stream has raised the error. A note on the error says where the work was
+    submitted.
     """
 
     __slots__ = (
@@ -173,8 +179,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue the call of a function, whose error every wait for the call raises.
 
-        If nothing waits for the call, the next ``sync`` raises it. An error that no wait can raise
-        any more is reported through ``sys.unraisablehook``, at the latest when the program ends.
+        The next ``sync`` raises it, and so does that of each stream that waits for the call; the
+        functions of those do not run before that. An error that no wait can raise any more is
+        reported through ``sys.unraisablehook``, at the latest when the program ends.
         The program waits at its end until all submitted work has run, unless a Ctrl-C stops that.
         The arguments are those of ``CudaStream.submit``, and as there no value is returned.
         """
@@ -210,7 +217,10 @@ class HostStream(Stream, metaclass=classes.Concrete):
             raise
 
     def __enter__(self) -> Self:
-        """Wait for the queue's turn; the body runs inline as its next item."""
+        """Wait for the queue's turn; the body runs inline as its next item.
+
+        If the stream has waited for work that failed, the error is raised instead.
+        """
         self._enter(self)
         return self
 
@@ -250,8 +260,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """Let later work run after another host stream or event, after work, or after a future.
 
         This is ``Stream.wait``, except that ``other`` can also be a future of
-        ``concurrent.futures`` or asyncio. If the work or the future ends with an error, this queue
-        has that error, as if a submitted function had raised it.
+        ``concurrent.futures`` or asyncio. If what it waits for has failed, this queue has that
+        error from then on, and its functions do not run until ``sync``, ``await``, ``done`` or
+        ``with`` of this stream has raised it. Inside ``with s:`` this method raises it.
 
         Raises:
             ScopeError: Inside ``with s:``, for a future that needs the event loop of this thread.
@@ -268,12 +279,17 @@ class HostStream(Stream, metaclass=classes.Concrete):
             library = registry.work_library(event)
             if library is None:
                 raise _not_on_host(self, event)
-            self._put_wait(event, functools.partial(library.finish_work, event))
+            self._put_wait(_WaitForWork, event, functools.partial(library.finish_work, event))
             return
         mark = event._live()
         if mark is not None:
-            trace.note(self, "wait", "wait", mark, is_inline=open_scopes.holds(self))
-            self._put(Wait(mark))
+            is_inline = open_scopes.holds(self)
+            trace.note(self, "wait", "wait", mark, is_inline=is_inline)
+            is_own = event._source() is self  # noqa: SLF001 - the class is public
+            self._put(Wait(mark, None if is_own or is_inline else self._work))
+            if is_inline and not is_own and mark.failure is not None:
+                self._stop_scope()
+                mark.raise_error()
 
     def _wait_for_future(self, future: object) -> None:
         if open_scopes.holds(self) and futures.blocks_its_loop(future):
@@ -281,14 +297,31 @@ class HostStream(Stream, metaclass=classes.Concrete):
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
                 "loop has to finish it, and so for ever. Await it before the scope."
             )
-        self._put_wait(future, futures.Outcome(future).wait, 3)
+        self._put_wait(_WaitForFuture, future, futures.Outcome(future).wait, 3)
 
-    def _put_wait(self, other: object, call: Callable[[], object], depth: int = 2) -> None:
+    def _put_wait(
+        self, kind: type[_WaitForWork], other: object, call: Callable[[], object], depth: int = 2
+    ) -> None:
         """Queue a call that blocks until ``other`` is done; the user's frame is ``depth`` up."""
-        what = Submitted(other, sys._getframe(depth))  # noqa: SLF001 - a traceback keeps more
+        frame = sys._getframe(depth)  # noqa: SLF001 - a traceback keeps more
+        what = Submitted(other, frame, "the wait for ")
         of_then = getattr(other, "step", None)  # which the futures of ``then`` have
-        step = trace.note(self, "function", other, of_then, is_inline=open_scopes.holds(self))
-        self._put(_Call(what, self, step, call))
+        is_inline = open_scopes.holds(self)
+        step = trace.note(self, "function", other, of_then, is_inline=is_inline)
+        if not is_inline:
+            self._work.put(kind(what, self, step, call))
+            return
+        try:
+            with step:
+                call()
+        except BaseException:
+            self._stop_scope()
+            raise
+
+    def _stop_scope(self) -> None:
+        """Note that what this thread waited for inside the stream's innermost scope has failed."""
+        scope = next(one for one in reversed(open_scopes.stack.scopes) if one.stream is self)
+        scope.stops = True
 
     @property
     def done(self) -> bool:
@@ -342,7 +375,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         from streamkit._host.futures import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
-            after = self._after = self._after or After(self._work.name)
+            after = self._after = self._after or After(self._work)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         step = trace.note(self, "then", fn, call=call, is_inline=open_scopes.holds(self))
@@ -365,9 +398,10 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
 
 class _Call(Function):
-    """A submitted function. Once called it holds nothing, because an error's frames hold it."""
+    """A function to call. Once called it holds nothing, because an error's frames hold it."""
 
     __slots__ = ("_call", "_step", "_stream")
+    waits = False
 
     def __init__(
         self,
@@ -382,14 +416,20 @@ class _Call(Function):
         self._call: Callable[[], object] | None = call
 
     def __call__(self) -> None:
-        """Call the function inside a scope of its stream; its error is the queue's."""
+        """Call the function inside a scope of its stream; its error is the queue's.
+
+        It is dropped if the queue has waited for what failed, unless it is a wait itself.
+        """
         stream, call = self._stream, self._call
         self._stream = self._call = None
         if stream is None or call is None:
             return
         queue = stream._work  # noqa: SLF001 - of this module
+        if queue.first.stops and not self.waits:
+            return
         key = object()
-        open_scopes.stack.scopes.append(_HostScope(stream, key))
+        scope = _HostScope(stream, key)
+        open_scopes.stack.scopes.append(scope)
         try:
             try:
                 with self._step:
@@ -402,9 +442,24 @@ class _Call(Function):
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
                 raise  # this is a Ctrl-C, which only the main thread gets
-            queue.first.set(Failure(error, self.what))
+            uncollected.note_source(error, self.what.source(queue.title))
+            queue.fail(Failure(error, self.what), stops=self.waits or scope.stops)
         finally:
-            del stream, call, queue
+            del stream, call, queue, scope
+
+
+class _WaitForWork(_Call):
+    """A wait for work of a library."""
+
+    __slots__ = ()
+    waits = True
+
+
+class _WaitForFuture(_WaitForWork):
+    """A wait for a future, which perhaps is never done."""
+
+    __slots__ = ()
+    is_foreign = True
 
 
 class _HostScope:
@@ -414,6 +469,7 @@ class _HostScope:
     again = 0
     _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
+    stops = False  # whether something that this thread waited for inside has failed
 
     def __init__(self, stream: HostStream, key: object) -> None:
         self.stream = stream
@@ -427,6 +483,8 @@ class _HostScope:
         else:
             with trace.note(self.stream, "synchronisation", "with"):
                 turn.begin()
+        if queue.first.stops:
+            queue.raise_error()
         self._step = trace.note(self.stream, "scope", "with")
         self._step.__enter__()
 

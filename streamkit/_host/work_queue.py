@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from streamkit._base import locks, uncollected
+from streamkit._base import locks, uncollected, workers
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -118,10 +118,11 @@ def _wait(
         with _circles:
             _blocked[thread] = blocked
             _open_circle(thread)
-        if spin:
-            reached = waits.ask(functools.partial(_is_set, event), timeout)
-        else:
-            reached = event.wait(timeout)
+        with workers.making_way():
+            if spin:
+                reached = waits.ask(functools.partial(_is_set, event), timeout)
+            else:
+                reached = event.wait(timeout)
     finally:
         try:
             _unblock(thread, blocked)
@@ -175,7 +176,10 @@ def _open_circle(thread: int) -> None:
             f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
             for blocked in circle
         )
-        waiting = next(_blocked[one.queue.thread] for one in circle if one.queue.function)
+        others = [*circle[1:], circle[0]]  # the thread that holds a queue waits for the next one's
+        waiting = next(
+            other for one, other in zip(circle, others, strict=True) if one.queue.function
+        )
         waiting.error = ScopeError(
             f"functions of host streams wait for one another, and none could end: {text}. Order "
             "the streams with a.wait(b), outside of the functions."
@@ -186,18 +190,15 @@ def _open_circle(thread: int) -> None:
 class FirstError:
     """The first error of a queue's items. When the stream has raised it, another of these follows.
 
-    One thread at a time sets it: the one that runs the queue's item.
+    It ``stops`` the queue's functions if it came with a wait, because the data that they would work
+    on are not there.
     """
 
-    __slots__ = ("failure",)
+    __slots__ = ("failure", "stops")
 
     def __init__(self) -> None:
         self.failure: Failure | None = None
-
-    def set(self, failure: Failure) -> None:
-        """Note an error, unless there is one already: then no wait raises the later one."""
-        if self.failure is None:
-            self.failure = failure
+        self.stops = False
 
 
 class Mark:
@@ -271,19 +272,22 @@ class Mark:
             _engine.polled()
         return self.is_reached
 
-    def wait(self, timeout: float | None = None, *, spin: bool = False) -> bool:
-        """Block until it is reached; False after ``timeout`` seconds."""
+    def wait(
+        self, timeout: float | None = None, *, spin: bool = False, unless: Mark | None = None
+    ) -> bool:
+        """Block until it, or the mark ``unless``, is reached; False after ``timeout`` seconds."""
         queue = self._queue
         if self.is_reached or queue is None:
             return True
         if _engine is not None:
             return _engine.wait(self.reached, timeout)
         event = threading.Event()
-        forget = self.tell(event.set)
+        forgets = [mark.tell(event.set) for mark in (self, unless) if mark is not None]
         try:
             return _wait(event, queue, timeout, spin=spin)
         finally:
-            forget()
+            for forget in forgets:
+                forget()
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
@@ -297,16 +301,23 @@ class Mark:
 
 
 class Wait:
-    """An item that ends when a mark, of any queue, is reached."""
+    """An item that ends when a mark, of any queue, is reached.
 
-    __slots__ = ("mark",)
+    An error before the mark becomes one of ``queue``, the one that waits, and stops its functions.
+    """
 
-    def __init__(self, mark: Mark) -> None:
+    __slots__ = ("_queue", "mark")
+
+    def __init__(self, mark: Mark, queue: WorkQueue | None = None) -> None:
         self.mark = mark
+        self._queue = queue
 
     def __call__(self) -> None:
         """Block until the mark is reached."""
         self.mark.wait()
+        failure = self.mark.failure
+        if failure is not None and self._queue is not None:
+            self._queue.fail(failure, stops=True)
 
 
 class Turn:
@@ -316,7 +327,7 @@ class Turn:
         self.thread = threading.get_ident()
         self.over = False
         self.begun, self._release = threading.Event(), threading.Event()
-        self._queue, self._forks = queue, _forks
+        self._queue = queue
 
     def begin(self) -> None:
         """Join the queue, and wait until it reaches this item."""
@@ -329,6 +340,8 @@ class Turn:
     def __call__(self) -> None:
         """Let the other thread run, until it ends the turn or is suspended."""
         with _circles:  # or that thread could seem to wait for itself
+            if self.over:  # an interrupt ended it while it waited for the queue
+                return
             self._queue.thread, self._queue.turn = self.thread, self
             release = self._release
             self.begun.set()
@@ -349,16 +362,21 @@ class Turn:
     def end(self) -> None:
         """Let the queue go on; after an interrupt, a second call does the rest."""
         if not self._release.is_set():
-            self.over = True
-            self._queue.let_go(self)
-            self._queue.end_item(self, self._forks)
+            with _circles:  # so that it does not begin meanwhile
+                self.over = True
+                self._queue.let_go(self)
+            self._queue.end_item(self)
             self._release.set()
 
 
 class Function:
-    """A submitted function; a subclass makes an item of it, which calls the function."""
+    """A submitted function; a subclass makes an item of it, which calls the function.
+
+    One that ``is_foreign`` waits for what another may never finish: the program's end gives it up.
+    """
 
     __slots__ = ("what",)
+    is_foreign = False
 
     def __init__(self, what: Submitted) -> None:
         self.what = what
@@ -382,7 +400,7 @@ class WorkQueue:
         self._items: deque[Item] = deque()
         self._lock = threading.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
-        self.function: Function | None = None  # the one that runs
+        self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
         self.turn: Turn | None = None  # the one that another thread has
         self.thread = 0  # the one that runs an item
         self._pending: set[Item] = set()  # items that have not ended
@@ -456,14 +474,14 @@ class WorkQueue:
                 self.function = item if isinstance(item, Function) else None
             try:
                 if isinstance(item, Mark):  # before another thread can see that it is reached
-                    self.end_item(item, forks)
+                    self.end_item(item)
                 if not isinstance(item, Turn):
                     self.thread = thread
                 item()
             except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
                 uncollected.report(error, f"an item of {self.title}")
             if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
-                self.end_item(item, forks)
+                self.end_item(item)
         # the frames of an error hold this one
         item = None  # type: ignore[assignment]
         del self
@@ -482,13 +500,24 @@ class WorkQueue:
         if self.turn is turn:
             self.thread, self.turn = 0, None
 
-    def end_item(self, item: Item, forks: int | None = None) -> None:
-        """Note that an item has ended, unless it began before a fork and this is the child."""
-        if forks not in (None, _forks):
-            return
+    def end_item(self, item: Item) -> None:
+        """Note that an item has ended."""
         self._pending.discard(item)
         if _engine is not None:
             _engine.ended(self)
+
+    def fail(self, failure: Failure, *, stops: bool = False) -> None:
+        """Note an error, unless there is one already: then no wait raises the later one.
+
+        If it ``stops`` the queue, no function runs until the stream has raised the error.
+        """
+        with self._lock:  # or a wait could just have raised the one that is there
+            first = self.first
+            if first.failure is None:
+                first.failure = failure
+            elif first.failure.error is failure.error:
+                failure.is_told = True  # there is one report of an error
+            first.stops = first.stops or stops
 
     def raise_error(self, mark: Mark | None = None) -> None:
         """Raise the first error that no wait has raised, or that of a mark, if there is one."""
@@ -515,7 +544,7 @@ class WorkQueue:
     # -- the end of the program ---------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Wait until all has run; False if a thread holds the queue, or none can be started."""
+        """Wait until all has run; False if that may never be, or no thread can be started."""
         turn = self.turn
         if turn is not None and turn.thread == threading.get_ident():
             turn.end()  # the body that this thread did not leave ends with the program
@@ -532,12 +561,15 @@ class WorkQueue:
         return True
 
     def _is_held(self) -> bool:
-        """Whether it, or a queue for which it waits, is held by a thread that waits for none."""
+        """Whether it, or a queue for which it waits, waits for what may never be.
+
+        That is a thread that holds it and waits for no queue, or a future.
+        """
         queue = self
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)
             if blocked is None:
-                return queue.turn is not None
+                return queue.turn is not None or getattr(queue.function, "is_foreign", False)
             queue = blocked.queue
         return True  # a circle
 

@@ -16,21 +16,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from streamkit._base import locks, messages, trace, uncollected
+from streamkit._base import locks, messages, trace, uncollected, workers
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure
 from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-_MOST = 4  # threads
+_MOST = 4  # threads, apart from those that wait for what another function may hold up
 _PAUSE = 0.1  # seconds after which it looks again
 
 _log = logging.getLogger("concurrent.futures")
 _lock = new_lock()
 _pending: set[Call] = set()
 _threads: list[threading.Thread] = []
+_waiting = 0  # how many of them wait
 _to_run: queue.SimpleQueue[SerialCalls | None] = queue.SimpleQueue()  # those that have calls
 _all: WeakSet[SerialCalls] = WeakSet()
 _is_over = False
@@ -49,7 +50,11 @@ class Outcome(Future[Any]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         timeout = messages.in_seconds(timeout, self)
-        error = super().exception(timeout)
+        if self.done():
+            error = super().exception()
+        else:
+            with workers.making_way():
+                error = super().exception(timeout)
         trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
 
@@ -120,6 +125,7 @@ class Call:
                     result = self._call()
                 except BaseException as error:  # noqa: BLE001 - the future raises it
                     failed = error
+                    uncollected.note_source(error, f"raised by {self.what}")
             if isinstance(failed, BaseException):
                 failed = Failure(failed, self.what)
             if failed is None:
@@ -189,23 +195,50 @@ def reserve(call: Call) -> None:
         _pending.add(call)
         if _is_over:
             raise messages.cannot_watch()
-        if len(_threads) >= min(_MOST, len(_pending)):
-            return
-        name = f"streamkit-then-{len(_threads)}"
-        thread = threading.Thread(target=_work, name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            if not _threads:
-                raise messages.cannot_watch() from error
-        else:
-            _threads.append(thread)
+        _have_threads()
+
+
+def _have_threads() -> None:
+    """Start a thread if there are fewer than the calls need; RuntimeError if none is left."""
+    if len(_threads) - _waiting >= min(_MOST, len(_pending) - _waiting):
+        return
+    name = f"streamkit-then-{len(_threads)}"
+    thread = threading.Thread(target=_work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if len(_threads) == _waiting:
+            raise messages.cannot_watch() from error
+    else:
+        _threads.append(thread)
+
+
+@contextlib.contextmanager
+def _make_way() -> Generator[None]:
+    """Let another thread call functions while this one waits, perhaps for one of them."""
+    global _waiting  # noqa: PLW0603 - one count for the process
+    with _lock:
+        _waiting += 1
+    try:
+        with _lock:
+            _have_threads()
+        yield
+    finally:
+        with _lock:
+            _waiting -= 1
 
 
 def _work() -> None:
+    thread = threading.current_thread()
+    workers.make_way_of[threading.get_ident()] = _make_way
     while (calls := _to_run.get()) is not None:
         calls.run()
         del calls  # or the thread would hold a stream's calls while it has nothing to do
+        with _lock:
+            if thread in _threads and len(_threads) - _waiting > _MOST:  # it was a further one
+                _threads.remove(thread)
+                break
+    workers.make_way_of.pop(threading.get_ident(), None)
 
 
 def _finish() -> bool:
@@ -241,8 +274,10 @@ uncollected.finishes.append(_finish)
 
 def _forget() -> None:
     """Begin anew in a forked child, which has none of the threads."""
-    global _to_run  # noqa: PLW0603 - one for the process
+    global _to_run, _waiting  # noqa: PLW0603 - one for the process
     _threads.clear()
+    workers.make_way_of.clear()
+    _waiting = 0
     for call in list(_pending):
         call.refuse()
     _pending.clear()

@@ -235,6 +235,8 @@ class _Scheduler(Engine):
                     if isinstance(item, Turn):  # its thread has ended it before it began
                         self.ended(queue)
                         continue
+                    if isinstance(item, Wait):
+                        item()
                     queue.end_item(item)  # before another thread can see that the mark is reached
                     if isinstance(item, Mark):
                         item()

@@ -466,6 +466,17 @@ def test_at_most_four_threads_run_functions():
     assert all(name.startswith("streamkit-then") for name in running)
 
 
+def test_functions_that_wait_for_others_leave_their_threads_to_these():
+    all_wait, others = threading.Barrier(4), [sk.new_stream() for _ in range(4)]
+
+    def ask(number):
+        all_wait.wait(LONG)
+        return others[number].then(int, number).result(LONG)
+
+    futures = [sk.new_stream().then(ask, number) for number in range(4)]
+    assert [future.result(LONG) for future in futures] == list(range(4))
+
+
 # a second: threads that only compute hold the GIL as long as Python lets them, as is wanted
 def test_two_thousand_functions_that_allocate_log_and_take_locks():
     """While other threads hold the GIL in turn. None deadlocks, and all are in order."""

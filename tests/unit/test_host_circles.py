@@ -191,7 +191,61 @@ def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream,
     waits.set()
     with pytest.raises(sk.ScopeError, match="wait for one another"):
         within(stream.sync)
+    with pytest.raises(sk.ScopeError, match="wait for one another"):
+        within(other.sync)  # which has waited for the function that failed
     within(other.sync)
+
+
+# -- the futures of then ----------------------------------------------------------------------
+
+
+ASKS = [
+    lambda future: future.result(6 * LONG),
+    lambda future: future.result(),
+    lambda future: future.exception(),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("waits", ["for the work before it", "for its function"])
+def test_a_thread_that_asks_for_a_future_of_then_in_a_circle_goes_on(stream, other, ask, waits):
+    entered, seen = threading.Barrier(2), []
+
+    def asks():
+        with stream:
+            entered.wait(LONG)
+            if waits == "for its function":
+                ask(other.then(stream.sync))
+            else:
+                ask(other.then(int))
+            seen.append("asks")
+
+    def beside():
+        if waits == "for its function":
+            entered.wait(LONG)
+        else:
+            with other:
+                entered.wait(LONG)
+                stream.record().sync()
+        seen.append("beside")
+
+    for _ in range(20):
+        go_on(2, lambda number: (asks, beside)[number]())
+    assert sorted(seen) == ["asks"] * 20 + ["beside"] * 20
+
+
+def test_functions_of_then_that_wait_for_one_another_are_refused(stream, other):
+    both, futures = threading.Barrier(2), {}
+
+    def ask(name):
+        both.wait(LONG)
+        return futures[name].result()
+
+    with stream, other:  # until both futures are known
+        futures["stream"] = stream.then(ask, "other")
+        futures["other"] = other.then(ask, "stream")
+    with pytest.raises(sk.ScopeError, match="'then' of host stream"):
+        within(futures["stream"].result)
 
 
 # -- where another thread comes between -------------------------------------------------------

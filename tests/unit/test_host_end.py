@@ -140,6 +140,87 @@ def test_what_a_thread_holds_that_ends_with_the_program_is_reported_and_dropped(
     assert err.count("the program ended before this had run: print, submitted in") == 3
 
 
+PENDING = {
+    "a future": "future = concurrent.futures.Future()",
+    "of a loop that does not run": "future = asyncio.new_event_loop().create_future()",
+    "of a thread that ends with the program": """
+        future = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+    """,
+}
+
+
+@pytest.mark.parametrize("pending", PENDING)
+def test_a_wait_for_a_future_that_nothing_finishes_is_reported_and_dropped(pending):
+    future = textwrap.dedent(PENDING[pending])
+    returned, out, err = run(
+        "import asyncio, concurrent.futures\n"
+        + future
+        + textwrap.dedent("""
+            s.wait(future)
+            s.submit(print, "x")
+            other.wait(s)
+            other.submit(print, "y")
+            other.then(print, "z")
+            sk.new_stream("cpu").submit(print, "free")
+        """)
+    )
+    assert (returned, out) == (0, "free\n")
+    assert 'the wait for Future, submitted in "<string>", line' in err
+    assert err.count("print, submitted in") == 3
+
+
+def test_the_end_waits_for_a_future_that_an_executor_finishes():
+    """Longer than it waits for what another thread holds."""
+    assert run("""
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(1)
+        s.wait(pool.submit(time.sleep, 2.5))
+        s.wait(pool.submit(print, "loaded"))
+        s.submit(print, "x")
+    """) == (0, "loaded\nx\n", "")
+
+
+def test_the_end_waits_for_a_future_of_a_loop_that_runs():
+    assert run("""
+        import asyncio
+
+        async def main():
+            future = asyncio.get_running_loop().create_future()
+            s.wait(future)
+            s.submit(print, "x")
+            ready.set()
+            await asyncio.sleep(2.5)
+            future.set_result(None)
+
+        ready = threading.Event()
+        threading.Thread(target=asyncio.run, args=(main(),)).start()
+        ready.wait()
+    """) == (0, "x\n", "")
+
+
+def test_the_end_waits_for_a_future_of_another_streams_then():
+    assert run("""
+        s.wait(other.then(time.sleep, 2.5))
+        s.submit(print, "x")
+    """) == (0, "x\n", "")
+
+
+def test_after_a_caught_ctrl_c_what_is_submitted_later_runs():
+    returned, out, err = interrupted("""
+        go = threading.Event()
+        s.submit(lambda: (os.write(1, b"now\\n"), go.wait()))
+        try:
+            with s:
+                pass
+        except KeyboardInterrupt:
+            go.set()
+        s.submit(lambda: (time.sleep(2.5), print("x", flush=True)))
+    """)
+    assert (returned, out, err) == (0, "x\n", "")
+
+
 def interrupted(program, *, times=1):
     """Run a program, send it Ctrl-C once it says "now", and return how it ended.
 

@@ -505,12 +505,13 @@ def test_an_event_does_not_take_the_streams_error(stream):
             wait()
 
 
-def test_the_error_stays_with_its_own_stream(stream, other):
+def test_each_stream_that_waits_for_the_error_raises_it_and_the_own_one_too(stream, other):
     stream.submit(fail, "first")
     other.wait(stream)
-    other.sync()
-    with pytest.raises(RuntimeError, match="first"):
-        stream.sync()
+    for one in (other, stream):
+        with pytest.raises(RuntimeError, match="first"):
+            one.sync()
+        one.sync()
 
 
 def test_a_sync_that_times_out_does_not_lose_the_error(stream, hold):

@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 import streamkit as sk
+from support.interrupts import interrupt_everywhere
 from support.programs import python
 from support.queues import LONG, eventually, pending, within
 
@@ -547,3 +548,30 @@ def test_one_that_was_entered_or_cannot_be_made_does_not_warn(stream):
 
 def test_one_that_is_left_at_the_end_of_the_program_does_not_warn():
     python("import streamkit as sk\nscope = sk.use(sk.new_stream('cpu'))", options=["-Werror"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a destructor
+def test_an_interrupt_at_any_call_leaves_no_turn_on_a_busy_stream(stream):
+    """One that is over would hold the queue at the program's end, and in circles of waits."""
+    nth, ran = 0, []
+
+    def enters():
+        is_open = threading.Event()
+        timer = threading.Timer(0.005, is_open.set)
+        timer.start()
+        try:
+            stream.submit(is_open.wait, LONG)
+            with stream:
+                pass
+        finally:
+            is_open.set()
+            timer.cancel()
+
+    enters()
+    for nth in interrupt_everywhere(enters):
+        assert eventually(lambda: pending(stream) == 0), f"after an interrupt at the call {nth}"
+        assert stream._work.turn is None, f"after an interrupt at the call {nth}"
+        stream.submit(ran.append, nth)
+        stream.sync(LONG)
+    assert nth > 4
+    assert ran == list(range(1, nth + 1))

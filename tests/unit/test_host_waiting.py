@@ -288,6 +288,67 @@ def test_at_most_four_threads_run_functions():
     assert len(set(running)) == 4
 
 
+def test_functions_that_wait_for_others_leave_their_threads_to_these():
+    count, both = 6, threading.Barrier(4)
+    others = [sk.new_stream("cpu") for _ in range(count)]
+
+    def ask(number):
+        if number < 4:
+            both.wait(LONG)  # all threads that there are
+        return others[number].then(int, number).result(LONG)
+
+    futures = [sk.new_stream("cpu").then(ask, number) for number in range(count)]
+    assert [future.result(LONG) for future in futures] == list(range(count))
+    assert eventually(  # those that came in between have gone
+        lambda: sum("streamkit-then" in one.name for one in threading.enumerate()) <= 4
+    )
+
+
+def test_one_that_waits_in_vain_for_a_moment_has_its_thread_again():
+    busy, gate = sk.new_stream("cpu"), threading.Event()
+    slow = busy.then(gate.wait, LONG)
+
+    def ask():
+        with pytest.raises(TimeoutError):
+            slow.result(0.01)
+
+    for _ in range(8):
+        sk.new_stream("cpu").then(ask).result(LONG)
+    gate.set()
+    assert slow.result(LONG)
+    test_at_most_four_threads_run_functions()
+
+
+def test_a_function_that_waits_for_a_stream_whose_function_waits_for_another_of_then():
+    middle = [sk.new_stream("cpu") for _ in range(4)]
+    last, all_run = [sk.new_stream("cpu") for _ in range(4)], threading.Barrier(4)
+
+    def ask(number):
+        all_run.wait(LONG)
+        middle[number].submit(lambda: last[number].then(int).result(LONG))
+        middle[number].sync(LONG)
+
+    futures = [sk.new_stream("cpu").then(ask, number) for number in range(4)]
+    for future in futures:
+        future.result(2 * LONG)
+
+
+def test_a_future_that_is_cancelled_ends_the_waits_for_it(stream, hold):
+    hold(stream)
+    future = stream.then(int)
+    threading.Timer(0.05, future.cancel).start()
+    with pytest.raises(CancelledError):
+        within(future.result)
+
+
+def test_a_callback_of_a_future_may_ask_the_future(stream, hold):
+    gate, seen = hold(stream), []
+    future = stream.then(int, 5)
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    gate.open()
+    assert eventually(lambda: seen == [5])
+
+
 def test_a_stream_with_many_functions_lets_those_of_others_run_between():
     streams = [sk.new_stream("cpu") for _ in range(4)]  # as many as there are threads
     gate, called = threading.Event(), []

@@ -576,6 +576,8 @@ def test_a_turn_that_never_comes_is_refused_and_given_up(seed):
         other.wait(stream)
         with pytest.raises(sk.ScopeError, match="waits for itself"):
             stream.sync()
+        with pytest.raises(sk.ScopeError, match="waits for itself"):
+            other.sync()  # which has waited for the function that failed
         other.sync()
     assert entered == []
 

@@ -1,0 +1,20 @@
+"""Threads whose place another one takes while they wait."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+make_way_of: dict[int, Callable[[], AbstractContextManager[None]]] = {}
+"""For each thread that calls functions for ``then``: what to hold while it waits for another."""
+
+
+def making_way() -> AbstractContextManager[None]:
+    """Return what this thread holds while it waits for what a function can hold up."""
+    make_way = make_way_of.get(threading.get_ident())
+    return nullcontext() if make_way is None else make_way()
