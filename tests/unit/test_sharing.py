@@ -108,7 +108,7 @@ FLOAT = 2, 32, 1
         "backwards, out of it": (Layout(8, (4,), (-1,), FLOAT), "-4 to 12 of an allocation"),
         "a large offset": (Layout(1 << 80, (4,), (1,), FLOAT), "no whole number of 64 bits"),
         "an offset that is no number": (Layout(1.5, (4,), (1,), FLOAT), "no whole number"),
-        "an offset that is a truth": (Layout(True, (4,), (1,), FLOAT), "no whole number"),  # noqa: FBT003
+        "an offset that is a truth": (Layout(True, (4,), (1,), FLOAT), "no whole number"),
         "bits of -8": (Layout(0, (4,), (1,), (2, -8, 1)), "-8 bits"),
         "no lanes": (Layout(0, (4,), (1,), (2, 32, 0)), "0 lanes"),
         "a type that does not exist": (Layout(0, (4,), (1,), (99, 8, 1)), "no type of code 99"),
