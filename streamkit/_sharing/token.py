@@ -107,10 +107,11 @@ class ArrayToken(Token):
         if ordering.capture_of(queue) is not None:
             raise messages.kept_in_capture(target)
         keepalive.drain()
+        if processes.is_own(self._process):
+            self.check()
+            return self._open_here(target, queue, library)
         adopt = self._adopt(library)
         self.check()
-        if processes.is_own(self._process):
-            return self._open_here(target, queue, library)
         context = driver.primary_context(device)
         entered = kept.enter(self._lease)
         if entered is None:
@@ -264,8 +265,8 @@ def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
 def open_event(token: EventToken) -> CudaEvent:
     """Return the event of another process, or of this one, from what ``event.export()`` gave.
 
-    A stream of any library and device waits for it by ``s.wait(event)``: for its last record then. A
-    wait that is queued before the other process records it holds for the record before, or for
+    A stream of any library and device waits for it by ``s.wait(event)``: for its last record then.
+    A wait that is queued before the other process records it holds for the record before, or for
     nothing. So the message that it was recorded has to come first. It can be recorded here too.
     If that process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
 
