@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import hmac
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -28,7 +29,8 @@ _key = b""
 _KEY_SIZE = 32
 SETTING = "STREAMKIT_RUNTIME_DIR"
 """The environment variable that names the folder in which the files' folder is made."""
-_PREFIX = "streamkit-"  # of the folder: a token names no file outside such a one
+NAME = re.compile(r"[0-9a-f]{16}")  # of a process's file
+_PREFIX = "streamkit-shares-"  # of the folder: a token names no file outside such a one
 _open: dict[int, LockedFile] = {}  # by descriptor: their locks are this process's alone
 
 
@@ -158,7 +160,7 @@ def own_name() -> str:
         if _name is None:
             own = folder()
             for path in own.iterdir():
-                if "." not in path.name:
+                if NAME.fullmatch(path.name):  # and no file of another's
                     is_alive(str(path))  # removes what a killed process left
             _name = _announce(own)
         return _name

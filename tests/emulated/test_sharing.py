@@ -134,7 +134,7 @@ from streamkit._cuda import sharing  # as above
 from streamkit._interprocess.tokens import EventToken  # as above
 from streamkit._sharing.token import ArrayToken, SharedMemory  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
-name = "/dev/shm/streamkit-gone/0123456789abcdef"
+name = "/dev/shm/streamkit-shares-gone/0123456789abcdef"
 event = EventToken(name, sharing.uuid_of(0), bytes(64))
 layout = Layout(0, (3,), (4,), (2, 32, 1))
 token = ArrayToken(f"{name}.7", event, SharedMemory(9, bytes(64), 512), layout, "toya")

@@ -31,7 +31,7 @@ has_locks = pytest.mark.skipif(
     importlib.util.find_spec("fcntl") is None, reason="this system has no fcntl"
 )
 
-NAME = "/run/user/1000/streamkit-k2x/0123456789abcdef"  # of a process, which is a path
+NAME = "/run/user/1000/streamkit-shares-k2x/0123456789abcdef"  # of a process, which is a path
 EVENT = EventToken(NAME, "GPU-00000000-1111-2222-3333-444444444444", bytes(64))
 MEMORY = SharedMemory(9, bytes(range(64)), 4096)
 ARRAY = ArrayToken(f"{NAME}.7", EVENT, MEMORY, Layout(512, (3, 4), (8, -2), (2, 32, 1)), "lib")
@@ -84,7 +84,9 @@ def test_what_is_no_token_is_a_value_error(data):
         token_from_bytes(data)
 
 
-@pytest.mark.parametrize("lease", ["/run/user/1000/streamkit-k2x/../x/0123456789abcdef.7", NAME])
+@pytest.mark.parametrize(
+    "lease", ["/run/user/1000/streamkit-shares-k2x/../x/0123456789abcdef.7", NAME]
+)
 def test_a_lease_in_another_folder_is_refused(lease):
     """Else whoever sends a token could have any file opened."""
     token = ArrayToken(lease, EVENT, MEMORY, Layout(0, (), (), (2, 32, 1)), "lib")
@@ -259,8 +261,12 @@ def test_what_a_killed_process_has_left_goes_with_the_next_process(new_other):
     assert len(files_of(other.name)) == 2
     other.end("kill")
     assert len(files_of(other.name)) == 2
+    of_another = processes.folder() / "LICENSE"
+    of_another.touch()
     new_other()
     assert files_of(other.name) == []
+    assert of_another.exists()  # only what StreamKit has made is removed
+    of_another.unlink()
 
 
 @pytest.fixture
@@ -282,12 +288,12 @@ def test_the_folder_is_of_this_user_alone(parent):
 @has_locks
 def test_a_folder_that_others_can_enter_is_left_alone(parent):
     """Another user can make one of any name first: it is not used, and it blocks nothing."""
-    taken, link = parent / "streamkit-0", parent / "streamkit-1"
+    taken, link = parent / "streamkit-shares-0", parent / "streamkit-shares-1"
     taken.mkdir(), taken.chmod(0o755)
     private = parent / "elsewhere"
     private.mkdir(mode=0o700)
     link.symlink_to(private)
-    (parent / "streamkit-2").write_text("a file")
+    (parent / "streamkit-shares-2").write_text("a file")
     made = processes.folder()
     assert made.parent == parent.resolve()
     assert made.name not in {path.name for path in (taken, link)}
