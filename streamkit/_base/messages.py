@@ -122,11 +122,14 @@ def closed(obj: object) -> StreamClosedError:
     return StreamClosedError(f"{describe(obj)} is closed. Make a new one.")
 
 
-def gone(token: object) -> StreamClosedError:
+def gone(token: object, process: str) -> StreamClosedError:
     """Return the error for a token of something that no longer exists where the token was made."""
+    folder, _, _ = process.rpartition("/")
     return StreamClosedError(
         f"what {describe(token)} opens is gone: it was closed, or the process that made it has "
-        "ended. Send a new token. Both processes need the same /dev/shm, also in containers."
+        "ended. Send a new token. Both processes need the folder "
+        f"{folder}, also in containers: STREAMKIT_RUNTIME_DIR can name "
+        "one that both have."
     )
 
 

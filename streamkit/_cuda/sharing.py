@@ -71,10 +71,10 @@ def allocation(address: int) -> tuple[int, int] | None:
     return int(start), int(_attribute("RANGE_SIZE", address))
 
 
-def base_of(pointer: int) -> int:
-    """Return where the allocation around a pointer begins."""
-    base, _ = ask("cuMemGetAddressRange", pointer)
-    return int(base)
+def range_of(pointer: int) -> tuple[int, int]:
+    """Return where the allocation around a pointer begins, and its bytes."""
+    base, size = ask("cuMemGetAddressRange", pointer)
+    return int(base), int(size)
 
 
 def number_of(pointer: int) -> int:

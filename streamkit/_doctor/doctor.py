@@ -22,6 +22,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._doctor.installed import Installed
 from streamkit._doctor.report import DoctorReport, Driver, Standing, run_check
+from streamkit._interprocess import processes
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
 from streamkit._streams.stream import CudaStream, wrap
@@ -59,6 +60,7 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
     broken = list(installed.load(served, progress)) if load else []
     installed.ask_loaded()
     findings += run_check("what is installed", lambda: installed.check(served))
+    findings += run_check("the folder of what processes share", look_at_folder)
     findings += broken
     process = _Process()
     if usable is not None:
@@ -192,6 +194,21 @@ def _release() -> str | None:
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _ABOUT.read_text(encoding="utf-8"))
         return found and found[1]
     return None
+
+
+def look_at_folder() -> Iterator[Finding]:
+    """Yield what keeps this process from sharing events and arrays with others."""
+    try:
+        processes.folder()
+    except errors.UnsupportedStreamError:
+        pass  # no program shares anything on this system
+    except OSError as error:
+        yield Finding(
+            "runtime-folder",
+            "this process cannot share events and arrays with others, because the folder for its "
+            f"files cannot be made: {error}",
+            f"Name a folder in which this user can write: {processes.SETTING}=FOLDER.",
+        )
 
 
 # -- this process: the libraries' current streams, and what is left behind -------------------------

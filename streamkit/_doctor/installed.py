@@ -18,6 +18,7 @@ from streamkit._base.installed import CPU, Package, major_of
 from streamkit._base.library import NEWEST, OLDEST
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._doctor.report import Library
+from streamkit._interprocess.processes import SETTING
 from streamkit._queues import registry
 from streamkit.protocols import Diagnosis, Finding
 
@@ -35,8 +36,9 @@ VARIABLES = (
     *(row.ignored_switch for row in registry.LIBRARIES if row.ignored_switch),
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
+    SETTING,
 )
-"""The variables that CUDA or a library reads."""
+"""The variables that CUDA, a library or StreamKit reads."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 import struct
@@ -10,6 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
+from streamkit._interprocess import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +23,14 @@ VERSION = 1
 _MAGIC = b"SKtoken"
 _HEADER = struct.Struct("!7sHII")  # the magic, the version, and length and checksum of the rest
 
-_PROCESS = re.compile(r"[0-9a-f]{16}")  # a process's name, as files have it
+_MOST = 1 << 16  # bytes; a token has some hundred
+HANDLE_SIZE = 64  # bytes, of each handle of CUDA's for other processes
+
+_PROCESS = re.compile(r"/[^\0]+/[0-9a-f]{16}")  # a process's name, which is a path
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_HEX = re.compile(r"[0-9a-f]*")
+_SEAL = re.compile(r"([0-9a-f]{32})?")
 
 _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
@@ -29,9 +38,12 @@ _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 class Token:
     """A token, which has a form in bytes; a pickle holds these bytes. Equal ones open the same."""
 
-    __slots__ = ()
+    __slots__ = ("_process", "_seal")
 
     _kind = ""  # names the class in the bytes
+
+    def __init__(self, process: str) -> None:
+        self._process, self._seal = process, ""
 
     def __init_subclass__(cls) -> None:
         _kinds[cls._kind] = cls._of
@@ -45,9 +57,32 @@ class Token:
     def _of(cls, content: dict[str, Any]) -> Self:
         """Return the token of that content; KeyError, TypeError or ValueError if it is wrong."""
 
+    def sealed(self) -> Self:
+        """Return this token of this process, once it proves to the others that it is."""
+        self._seal = self._own_seal()
+        return self
+
+    def check(self) -> None:
+        """Refuse what its process has not made: the driver can crash with a forged handle.
+
+        ValueError then; StreamClosedError if that process has ended.
+        """
+        try:
+            own = self._own_seal()
+        except FileNotFoundError as error:
+            raise messages.gone(self, self._process) from error
+        if not hmac.compare_digest(own.encode(), self._seal.encode()):
+            raise ValueError(
+                f"{messages.describe(self)} was not made by the process that it names, or it was "
+                "changed on the way, so nothing was opened. Send bytes(token) as it is."
+            )
+
+    def _own_seal(self) -> str:
+        return processes.seal(self._process, _dumped([self._kind, self._content()]))
+
     def __bytes__(self) -> bytes:
         """Return what ``streamkit.processes.token_from_bytes`` reads."""
-        body = json.dumps([self._kind, self._content()], separators=(",", ":")).encode()
+        body = _dumped([self._kind, self._content(), self._seal])
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,8 +109,9 @@ class EventToken(Token):
     _kind = "event"
 
     def __init__(self, process: str, uuid: str, handle: bytes) -> None:
+        super().__init__(process)
         self.process: str = process
-        """The name that the process has in files of StreamKit."""
+        """The path of the file by which other processes know the one that made it."""
         self.uuid: str = uuid
         """The UUID of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
         self.handle: bytes = handle
@@ -86,10 +122,8 @@ class EventToken(Token):
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> Self:
-        process = text(content["process"])
-        if not _PROCESS.fullmatch(process):
-            raise ValueError(process)
-        return cls(process, text(content["uuid"]), bytes.fromhex(content["handle"]))
+        process = text(content["process"], _PROCESS)
+        return cls(process, text(content["uuid"], _UUID), handle(content["handle"]))
 
     def __repr__(self) -> str:
         return f"<streamkit.EventToken {self.uuid}>"
@@ -106,6 +140,8 @@ def read(data: Any) -> Token:
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"a token is read from bytes, not from {messages.describe(data)}.")
+    if memoryview(data).nbytes > _MOST:
+        raise _garbage(f"a token has at most {_MOST} bytes")
     whole = bytes(data)
     if len(whole) < _HEADER.size or not whole.startswith(_MAGIC):
         raise _garbage("they do not begin as one")
@@ -119,16 +155,40 @@ def read(data: Any) -> Token:
     if len(body) != length or zlib.crc32(body) != checksum:
         raise _garbage("a part is missing or was changed")
     try:
-        kind, content = json.loads(body)
-        return _kinds[kind](dict(content))
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise _garbage("what it says cannot be read") from error
+        kind, content, seal = json.loads(body)
+        token = _kinds[kind](dict(content))
+        token._seal = text(seal, _SEAL)  # noqa: SLF001 - of its own class
+    except KeyError as error:
+        raise _garbage(f"what it says has no {error}") from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _garbage(f"what it says cannot be read: {error}") from error
+    return token
 
 
-def text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
+def text(value: object, pattern: re.Pattern[str]) -> str:
+    """Return a text of that pattern, ValueError if it is none."""
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{value!r:.60} is not of the form {pattern.pattern}")
     return value
+
+
+def number(value: object) -> int:
+    """Return a number of at most 63 bits and a sign, ValueError if it is none."""
+    if type(value) is not int or not -(1 << 63) < value < 1 << 63:
+        raise ValueError(f"{value!r:.60} is no whole number of 64 bits")
+    return value
+
+
+def handle(value: object) -> bytes:
+    """Return a handle of CUDA's, ValueError if it has another size."""
+    found = bytes.fromhex(text(value, _HEX))
+    if len(found) != HANDLE_SIZE:
+        raise ValueError(f"a handle of CUDA's has {HANDLE_SIZE} bytes, and this one {len(found)}")
+    return found
+
+
+def _dumped(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _garbage(why: str) -> ValueError:

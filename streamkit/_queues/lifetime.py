@@ -123,6 +123,29 @@ class InterprocessEvent(OwnedEvent):
         self.handle = handle
 
 
+class OpenedEvent(InterprocessEvent):
+    """An event of another process, which is opened once for each device whose streams wait for it.
+
+    A wait by a stream of another device than it was opened on crashes CUDA's driver.
+    """
+
+    def __init__(self, device: int, open_on: Callable[[int], InterprocessEvent]) -> None:
+        first = open_on(device)
+        super().__init__(first.handle)
+        first.handle = 0  # this object destroys it
+        self._device, self._open_on = device, open_on
+        self._others: dict[int, InterprocessEvent] = {}
+
+    def handle_on(self, device: int) -> int:
+        """Return the handle for streams of the device."""
+        if device == self._device:
+            return self.handle
+        found = self._others.get(device)
+        if found is None:
+            found = self._others.setdefault(device, self._open_on(device))
+        return found.handle
+
+
 def create_interprocess(context: int) -> InterprocessEvent:
     """Return a new event of a context that other processes can open."""
     return InterprocessEvent(events.create(context, timing=False, interprocess=True))

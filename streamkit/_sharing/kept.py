@@ -36,8 +36,8 @@ _lock = locks.new_lock()
 class OwnedLease:
     """A lease as its owner sees it: a file, which has its name while the lease lasts.
 
-    Each receiver holds a shared lock on it, and adds a sign: another one if it does not get the
-    array. The owner ends the lease when a receiver has had the array and none holds a lock. The
+    Each receiver holds a shared lock on it, and adds a sign, which it takes back if it does not get
+    the array. The owner ends the lease when a receiver has had the array and none holds a lock. The
     system releases the lock of a process that has ended. Any thread may use it, and a garbage
     collection inside of it.
     """
@@ -65,8 +65,7 @@ class OwnedLease:
 
     def _was_opened(self) -> bool:
         descriptor = self._file.descriptor
-        signs = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        return signs.count(_HAS) > signs.count(_FAILED)
+        return _HAS in os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
     def end(self) -> None:
         with _lock:
@@ -86,18 +85,24 @@ def enter(name: str) -> LockedFile | None:
     except FileNotFoundError:
         return None
     # the owner locks the file only to end the lease
-    owner = name.partition(".")[0]
-    if found.lock(shared=True) and found.is_linked() and processes.is_alive(owner):
-        os.write(found.descriptor, _HAS)
-        return found
+    owner = name.rpartition(".")[0]
+    try:
+        if found.lock(shared=True) and found.is_linked() and processes.is_alive(owner):
+            found.append(_HAS)
+            return found
+    except BaseException:
+        found.close()
+        raise
     found.close()
     return None
 
 
 def leave(entered: LockedFile) -> None:
     """Give up the lock of a receiver that has not got the array: others can still use the lease."""
-    os.write(entered.descriptor, _FAILED)
-    entered.close()
+    try:
+        entered.replace(_FAILED)
+    finally:
+        entered.close()
 
 
 class KeptArray:
@@ -193,6 +198,11 @@ def _take(context: int, size: int) -> int:
             others.append(block)
         _spare.extend(others)
         return block[2]
-    for owner, _, address in others:
-        sharing.free(owner, address)
+    try:
+        while others:
+            owner, _, address = others[-1]
+            sharing.free(owner, address)
+            others.pop()
+    finally:
+        _spare.extend(others)  # those that could not be freed now
     return sharing.allocate(context, size)

@@ -12,7 +12,7 @@ from streamkit._queues import keepalive, ordering
 from streamkit._queues.lifetime import create_interprocess
 from streamkit._sharing import mappings
 from streamkit._sharing.kept import Copy, KeptArray
-from streamkit._sharing.token import ArrayToken
+from streamkit._sharing.token import ArrayToken, SharedMemory
 from streamkit._streams.array_libraries import place_of
 from streamkit._streams.handoff import current_of_array
 from streamkit._streams.stream import CudaStream, wrap
@@ -97,24 +97,29 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         if copy:
             first, end = layout.reach()
             held = Copy(driver.primary_context(device), end - first)
+            loan = keepalive.ArrayLoan((array, held), queue)  # before: it ends however this does
             copies = "cuMemcpyDtoDAsync", held.address, first, end - first, queue.handle
             ordering.on(queue, driver.ask, *copies)
             layout = layout.moved(held.address - first)
-            keepalive.keep(queue, source, (array, held))
+            del loan
         elif (reason := mappings.why_not(layout.address)) is not None:
             raise TypeError(
                 f"{messages.describe(array)} cannot be opened by another process: {reason}. Share "
                 "a copy, streamkit.share(array, copy=True), or allocate it by cudaMalloc."
             )
-        base = sharing.base_of(layout.address)
-        memory = sharing.number_of(base), sharing.memory_handle(base)
+        base, size = sharing.range_of(layout.address)
+        memory = SharedMemory(sharing.number_of(base), sharing.memory_handle(base), size)
     event = create_interprocess(queue.context)
     ordering.record(event.handle, queue)
     sent = sharing.event_handle(queue.context, event.handle)
-    one = KeptArray(held, library, event)
     opens = EventToken(processes.own_name(), sharing.uuid_of(device), sent)
-    token = ArrayToken(one.name, opens, memory, layout.moved(-base), library.name)
-    return Lease(one, token)
+    one = KeptArray(held, library, event)
+    try:
+        token = ArrayToken(one.name, opens, memory, layout.moved(-base), library.name)
+        return Lease(one, token.sealed())
+    except BaseException:
+        one.end()
+        raise
 
 
 def _layout(array: Any) -> Layout:

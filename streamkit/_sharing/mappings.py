@@ -76,7 +76,7 @@ class Mapping:
 def why_not(address: int) -> str | None:
     """Say why another process cannot open the memory there; None if it can."""
     bases = [its.base for its in tuple(_opened.values())]
-    if bases and sharing.base_of(address) in bases:
+    if bases and sharing.range_of(address)[0] in bases:
         return "it belongs to another process, which can share it itself"
     return sharing.why_not(address)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from streamkit import errors
 from streamkit._base import messages
@@ -12,7 +12,7 @@ from streamkit._cuda import driver, events, sharing
 from streamkit._interprocess import processes, tokens
 from streamkit._interprocess.tokens import EventToken, Token
 from streamkit._queues import keepalive, ordering, registry
-from streamkit._queues.lifetime import InterprocessEvent
+from streamkit._queues.lifetime import InterprocessEvent, OpenedEvent
 from streamkit._sharing import kept
 from streamkit._sharing.kept import Copy
 from streamkit._sharing.mappings import Allocation, Mapping
@@ -33,7 +33,21 @@ if TYPE_CHECKING:
     from streamkit.protocols import StreamLike
 
 _ENDS_WITHIN = 1.0  # seconds, for a process that was killed
-_LEASE = re.compile(r"[0-9a-f]{16}\.\d+")  # its file's name, which must be in no other folder
+_LEASE = re.compile(r"\.\d+")  # what its file's name adds to that of its process
+_LIBRARY = re.compile(r"[\w.-]{1,100}")
+_MOST_AXES = 64
+_NEWEST_CODE = 17  # of DLPack's types
+_MOST_BITS, _MOST_LANES = 255, (1 << 16) - 1  # which DLPack has room for
+
+
+class SharedMemory(NamedTuple):
+    """The allocation that an array of a token lies in."""
+
+    number: int
+    """Its number in the process of the sender, because CUDA uses its handles again."""
+    handle: bytes
+    size: int
+    """Its bytes."""
 
 
 class ArrayToken(Token):
@@ -48,12 +62,13 @@ class ArrayToken(Token):
     _kind = "array"
 
     def __init__(
-        self, lease: str, event: EventToken, memory: tuple[int, bytes], layout: Layout, library: str
+        self, lease: str, event: EventToken, memory: SharedMemory, layout: Layout, library: str
     ) -> None:
+        super().__init__(event.process)
         self.uuid: str = event.uuid
         """The UUID of the array's device, as CUDA_VISIBLE_DEVICES takes it."""
         self._lease, self._event, self._library = lease, event, library
-        self._memory = memory  # the number of the allocation, and CUDA's handle
+        self._memory = memory
         self._layout = layout  # its address counts from the beginning of the allocation
 
     def open(self, stream: StreamLike, library: str | None = None) -> Any:
@@ -75,6 +90,7 @@ class ArrayToken(Token):
 
         Raises:
             StreamClosedError: The lease has ended, or the process of the sender.
+            ValueError: The process that the token names has not made it.
             NoDeviceError: This process does not see the array's device.
             DeviceMismatchError: The stream is of another device, or of the host.
             UnsupportedStreamError: The library is not imported, or has no arrays that could be
@@ -91,13 +107,15 @@ class ArrayToken(Token):
         if ordering.capture_of(queue) is not None:
             raise messages.kept_in_capture(target)
         keepalive.drain()
-        if processes.is_own(self._event.process):
+        if processes.is_own(self._process):
+            self.check()
             return self._open_here(target, queue, library)
         adopt = self._adopt(library)
+        self.check()
         context = driver.primary_context(device)
         entered = kept.enter(self._lease)
         if entered is None:
-            raise messages.gone(self)
+            raise messages.gone(self, self._process)
         try:
             with driver.beside_captures() as guard, guard:
                 memory = self._memory_after_sender(context, entered)
@@ -106,36 +124,44 @@ class ArrayToken(Token):
             kept.leave(entered)
             # a sender ends in steps, and calls fail before the last one
             if isinstance(error, errors.DriverError) and waits.ask(
-                lambda: not processes.is_alive(self._event.process), _ENDS_WITHIN, waits.LOOK
+                lambda: not processes.is_alive(self._process), _ENDS_WITHIN, waits.LOOK
             ):
-                raise messages.gone(self) from error
+                raise messages.gone(self, self._process) from error
             raise
 
     def _memory_after_sender(self, context: int, entered: LockedFile) -> Mapping:
         """Return the sender's memory, which holds the lease, once it is written."""
         opened = sharing.open_event(context, self._event.handle)
         if opened is None:
-            raise messages.gone(self)
+            raise messages.gone(self, self._process)
         event = InterprocessEvent(opened)
 
         def is_written() -> bool:
             if events.is_done(event.handle):
                 return True
-            if not processes.is_alive(self._event.process):
-                raise messages.gone(self)
+            if not processes.is_alive(self._process):
+                raise messages.gone(self, self._process)
             return False
 
         waits.ask(is_written, None, waits.LOOK)
-        memory = Mapping(Allocation(self._event.process, *self._memory, context), entered)
+        number, handle, size = self._memory
+        memory = Mapping(Allocation(self._process, number, handle, context), entered)
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
-            raise messages.gone(self)
+            raise messages.gone(self, self._process)
+        with driver.in_context(context):
+            start, found = sharing.range_of(memory.base)
+        if start + found < memory.base + size:
+            raise ValueError(
+                f"{messages.describe(self)} is of an allocation of {size} bytes, and CUDA has "
+                f"opened one of {found}: no array was made. Share the array again."
+            )
         return memory
 
     def _open_here(self, target: CudaStream[Any], queue: QueueRecord, library: str | None) -> Any:
         found = kept.find(self._lease)
         array = None if found is None else found.array
         if found is None or array is None:  # another thread is ending the lease
-            raise messages.gone(self)
+            raise messages.gone(self, self._process)
         ordering.wait_event(queue, found.event.handle)
         if not isinstance(array, Copy) and library in (None, self._library):
             opened = lend(array, found.library, target, queue)
@@ -163,34 +189,46 @@ class ArrayToken(Token):
         return adopt
 
     def _content(self) -> dict[str, Any]:
-        number, handle = self._memory
+        number, handle, size = self._memory
         return {
-            "event": bytes(self._event).hex(),
-            "lease": self._lease,
+            "event": self._event._content(),  # noqa: SLF001 - another class of tokens
+            "lease": self._lease.removeprefix(self._process),
             "library": self._library,
-            "memory": [number, handle.hex()],
+            "memory": [number, handle.hex(), size],
             "layout": self._layout,
         }
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> Self:
-        event = tokens.read(bytes.fromhex(content["event"]))
-        lease, library = tokens.text(content["lease"]), tokens.text(content["library"])
-        number, handle = content["memory"]
+        event = EventToken._of(content["event"])  # noqa: SLF001 - another class of tokens
+        lease = event.process + tokens.text(content["lease"], _LEASE)
+        number, handle, size = content["memory"]
+        memory = SharedMemory(tokens.number(number), tokens.handle(handle), tokens.number(size))
         offset, *rest = content["layout"]
-        shape, strides, element = (tuple(map(int, part)) for part in rest)
+        shape, strides, element = (tuple(map(tokens.number, part)) for part in rest)
         code, bits, lanes = element
-        if not (_LEASE.fullmatch(lease) and isinstance(event, EventToken)):
-            raise ValueError(lease)
-        if len(shape) != len(strides):
-            raise ValueError(shape)
-        layout = Layout(int(offset), shape, strides, (code, bits, lanes))
-        memory = int(number), bytes.fromhex(handle)
-        return cls(lease, event, memory, layout, library)
+        layout = Layout(tokens.number(offset), shape, strides, (code, bits, lanes))
+        _check(layout, memory.size)
+        return cls(lease, event, memory, layout, tokens.text(content["library"], _LIBRARY))
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self._layout.shape)) or "scalar"
         return f"<streamkit.ArrayToken {shape} of {self._library} on {self.uuid}>"
+
+
+def _check(layout: Layout, size: int) -> None:
+    """Refuse a layout that no array in so many bytes has; ValueError says what is wrong."""
+    _, shape, strides, (code, bits, lanes) = layout
+    if len(shape) != len(strides) or len(shape) > _MOST_AXES:
+        raise ValueError(f"it has {len(shape)} lengths and {len(strides)} strides")
+    if min(shape, default=1) < 1:
+        raise ValueError(f"a length of {min(shape)}")
+    is_known = 0 <= code <= _NEWEST_CODE
+    if not (is_known and 0 < bits <= _MOST_BITS and 0 < lanes <= _MOST_LANES):
+        raise ValueError(f"DLPack has no type of code {code} with {bits} bits and {lanes} lanes")
+    first, end = layout.reach()
+    if first < 0 or end > size:
+        raise ValueError(f"the array is at {first} to {end} of an allocation of {size} bytes")
 
 
 def adapt(
@@ -226,8 +264,8 @@ def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
 def open_event(token: EventToken) -> CudaEvent:
     """Return the event of another process, or of this one, from what ``event.export()`` gave.
 
-    A stream of any library waits for it through ``s.wait(event)``: for its last record by then. A
-    wait that is queued before the other process records it holds for the record before, or for
+    A stream of any library and device waits for it by ``s.wait(event)``: for its last record then.
+    A wait that is queued before the other process records it holds for the record before, or for
     nothing. So the message that it was recorded has to come first. It can be recorded here too.
     If that process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
 
@@ -238,18 +276,24 @@ def open_event(token: EventToken) -> CudaEvent:
         TypeError: It is no token of an event.
         NoDeviceError: This process does not see the event's device.
         StreamClosedError: The event is gone, or its process has ended.
+        ValueError: The process that the token names has not made it.
     """
     if not isinstance(token, EventToken):
         raise TypeError(f"{messages.describe(token)} is no token of an event: event.export() is.")
     if processes.is_own(token.process):
         event = exported.get(token.handle)
         if event is None or event.closed:
-            raise messages.gone(token)
+            raise messages.gone(token, token.process)
         return event
     ordinal = sharing.device_of(token.uuid)
+    token.check()
     if not processes.is_alive(token.process):
-        raise messages.gone(token)
-    handle = sharing.open_event(driver.primary_context(ordinal), token.handle)
-    if handle is None:
-        raise messages.gone(token)
-    return CudaEvent(ordinal, InterprocessEvent(handle))
+        raise messages.gone(token, token.process)
+
+    def open_on(device: int) -> InterprocessEvent:
+        handle = sharing.open_event(driver.primary_context(device), token.handle)
+        if handle is None:
+            raise messages.gone(token, token.process)
+        return InterprocessEvent(handle)
+
+    return CudaEvent(ordinal, OpenedEvent(ordinal, open_on))

@@ -12,7 +12,7 @@ from streamkit._cuda import devices, driver, events
 from streamkit._host.event import HostEvent
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, identity, ordering, registry
-from streamkit._queues.lifetime import OwnedEvent, create_interprocess
+from streamkit._queues.lifetime import OpenedEvent, OwnedEvent, create_interprocess
 from streamkit._waiting import waits
 from streamkit._waiting.points import Point
 from streamkit.protocols import Event, Events
@@ -202,7 +202,8 @@ class CudaEvent(Event, metaclass=classes.Concrete):
                 "first."
             )
         exported[sent] = self
-        return tokens.EventToken(processes.own_name(), sharing.uuid_of(self._device), sent)
+        uuid = sharing.uuid_of(self._device)
+        return tokens.EventToken(processes.own_name(), uuid, sent).sealed()
 
     def close(self) -> None:
         self._owned = None
@@ -248,6 +249,11 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         self._queue_id = queue.id if self._owned is not None else None
         captures = queue.handle != LEGACY and ordering.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
+
+    def _handle_on(self, device: int) -> int:
+        """Return the handle for a stream of the device, which only an opened event tells apart."""
+        owned = self._owned
+        return owned.handle_on(device) if isinstance(owned, OpenedEvent) else self.handle
 
     def _held(self) -> object:
         """Return what the handle dies with."""

@@ -323,7 +323,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
                 event = find_event(other, self)
                 if event is not None:
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
-                    ordering.wait_event(queue, event.handle, external=external, held=held)
+                    is_near = event._device == queue.device  # noqa: SLF001 - as above
+                    handle = event.handle if is_near else event._handle_on(queue.device)  # noqa: SLF001 - as above
+                    ordering.wait_event(queue, handle, external=external, held=held)
                     return
                 library = registry.work_library(other)
                 if library is not None:

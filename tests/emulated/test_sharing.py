@@ -12,7 +12,9 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import sharing  # it names a device as tokens do
+from streamkit._cuda.driver import primary_context as primary_of  # where events are opened
 from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
+from streamkit._sharing import kept  # what an owner keeps
 from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
 from streamkit._sharing.token import adapt  # what makes the array of `token.open()`
 from streamkit.backends._managed_tensor import Layout  # what a token holds
@@ -44,22 +46,73 @@ def sender():
         process.communicate("\n")
 
 
-def test_an_event_that_its_process_has_closed_is_gone(sender):
+@pytest.fixture
+def token(sender):
+    """Return the token of an event of the other process, which is on that device."""
+
+    def token(device):
+        return EventToken(sender, sharing.uuid_of(device), bytes(64)).sealed()
+
+    return token
+
+
+def test_an_event_that_its_process_has_not_exported_is_not_opened(sender):
+    """CUDA's driver crashes with some handles that were made up."""
+    with pytest.raises(ValueError, match="was not made by the process"):
+        open_event(EventToken(sender, sharing.uuid_of(0), bytes(64)))
+    assert emulator.calls("cuIpcOpenEventHandle") == 0
+
+
+def test_an_event_that_its_process_has_closed_is_gone(token):
     emulator.fail("cuIpcOpenEventHandle", driver.CUresult.CUDA_ERROR_INVALID_HANDLE)
     with pytest.raises(sk.StreamClosedError, match="gone"):
-        open_event(EventToken(sender, sharing.uuid_of(0), bytes(64)))
+        open_event(token(0))
 
 
-def test_an_event_of_another_process_serves_the_streams_of_its_device(sender, monkeypatch):
+def test_an_event_of_another_process_serves_the_streams_of_its_device(token, monkeypatch):
     """The emulated driver opens none, so one of this process stands in."""
     with on_device(1):
         opened = int(check(driver.cuEventCreate(0)))
     monkeypatch.setattr(sharing, "open_event", lambda context, handle: opened)
-    event, stream = open_event(EventToken(sender, sharing.uuid_of(1), bytes(64))), sk.new_stream(1)
+    event, stream = open_event(token(1)), sk.new_stream(1)
     assert (event.device_id, event.handle) == (1, opened)
     stream.record(event)
     stream.wait(event)
     stream.sync()
+
+
+@pytest.mark.parametrize("waits", [(0,), (1,), (0, 1, 1, 0)])
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_stream_waits_for_an_event_that_is_opened_on_its_device(
+    token, monkeypatch, gate, of, waits
+):
+    """A wait by a stream of another device crashes CUDA's driver, whose device recorded it or not.
+
+    The emulated driver opens none, so one of each device stands in for the one of the sender.
+    """
+    handles, opened = {}, []
+    for device in (0, 1):
+        with on_device(device):
+            handles[primary_of(device)] = int(check(driver.cuEventCreate(0)))
+
+    def open_event_on(context, handle):
+        opened.append(context)
+        return handles[context]
+
+    monkeypatch.setattr(sharing, "open_event", open_event_on)
+    event = open_event(token(of))
+    held = sk.new_stream(waits[0], nonblocking=True)
+    with on_device(waits[0]):
+        gate.hold(held.handle)
+        check(driver.cuEventRecord(handles[primary_of(waits[0])], held.handle))
+    for device in waits:
+        stream = sk.new_stream(device, nonblocking=True)
+        stream.wait(event)
+        assert stream.done is (device != waits[0])  # the other one was not recorded
+    gate.open()
+    assert opened == [primary_of(device) for device in dict.fromkeys((of, *waits))]
+    del event
+    assert emulator.calls("cuEventDestroy_v2") >= len(opened)
 
 
 def test_an_event_that_is_exported_is_itself_where_it_comes_back_to_its_process(monkeypatch):
@@ -79,11 +132,12 @@ def test_the_library_of_an_array_has_to_be_imported_unless_it_is_named(program):
         """
 from streamkit._cuda import sharing  # as above
 from streamkit._interprocess.tokens import EventToken  # as above
-from streamkit._sharing.token import ArrayToken  # as `share` makes it
+from streamkit._sharing.token import ArrayToken, SharedMemory  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
-event = EventToken("0123456789abcdef", sharing.uuid_of(0), bytes(64))
+name = "/dev/shm/streamkit-shares-gone/0123456789abcdef"
+event = EventToken(name, sharing.uuid_of(0), bytes(64))
 layout = Layout(0, (3,), (4,), (2, 32, 1))
-token = ArrayToken("0123456789abcdef.7", event, (9, bytes(64)), layout, "toya")
+token = ArrayToken(f"{name}.7", event, SharedMemory(9, bytes(64), 512), layout, "toya")
 told = str(error_of(sk.UnsupportedStreamError, token.open, sk.new_stream(0)))
 assert "one of toya, which this process has not imported" in told, told
 assert "toya" not in sys.modules
@@ -110,6 +164,18 @@ def test_the_memory_of_a_copy_goes_to_the_next_of_its_size(primary_context):
     larger = Copy(primary_context, 1024)
     assert emulator.calls("cuMemFree_v2") == freed + 2  # those of another size
     del larger, odd
+
+
+def test_spare_memory_that_cannot_be_freed_now_is_freed_later(primary_context):
+    spares = [Copy(primary_context, 512) for _ in range(3)]
+    freed = emulator.calls("cuMemFree_v2")
+    del spares
+    emulator.fail("cuMemFree_v2", driver.CUresult.CUDA_ERROR_INVALID_VALUE, nth=2)
+    with pytest.raises(sk.DriverError):
+        Copy(primary_context, 1024)
+    Copy(primary_context, 1024)
+    assert emulator.calls("cuMemFree_v2") == freed + 4  # one of them failed
+    assert not [block for block in kept._spare if block[1] == 512]
 
 
 def test_memory_that_a_library_refuses_is_kept_no_longer(primary_context):

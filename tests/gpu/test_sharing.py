@@ -7,15 +7,18 @@ import pickle
 import random
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._cuda import sharing  # a step of `share` is made to fail
 from streamkit._sharing import mappings  # what is open of other processes
 from streamkit.processes import open_event, token_from_bytes
 from support.gpu.peer import LONG, Peer, until
-from support.libraries import need
+from support.gpu.raw import Gate, on_device
+from support.libraries import cuda_devices, need
 
 cupy, _ = need("cupy", "cuda")  # cuda.core here, not where a thread of a test first needs it
 
@@ -127,6 +130,123 @@ def test_any_librarys_stream_waits_for_it_and_the_opener_can_record_it(peer, s):
         sk.wrap(stream).wait(event)
         sk.wrap(stream).sync(10)
     assert event.done
+
+
+@pytest.fixture
+def gate_on():
+    """Make a gate that holds streams of a device."""
+    made = []
+
+    def make(device):
+        with on_device(device):
+            made.append((device, Gate()))
+        return made[-1][1]
+
+    yield make
+    for device, gate in made:
+        with on_device(device):
+            gate.free()
+
+
+@pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+@pytest.mark.parametrize("recorded_on", [0, 1])
+def test_streams_of_every_device_wait_for_it(gate_on, new_peer, recorded_on):
+    """Where it is opened on one device alone, a wait of the other one's stream ends the process."""
+    receiver, gate = new_peer(), gate_on(recorded_on)
+    source = sk.new_stream(recorded_on, nonblocking=True)
+    event = sk.new_event(interprocess=True, device=recorded_on)
+    receiver.open_event("e", event.export())
+    waiting = [receiver.new_stream(device) for device in (0, 1)]
+    for stream in waiting:
+        assert receiver.wait("e", stream) is None
+        assert receiver.is_done(stream)  # the control: it was never recorded
+    gate.hold(source.handle)
+    source.record(event)
+    for stream in reversed(waiting):
+        receiver.wait("e", stream)
+    assert not any(receiver.is_done(stream) for stream in waiting)
+    assert gate.closed
+    gate.open()
+    assert until(lambda: all(receiver.is_done(stream) for stream in waiting))
+    here = sk.new_stream(1 - recorded_on)  # in its own process
+    here.wait(event)
+    here.sync(LONG)
+
+
+@pytest.mark.parametrize("byte", [0, 8, 18, 40])
+def test_a_handle_that_was_changed_is_not_opened(peer, byte):
+    """If byte 18 was, CUDA opens it, and crashes as soon as it is asked."""
+    event = sk.new_event(interprocess=True)
+    token = event.export()
+    handle = bytearray(token.handle)
+    handle[byte] ^= 4
+    changed = type(token)(token.process, token.uuid, bytes(handle))
+    changed._seal = token._seal
+    with pytest.raises(ValueError, match="was not made by the process"):
+        peer.open_event("e", changed)
+
+
+@pytest.mark.parametrize("size", [1, 3, 128, 1 << 16, (1 << 20) + 1])
+def test_an_array_that_fills_its_allocation_arrives(all_peer, s, size):
+    """CUDA divides a block among small ones; what it opens has to be as large as the token says."""
+    with s, cupy.cuda.using_allocator(cupy.cuda.Memory):
+        array = cupy.full(size, 5, "i1")
+    lease = sk.share(array, after=s)
+    all_peer.open("x", lease.token)
+    assert all_peer.values("x") == [5] * size
+    all_peer.drop("x")
+    assert until(lambda: all_peer.look() or lease.closed)
+
+
+def test_a_receiver_that_fails_does_not_end_the_lease_of_another(new_peer, s):
+    lease, first, failed = sk.share(filled(s, 7), after=s), new_peer(), new_peer()
+    first.open("x", lease.token)
+    with pytest.raises(sk.UnsupportedStreamError):
+        failed.open("y", lease.token, "cuda.core")
+    failed.kill()
+    assert not until(lambda: lease.closed, 0.3)
+    assert first.values("x")[-1] == 7
+    first.drop("x")
+    assert until(lambda: first.look() or lease.closed)
+
+
+def test_processes_whose_files_are_in_other_folders_share(new_peer, s, tmp_path):
+    other = new_peer(STREAMKIT_RUNTIME_DIR=str(tmp_path))
+    back = other.share("x", 4).open(s)
+    assert back[-1].item() == 4
+    lease = sk.share(filled(s, 6), after=s)
+    other.open("y", lease.token)
+    assert other.values("y")[-1] == 6
+    other.drop("y")
+    assert until(lambda: other.look() or lease.closed)
+
+
+def test_the_source_of_a_copy_is_kept_until_the_copy_has_run(gate, s, monkeypatch):
+    """Also if a later step of ``share`` fails; the control is a second array of the pool's."""
+    pool = cupy.cuda.MemoryPool()
+    with s, cupy.cuda.using_allocator(pool.malloc):
+        array = cupy.full(1000, 3, "f4")
+    s.sync()
+    address, kept_alive = array.data.ptr, weakref.ref(array)
+
+    def fail(*_, **__):
+        raise MemoryError
+
+    gate.hold(s.handle)
+    monkeypatch.setattr(sharing, "range_of", fail)
+    with pytest.raises(MemoryError):
+        sk.share(array, after=s, copy=True)
+    monkeypatch.undo()
+    del array
+    gc.collect()
+    assert kept_alive() is not None
+    with s, cupy.cuda.using_allocator(pool.malloc):
+        assert cupy.empty(1000, "f4").data.ptr != address
+    assert gate.closed
+    gate.open()
+    s.sync()
+    gc.collect()
+    assert until(lambda: s.sync() or kept_alive() is None)
 
 
 def test_events_that_cannot_be_opened_say_so(new_peer, s):

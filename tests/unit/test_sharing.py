@@ -20,7 +20,7 @@ from streamkit._interprocess import processes  # who lives, which `share` and `o
 from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
 from streamkit._queues import keepalive  # what other calls of StreamKit do on the way
 from streamkit._sharing import kept  # what an owner keeps, and who has it
-from streamkit._sharing.token import ArrayToken  # as `share` makes it
+from streamkit._sharing.token import ArrayToken, SharedMemory  # as `share` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
 from streamkit.processes import open_event, token_from_bytes
 from support.programs import needs_fork, run_python
@@ -31,14 +31,10 @@ has_locks = pytest.mark.skipif(
     importlib.util.find_spec("fcntl") is None, reason="this system has no fcntl"
 )
 
-EVENT = EventToken("0123456789abcdef", "GPU-00000000-1111-2222-3333-444444444444", bytes(64))
-ARRAY = ArrayToken(
-    "0123456789abcdef.7",
-    EVENT,
-    (9, bytes(range(64))),
-    Layout(512, (3, 4), (8, -2), (2, 32, 1)),
-    "lib",
-)
+NAME = "/run/user/1000/streamkit-shares-k2x/0123456789abcdef"  # of a process, which is a path
+EVENT = EventToken(NAME, "GPU-00000000-1111-2222-3333-444444444444", bytes(64))
+MEMORY = SharedMemory(9, bytes(range(64)), 4096)
+ARRAY = ArrayToken(f"{NAME}.7", EVENT, MEMORY, Layout(512, (3, 4), (8, -2), (2, 32, 1)), "lib")
 
 
 # -- tokens ---------------------------------------------------------------------------------------
@@ -74,9 +70,10 @@ def with_body(body, *, version=1, magic=b"SKtoken"):
         b"", b"garbage", bytes(100), bytes(ARRAY)[:-1], bytes(ARRAY)[:10], bytes(ARRAY) + b"x",
         bytes(ARRAY).replace(b'"lib"', b'"bil"'), with_body(b"[]"), with_body(b"\xff"),
         with_body(b'["other",{}]'), with_body(b'["event",{}]'), with_body(b'["event",[1]]'),
-        with_body(b'["event",{"process":"../../x","uuid":"","handle":""}]'),
-        with_body(b'["event",{"process":1,"uuid":"","handle":""}]'),
-        with_body(b'["event",{"process":"0123456789abcdef","uuid":"","handle":"z"}]'),
+        *(with_body(bytes(EVENT)[17:].replace(*change)) for change in (
+            (NAME.encode(), b"../../x"), (b'"' + NAME.encode() + b'"', b"1"), (b"00" * 64, b"z"),
+            (b'""]', b'"z"]'), (b',""]', b"]"),
+        )),
         with_body(b"{}", magic=b"SKtokex"), with_body(b"[" * 100_000),
         bytes(ARRAY)[:17] + bytes(ARRAY)[18:],
         with_body(bytes(ARRAY)[17:].replace(b"512", b"1e999")),
@@ -87,17 +84,68 @@ def test_what_is_no_token_is_a_value_error(data):
         token_from_bytes(data)
 
 
-def test_a_lease_in_another_folder_is_refused():
-    """Else whoever sends a token could have any file opened. So is half a layout."""
-    scalar = Layout(0, (), (), (2, 32, 1))
-    for lease, layout in (
-        ("../0123456789abcdef.7", scalar),
-        ("0123456789abcdef", scalar),
-        ("0123456789abcdef.7", scalar._replace(shape=(3,))),
-    ):
-        token = ArrayToken(lease, EVENT, (9, b""), layout, "lib")
-        with pytest.raises(ValueError, match="no token of StreamKit"):
-            token_from_bytes(bytes(token))
+@pytest.mark.parametrize(
+    "lease", ["/run/user/1000/streamkit-shares-k2x/../x/0123456789abcdef.7", NAME]
+)
+def test_a_lease_in_another_folder_is_refused(lease):
+    """Else whoever sends a token could have any file opened."""
+    token = ArrayToken(lease, EVENT, MEMORY, Layout(0, (), (), (2, 32, 1)), "lib")
+    with pytest.raises(ValueError, match="no token of StreamKit"):
+        token_from_bytes(bytes(token))
+
+
+FLOAT = 2, 32, 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "wrong"),
+    {
+        "half a layout": (Layout(0, (3,), (), FLOAT), "1 lengths and 0 strides"),
+        "too many axes": (Layout(0, (1,) * 65, (1,) * 65, FLOAT), "65 lengths"),
+        "a negative length": (Layout(0, (-5,), (1,), FLOAT), "a length of -5"),
+        "no elements": (Layout(0, (4, 0), (1, 1), FLOAT), "a length of 0"),
+        "huge": (Layout(0, (1 << 50,), (1,), FLOAT), "0 to 4503599627370496 of an allocation"),
+        "one element too far": (Layout(4, (1024,), (1,), FLOAT), "4 to 4100 of an allocation"),
+        "before the allocation": (Layout(-4, (4,), (1,), FLOAT), "-4 to 12 of an allocation"),
+        "backwards, out of it": (Layout(8, (4,), (-1,), FLOAT), "-4 to 12 of an allocation"),
+        "a large offset": (Layout(1 << 80, (4,), (1,), FLOAT), "no whole number of 64 bits"),
+        "an offset that is no number": (Layout(1.5, (4,), (1,), FLOAT), "no whole number"),
+        "an offset that is a truth": (Layout(True, (4,), (1,), FLOAT), "no whole number"),
+        "bits of -8": (Layout(0, (4,), (1,), (2, -8, 1)), "-8 bits"),
+        "no lanes": (Layout(0, (4,), (1,), (2, 32, 0)), "0 lanes"),
+        "a type that does not exist": (Layout(0, (4,), (1,), (99, 8, 1)), "no type of code 99"),
+    }.values(),
+)
+def test_a_layout_that_leaves_its_allocation_is_refused(layout, wrong):
+    """Before anything is opened: an array made of it would reach into its neighbours."""
+    token = ArrayToken(f"{NAME}.7", EVENT, MEMORY, layout, "lib")
+    with pytest.raises(ValueError, match=f"no token of StreamKit: .*{wrong}"):
+        token_from_bytes(bytes(token))
+
+
+def test_an_array_that_fills_its_allocation_is_read():
+    for layout in (Layout(0, (1024,), (1,), FLOAT), Layout(4092, (1024,), (-1,), FLOAT)):
+        token = ArrayToken(f"{NAME}.7", EVENT, MEMORY, layout, "lib")
+        assert token_from_bytes(bytes(token)) == token
+
+
+@pytest.mark.parametrize("size", [0, 3, 65])
+def test_a_handle_of_another_size_is_refused(size):
+    wrong = f"has 64 bytes, and this one {size}"
+    with pytest.raises(ValueError, match=wrong):
+        token_from_bytes(bytes(EventToken(NAME, EVENT.uuid, bytes(size))))
+    token = ArrayToken(
+        f"{NAME}.7", EVENT, MEMORY._replace(handle=bytes(size)), ARRAY._layout, "lib"
+    )
+    with pytest.raises(ValueError, match=wrong):
+        token_from_bytes(bytes(token))
+
+
+def test_what_is_too_long_is_refused_unread():
+    with pytest.raises(ValueError, match="at most 65536 bytes"):
+        token_from_bytes(with_body(bytes(EVENT)[17:].replace(b"GPU-", b"GPU-" * (1 << 20))))
+    with pytest.raises(ValueError, match="'GPU-x' is not of the form"):
+        token_from_bytes(bytes(EventToken(NAME, "GPU-x", bytes(64))))
 
 
 def test_another_version_is_told_apart_from_garbage():
@@ -129,9 +177,20 @@ def until(done):
 # -- names of processes, and leases ---------------------------------------------------------------
 
 OTHER = """
-import sys
+import errno, os, sys
 from streamkit._interprocess import processes  # as above
+from streamkit._interprocess.tokens import EventToken  # as above
 from streamkit._sharing import kept  # as above
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+def while_full(call):
+    write, os.write = os.write, full
+    try:
+        return call()
+    except OSError as error:
+        return error.__notes__
+    finally:
+        os.write = write
 print(processes.own_name(), flush=True)
 for line in sys.stdin:
     print(eval(line), flush=True)
@@ -179,7 +238,7 @@ def new_other():
 
 
 def files_of(name):
-    return sorted(path.name for path in processes.folder().iterdir() if path.name.startswith(name))
+    return sorted(str(path) for path in processes.folder().iterdir() if str(path).startswith(name))
 
 
 @has_locks
@@ -202,14 +261,106 @@ def test_what_a_killed_process_has_left_goes_with_the_next_process(new_other):
     assert len(files_of(other.name)) == 2
     other.end("kill")
     assert len(files_of(other.name)) == 2
+    of_another = processes.folder() / "LICENSE"
+    of_another.touch()
     new_other()
     assert files_of(other.name) == []
+    assert of_another.exists()  # only what StreamKit has made is removed
+    of_another.unlink()
+
+
+@pytest.fixture
+def parent(tmp_path, monkeypatch):
+    """Where the setting has the folder of this test's files made."""
+    monkeypatch.setenv("STREAMKIT_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
 
 
 @has_locks
-def test_the_folder_is_of_this_user_alone():
-    found = processes.folder().stat()
+def test_the_folder_is_of_this_user_alone(parent):
+    made = processes.folder()
+    assert made.parent == parent.resolve()
+    found = made.stat()
     assert (found.st_uid, found.st_mode & 0o777) == (os.getuid(), 0o700)
+    assert processes.folder() == made
+
+
+@has_locks
+def test_a_folder_that_others_can_enter_is_left_alone(parent):
+    """Another user can make one of any name first: it is not used, and it blocks nothing."""
+    taken, link = parent / "streamkit-shares-0", parent / "streamkit-shares-1"
+    taken.mkdir(), taken.chmod(0o755)
+    private = parent / "elsewhere"
+    private.mkdir(mode=0o700)
+    link.symlink_to(private)
+    (parent / "streamkit-shares-2").write_text("a file")
+    made = processes.folder()
+    assert made.parent == parent.resolve()
+    assert made.name not in {path.name for path in (taken, link)}
+    for folder in (taken, link, private):
+        name = folder / "0123456789abcdef"
+        name.touch()
+        with pytest.raises(PermissionError, match="the same user"):
+            processes.is_alive(str(name))
+        assert name.exists()
+
+
+@has_locks
+def test_the_folder_of_the_session_is_used_if_it_is_this_users_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("STREAMKIT_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert processes.folder().parent == tmp_path.resolve()
+    tmp_path.chmod(0o755)  # as another user's is not, after ``sudo``
+    assert processes.folder().parent != tmp_path.resolve()
+
+
+@has_locks
+def test_a_folder_that_cannot_be_made_says_how_to_choose_another(parent, monkeypatch):
+    monkeypatch.setenv("STREAMKIT_RUNTIME_DIR", str(parent / "missing"))
+    with pytest.raises(FileNotFoundError) as caught:
+        processes.folder()
+    assert "STREAMKIT_RUNTIME_DIR=FOLDER" in caught.value.__notes__[0]
+    (found,) = (one for one in sk.doctor().findings if one.code == "runtime-folder")
+    assert "missing" in found.what
+    assert "STREAMKIT_RUNTIME_DIR" in found.remedy
+
+
+@has_locks
+def test_processes_of_other_folders_find_each_other(new_other, tmp_path, monkeypatch):
+    """As in two sessions, or where two processes have made a folder at the same time."""
+    monkeypatch.setenv("STREAMKIT_RUNTIME_DIR", str(tmp_path))
+    other = new_other()
+    assert other.name.startswith(str(tmp_path.resolve()))
+    lease = kept.OwnedLease()
+    other(f"globals().update(x=kept.enter({lease.name!r}))")
+    assert not lease.end_if_unused()
+    other.end("kill")
+    assert lease.end_if_unused()
+    assert not processes.is_alive(other.name)
+
+
+# -- seals ----------------------------------------------------------------------------------------
+
+
+@has_locks
+def test_a_token_that_its_process_has_not_made_is_not_opened(new_other):
+    """CUDA's driver crashes with some handles that were made up."""
+    other = new_other()
+    for name in (other.name, processes.own_name()):
+        token = EventToken(name, EVENT.uuid, bytes(64))
+        with pytest.raises(ValueError, match="was not made by the process"):
+            token.check()
+    line = f"bytes(EventToken({other.name!r}, {EVENT.uuid!r}, bytes(64)).sealed()).hex()"
+    sent = token_from_bytes(bytes.fromhex(other(line)))
+    sent.check()
+    changed = EventToken(other.name, EVENT.uuid, bytes(63) + b"x")
+    changed._seal = sent._seal
+    with pytest.raises(ValueError, match="was not made by the process"):
+        changed.check()
+    other.end("exit")
+    with pytest.raises(sk.StreamClosedError, match="gone"):
+        sent.check()
 
 
 @has_locks
@@ -239,6 +390,33 @@ def test_a_receiver_that_failed_leaves_the_lease_to_others(new_other):
     assert not lease.end_if_unused()
     other(f"kept.enter('{lease.name}').close()")
     assert lease.end_if_unused()
+
+
+@has_locks
+def test_a_receiver_that_failed_does_not_end_the_lease_of_another(new_other):
+    lease, failed, other = kept.OwnedLease(), new_other(), new_other()
+    other(f"globals().update(x=kept.enter({lease.name!r}))")
+    failed(f"kept.leave(kept.enter({lease.name!r}))")
+    assert not lease.end_if_unused()
+    failed.end("kill")
+    assert not lease.end_if_unused()
+    other("x.close()")
+    assert lease.end_if_unused()
+
+
+@has_locks
+def test_a_receiver_that_meets_a_full_folder_leaves_no_lock(new_other):
+    """Neither does it end the lease of another, nor keep it for as long as the process lives."""
+    lease, unlucky, other = kept.OwnedLease(), new_other(), new_other()
+    other(f"globals().update(x=kept.enter({lease.name!r}))")
+    assert "STREAMKIT_RUNTIME_DIR" in unlucky(f"while_full(lambda: kept.enter({lease.name!r}))")
+    assert not lease.end_if_unused()
+    unlucky(f"globals().update(y=kept.enter({lease.name!r}))")
+    assert unlucky("while_full(lambda: kept.leave(y))") == "None"  # it needs no space
+    assert not lease.end_if_unused()
+    other("x.close()")
+    assert lease.end_if_unused()
+    assert unlucky("len(processes._open)") == "1"  # its name's
 
 
 @has_locks

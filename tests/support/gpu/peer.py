@@ -114,6 +114,14 @@ class Inside:
     def wait(self, name, stream=0):
         self.streams[stream].wait(self.events[name])
 
+    def new_stream(self, device):
+        """Make one more stream; return its number."""
+        self.streams.append(sk.new_stream(device, nonblocking=True))
+        return len(self.streams) - 1
+
+    def is_done(self, stream):
+        return self.streams[stream].done
+
     def record(self, name):
         self.streams[0].record(self.events[name])
         self.streams[0].sync(LONG)
