@@ -219,7 +219,9 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             steady, relaunch = self._again
             queue = target._queue  # noqa: SLF001 - the hot path
-            is_queued = queue is steady and queue is not None and relaunch()
+            if queue is None:
+                queue = target._live()  # noqa: SLF001 - the same
+            is_queued = queue is steady and relaunch()
         if not is_queued:
             self._launch(target)
         elif disposal.waiting:

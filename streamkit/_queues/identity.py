@@ -49,9 +49,11 @@ into only with the id that the driver gives the handle now.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
@@ -107,7 +109,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue.dies_with_owner = queue.owner is owner
         learned = queue.first_record()
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
-            with contextlib.suppress(AttributeError):  # it takes no attributes
+            with contextlib.suppress(Exception):  # it takes no attributes, or refuses this one
                 owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
     for watcher in _watchers:
         watcher(queue)
@@ -384,6 +386,57 @@ def owns(owner: object, queue: QueueRecord) -> bool:
         return registry.extract(owner)[0].handle == queue.handle
     except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
         return False
+
+
+class Closable:
+    """A queue whose owner can close it and say so, with what a stream of StreamKit's made for it.
+
+    All uses of the stream pass the question first. It takes the quick one, the stream protocol's,
+    and asks the adapter only after another answer, which need not mean that the owner is closed.
+    """
+
+    __slots__ = "_adapter", "_answer", "_ask", "plans", "queue", "views"
+
+    def __init__(self, queue: QueueRecord, adapter: Adapter) -> None:
+        self.queue, self._adapter, owner = queue, adapter, queue.owner
+        by_adapter = functools.partial(adapter.extract, owner)
+        self._ask: Callable[[], object] = getattr(owner, "__cuda_stream__", by_adapter)
+        try:
+            self._answer: object = self._ask()
+        except Exception:  # noqa: BLE001 - another thread has closed it meanwhile
+            self._answer = None
+        self.views: dict[str, Any] = {}
+        self.plans: dict[Any, Any] = {}
+
+    def is_open(self) -> bool:
+        try:
+            if self._ask() == self._answer:
+                return True
+        except Exception:  # noqa: BLE001 - the adapter knows which of them means closed
+            pass
+        try:
+            self._adapter.extract(self.queue.owner)
+        except errors.StreamClosedError:
+            return False
+        except Exception:  # noqa: BLE001 - a fault of the owner's, which does not end the queue
+            pass
+        return True
+
+
+def closable(queue: QueueRecord) -> Closable | None:
+    """Return what asks whether the owner has closed the queue; None where no owner can tell.
+
+    Those whose streams are fixed, as the adapter says, have no ``close``, and an object that only
+    speaks the protocol has no way to say that it is closed.
+    """
+    owner = queue.owner
+    adapter = None if owner is None else registry.stream_types.get(type(owner))
+    if adapter is None or queue.dies_with_owner or queue.permanent:
+        return None
+    traits = traits_of(adapter)
+    if traits.streams_are_fixed or not traits.has_streams:
+        return None
+    return Closable(queue, adapter)
 
 
 def _has_closed(owner: object, queue: QueueRecord) -> bool:

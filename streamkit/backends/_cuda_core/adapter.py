@@ -65,7 +65,10 @@ def borrow(queue: Queue) -> Any:
 def event_handle(event: Any) -> int:
     if not isinstance(event, cuda.core.Event):
         raise messages.not_a_stream(event)
-    return int(event.handle)
+    handle = int(event.handle or 0)
+    if not handle:  # each of its events has one until ``close``
+        raise messages.closed(event)
+    return handle
 
 
 def event_device(event: Any) -> int | None:
