@@ -173,6 +173,11 @@ def _default_record(found: Queue) -> QueueRecord:
     return queue
 
 
+def legacy(device: int) -> QueueRecord:
+    """Return the legacy stream of a device's primary context."""
+    return _default_record(Queue(LEGACY, device))
+
+
 def queue_of(native: Any) -> QueueRecord:
     """Return a record of a library's stream for a call during which that lives; it may not own it.
 
@@ -197,6 +202,8 @@ def queue_of(native: Any) -> QueueRecord:
         known = None if number is None else _learned.get(number)
         if known is not None:
             _check_device(found, known)
+            if known.core is None:
+                _go_with(found.owner, known)
             return known
     return identify(found, adapter, native)
 
@@ -216,7 +223,26 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
             if len(_learned) >= _MOST_LEARNED:
                 dropped.append(_learned.pop(next(iter(_learned))))
             learned = _learned.setdefault(number, queue)
+    if learned.core is None:
+        _go_with(found.owner, learned)
     return _known.first(number, younger_record(learned, found.owner))
+
+
+def _go_with(owner: object, learned: QueueRecord) -> None:
+    """Let what cuda.core will make for a learned queue go with an owner that is not kept.
+
+    From 1.2 on, that shares the stream with cuda.core's own objects, and would keep it.
+    """
+    number = learned.id
+
+    def ended(_: object) -> None:
+        found = _learned.get(number)
+        if found is not None:
+            found.core = None
+
+    # one that takes no weak references leaves it for as long as the record is learned
+    with contextlib.suppress(TypeError):
+        learned.seen_with = None if owner is None else weakref.ref(owner, ended)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:
