@@ -220,7 +220,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             steady, relaunch = self._again
             queue = target._queue  # noqa: SLF001 - the hot path
             if queue is None:
-                queue = target._live()  # noqa: SLF001 - the same
+                queue = target._live()
             is_queued = queue is steady and relaunch()
         if not is_queued:
             self._launch(target)

@@ -233,7 +233,7 @@ def _go_with(owner: object, learned: QueueRecord) -> None:
 
     From 1.2 on, that shares the stream with cuda.core's own objects, and would keep it.
     """
-    number = learned.id
+    number = learned.id or 0
 
     def ended(_: object) -> None:
         found = _learned.get(number)
@@ -436,17 +436,18 @@ class Closable:
 
     def is_open(self) -> bool:
         try:
-            if self._ask() == self._answer:
-                return True
+            return self._ask() == self._answer or not self._is_closed()
         except Exception:  # noqa: BLE001 - the adapter knows which of them means closed
-            pass
+            return not self._is_closed()
+
+    def _is_closed(self) -> bool:
         try:
             self._adapter.extract(self.queue.owner)
         except errors.StreamClosedError:
-            return False
+            return True
         except Exception:  # noqa: BLE001 - a fault of the owner's, which does not end the queue
-            pass
-        return True
+            return False
+        return False
 
 
 def closable(queue: QueueRecord) -> Closable | None:

@@ -316,9 +316,7 @@ class _EndedLoan:
         # cuda.core's share the stream, which their ``close`` then leaves to the last of them
         kept_open = [events.core_that_keeps(owner, queue.handle) for owner in owners]
         self.kept_open = [one for one in kept_open if one is not None]
-        self.owners = [
-            owner for owner, kept in zip(owners, kept_open, strict=True) if kept is None
-        ]
+        self.owners = [owner for owner, kept in zip(owners, kept_open, strict=True) if kept is None]
 
     def handle_is_gone(self) -> bool:
         """Whether nothing can be recorded on the queue any more: its owner, or thread, has ended.

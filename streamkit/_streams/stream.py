@@ -300,7 +300,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
         return waits.then(queue, call, what, self)
 
-    def record(
+    def record(  # noqa: C901 - the hot path
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         queue = self._queue

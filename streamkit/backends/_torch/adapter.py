@@ -390,7 +390,7 @@ def _own_storage(array: Any) -> Any:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     storage = array.untyped_storage()
-    # the question that torch itself asks; without it the array is lent, which is right for any memory
+    # the question that torch itself asks; without it an array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
     return storage if is_own is not None and is_own(storage._cdata) else None  # noqa: SLF001
 
