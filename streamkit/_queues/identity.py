@@ -31,10 +31,12 @@ Place                           What it maps                    How long
                                 the one that came before it
 ``QueueRecord.latest``          a permanent queue to the last   until another ``wrap`` replaces it
                                 stream of StreamKit's on it
-``registry.stream_types``       the type of a library's         the process
-                                stream to its adapter
+``registry.stream_types``       the type of a library's         a library's own type: the process;
+                                stream to its adapter           weakly, if the program made it
 what the driver made for it     ``driver_stream``, ``core``     as long as the record; ``core`` and
-                                and ``wait_events`` of a record the events are shared with them all
+                                and ``wait_events`` of a record the events are shared with them all.
+                                                                ``core`` of a record without an
+                                                                owner goes with ``seen_with``
 ==============================  ==============================  ==================================
 
 Which one wins: for a call during which the object lives (``queue_of``) the object's own attribute,

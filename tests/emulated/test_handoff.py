@@ -563,12 +563,32 @@ def test_what_ends_on_a_blocking_stream_that_is_destroyed_waits_on_the_legacy_st
 
 
 @each
-def test_what_ends_on_a_nonblocking_stream_that_is_destroyed_is_kept_and_told_once(make):
+def test_a_handle_that_cuda_core_only_borrowed_is_not_used_after_its_close(make):
+    """The fixture "handles" sees who uses it."""
+    raw, memory = make_stream(), Memory()
+    native = need("cuda").Stream.from_handle(raw)
+    lent = sk.handoff(make(memory), native, after=sk.new_stream())
+    native.close()
+    destroy_stream(raw)
+    keepalive._warn_of_lost.cache_clear()
+    with pytest.warns(RuntimeWarning, match="keeps the array for ever"):
+        del lent
+        gc.collect()
+    assert not memory.freed.is_set()
+    keepalive._lost.clear()
+
+
+@each
+@pytest.mark.parametrize("elder", [False, True])
+def test_what_ends_on_a_nonblocking_stream_that_is_destroyed_is_kept_and_told_once(make, elder):
     keepalive._warn_of_lost.cache_clear()
     memories, streams = [Memory(), Memory()], []
     for memory in memories:
         owner = Raw(nonblocking=True)
-        lent = sk.handoff(make(memory), owner, after=sk.new_stream())
+        target = sk.wrap(owner)
+        if elder:
+            target = sk.from_handle(target.handle, owner=sk.Stream)  # an owner that is no stream
+        lent = sk.handoff(make(memory), target, after=sk.new_stream())
         owner.close()
         expected = pytest.warns(RuntimeWarning, match="keeps the array for ever")
         with contextlib.nullcontext() if streams else expected:

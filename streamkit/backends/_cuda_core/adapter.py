@@ -65,7 +65,10 @@ def event_handle(event: Any) -> int:
 
 
 def event_device(event: Any) -> int | None:
-    return int(event.device.device_id)
+    try:
+        return int(event.device.device_id)
+    except RuntimeError as error:
+        raise messages.closed(event) from error
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
