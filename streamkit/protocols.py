@@ -96,7 +96,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether ``close`` has made this object unusable."""
+        """Whether ``close`` has made this object unusable, or the wrapped object's own ``close``."""
 
     @property
     @abstractmethod

@@ -567,13 +567,13 @@ def test_a_handle_that_cuda_core_only_borrowed_is_not_used_after_its_close(make)
     """The fixture "handles" sees who uses it."""
     raw, memory = make_stream(), Memory()
     native = need("cuda").Stream.from_handle(raw)
-    lent = sk.handoff(make(memory), native, after=sk.new_stream())
+    lent = [sk.handoff(make(memory), native, after=sk.new_stream())]
     native.close()
     destroy_stream(raw)
     keepalive._warn_of_lost.cache_clear()
     with pytest.warns(RuntimeWarning, match="keeps the array for ever"):
-        del lent
-        gc.collect()
+        lent.clear()
+    gc.collect()
     assert not memory.freed.is_set()
     keepalive._lost.clear()
 
