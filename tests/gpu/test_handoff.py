@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import busy, check, driver, idle, make_stream, sync
+from support.gpu.raw import Gate, busy, check, driver, idle, make_stream, sync
 from support.keepalive import resident_bytes
 from support.libraries import need
 
@@ -444,7 +444,7 @@ def test_an_array_on_a_stream_that_its_library_closed_lives_while_its_kernels_ru
     for is_used in (False, True):
         native = device.create_stream(options=core.StreamOptions(nonblocking=nonblocking))
         array = need("cupy").zeros(1024)
-        alive = weakref.ref(array.data.mem)
+        alive = weakref.ref(array)
         lent = sk.handoff(array, native, after=sk.default_stream(0))
         if is_used:
             gate.hold(int(native.handle))
