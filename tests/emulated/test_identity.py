@@ -320,7 +320,8 @@ def test_an_owner_that_refuses_attributes_is_wrapped(error):
                 raise error("frozen")
             super().__setattr__(name, value)
 
-    native = Frozen(need("numba").stream().handle)
+    owner = need("numba").stream()
+    native = Frozen(owner.handle)
     assert sk.wrap(native).handle == int(native.handle)
     sk.new_stream().wait(native)
 
