@@ -96,7 +96,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether ``close`` has made this object unusable."""
+        """Whether its ``close``, or that of the object it wraps, has made this object unusable."""
 
     @property
     @abstractmethod

@@ -147,6 +147,8 @@ class QueueRecord(Queue):
     """
     core: Any
     """The object through which it records and waits, made at the first use."""
+    seen_with: Any = None
+    """Of a record without an owner: a weak reference to one that ``core`` has to go with."""
     wait_events: Any
     """The spare events that can be recorded on it, see ``lifetime.spare_events``."""
     seen_by_events: Callable[[], QueueRecord | None] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import sys
 from typing import Any
 
 from streamkit import errors
@@ -88,6 +89,32 @@ def core_stream(handle: int) -> Any:
         return core.Stream.from_handle(handle)
     except Exception as error:
         raise core_error("cuStreamGetCtx", error) from error
+
+
+def core_that_keeps(owner: Any, handle: int) -> Any:
+    """Return an object of cuda.core's that keeps the owner's stream beyond the owner's ``close``.
+
+    None if the owner is not cuda.core's, or does not share its stream, as before 1.2.
+    """
+    core = sys.modules.get("cuda.core")
+    kind: Any = getattr(core, "Stream", ())
+    own = owner.stream if type(owner).__name__ == "GraphBuilder" else owner
+    if not isinstance(own, kind):
+        return None
+    second = core_stream(handle)
+    return second if shared_by(second) == shared_by(own) else None
+
+
+def shared_by(stream: Any) -> int | None:
+    """Return the address of what all of cuda.core's objects on one stream share; None once closed.
+
+    Its first field, as the ``_stream.pxd`` that comes with it says, is a shared pointer of C++ to
+    the handle. One on a stream that cuda.core did not create has its own.
+    """
+    import ctypes  # noqa: PLC0415 - slow to import, and seldom needed
+
+    first_field = id(stream) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)  # Cython's
+    return ctypes.c_void_p.from_address(first_field).value
 
 
 def create_core(context: int, *, timing: bool) -> tuple[int, Any]:

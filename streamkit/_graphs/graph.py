@@ -219,6 +219,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             steady, relaunch = self._again
             queue = target._queue  # noqa: SLF001 - the hot path
+            if queue is None:
+                queue = target._live()
             is_queued = queue is steady and relaunch()
         if not is_queued:
             self._launch(target)

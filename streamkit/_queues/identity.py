@@ -31,10 +31,12 @@ Place                           What it maps                    How long
                                 the one that came before it
 ``QueueRecord.latest``          a permanent queue to the last   until another ``wrap`` replaces it
                                 stream of StreamKit's on it
-``registry.stream_types``       the type of a library's         the process
-                                stream to its adapter
+``registry.stream_types``       the type of a library's         a library's own type: the process;
+                                stream to its adapter           weakly, if the program made it
 what the driver made for it     ``driver_stream``, ``core``     as long as the record; ``core`` and
-                                and ``wait_events`` of a record the events are shared with them all
+                                and ``wait_events`` of a record the events are shared with them all.
+                                                                ``core`` of a record without an
+                                                                owner goes with ``seen_with``
 ==============================  ==============================  ==================================
 
 Which one wins: for a call during which the object lives (``queue_of``) the object's own attribute,
@@ -49,9 +51,11 @@ into only with the id that the driver gives the handle now.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.adapter import traits_of
 from streamkit._base.locks import new_lock
@@ -107,7 +111,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue.dies_with_owner = queue.owner is owner
         learned = queue.first_record()
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
-            with contextlib.suppress(AttributeError):  # it takes no attributes
+            with contextlib.suppress(Exception):  # it takes no attributes, or refuses this one
                 owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
     for watcher in _watchers:
         watcher(queue)
@@ -171,6 +175,11 @@ def _default_record(found: Queue) -> QueueRecord:
     return queue
 
 
+def legacy(device: int) -> QueueRecord:
+    """Return the legacy stream of a device's primary context."""
+    return _default_record(Queue(LEGACY, device))
+
+
 def queue_of(native: Any) -> QueueRecord:
     """Return a record of a library's stream for a call during which that lives; it may not own it.
 
@@ -195,6 +204,8 @@ def queue_of(native: Any) -> QueueRecord:
         known = None if number is None else _learned.get(number)
         if known is not None:
             _check_device(found, known)
+            if known.core is None:
+                _go_with(found.owner, known)
             return known
     return identify(found, adapter, native)
 
@@ -214,7 +225,26 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
             if len(_learned) >= _MOST_LEARNED:
                 dropped.append(_learned.pop(next(iter(_learned))))
             learned = _learned.setdefault(number, queue)
+    if learned.core is None:
+        _go_with(found.owner, learned)
     return _known.first(number, younger_record(learned, found.owner))
+
+
+def _go_with(owner: object, learned: QueueRecord) -> None:
+    """Let what cuda.core will make for a learned queue go with an owner that is not kept.
+
+    From 1.2 on, that shares the stream with cuda.core's own objects, and would keep it.
+    """
+    number = learned.id or 0
+
+    def ended(_: object) -> None:
+        found = _learned.get(number)
+        if found is not None:
+            found.core = None
+
+    # one that takes no weak references leaves it for as long as the record is learned
+    with contextlib.suppress(TypeError):
+        learned.seen_with = None if owner is None else weakref.ref(owner, ended)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:
@@ -384,6 +414,58 @@ def owns(owner: object, queue: QueueRecord) -> bool:
         return registry.extract(owner)[0].handle == queue.handle
     except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
         return False
+
+
+class Closable:
+    """A queue whose owner can close it and say so, with what a stream of StreamKit's made for it.
+
+    All uses of the stream pass the question first. It takes the quick one, the stream protocol's,
+    and asks the adapter only after another answer, which need not mean that the owner is closed.
+    """
+
+    __slots__ = "_adapter", "_answer", "_ask", "plans", "queue", "views"
+
+    def __init__(self, queue: QueueRecord, adapter: Adapter) -> None:
+        self.queue, self._adapter, owner = queue, adapter, queue.owner
+        by_adapter = functools.partial(adapter.extract, owner)
+        self._ask: Callable[[], object] = getattr(owner, "__cuda_stream__", by_adapter)
+        try:
+            self._answer: object = self._ask()
+        except Exception:  # noqa: BLE001 - another thread has closed it meanwhile
+            self._answer = None
+        self.views: dict[str, Any] = {}
+        self.plans: dict[Any, Any] = {}
+
+    def is_open(self) -> bool:
+        try:
+            return self._ask() == self._answer or not self._is_closed()
+        except Exception:  # noqa: BLE001 - the adapter knows which of them means closed
+            return not self._is_closed()
+
+    def _is_closed(self) -> bool:
+        try:
+            self._adapter.extract(self.queue.owner)
+        except errors.StreamClosedError:
+            return True
+        except Exception:  # noqa: BLE001 - a fault of the owner's, which does not end the queue
+            return False
+        return False
+
+
+def closable(queue: QueueRecord) -> Closable | None:
+    """Return what asks whether the owner has closed the queue; None where no owner can tell.
+
+    Those whose streams are fixed, as the adapter says, have no ``close``, and an object that only
+    speaks the protocol has no way to say that it is closed.
+    """
+    owner = queue.owner
+    adapter = None if owner is None else registry.stream_types.get(type(owner))
+    if adapter is None or queue.dies_with_owner or queue.permanent:
+        return None
+    traits = traits_of(adapter)
+    if traits.streams_are_fixed or not traits.has_streams:
+        return None
+    return Closable(queue, adapter)
 
 
 def _has_closed(owner: object, queue: QueueRecord) -> bool:

@@ -16,6 +16,7 @@ import gc
 import itertools
 import math
 import sys
+import warnings
 from abc import abstractmethod
 from collections import deque
 from time import monotonic
@@ -103,6 +104,7 @@ class KeepAliveList:
 _busy: dict[KeepAliveList, None] = {}  # those with entries
 _waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no list yet
 _held: dict[_HeldMemory, None] = {}  # memory that arrays hold, and a queue uses
+_lost: dict[_EndedLoan, None] = {}  # the loans whose end nothing can tell, never freed
 
 
 @functools.cache
@@ -111,7 +113,7 @@ def _prepare() -> None:
 
     The rest stays in the tables, which are never freed, beyond that end.
     """
-    garbage.keep_forever(_busy, _waiting, _held)
+    garbage.keep_forever(_busy, _waiting, _held, _lost)
     gc.callbacks.append(_collected)
     atexit.register(_drain_all)
 
@@ -310,12 +312,26 @@ class ArrayLoan:
 class _EndedLoan:
     """What a loan held."""
 
-    __slots__ = ("array", "owners", "queue")
+    __slots__ = ("array", "kept_open", "owners", "queue")
 
     def __init__(self, array: object, queue: QueueRecord) -> None:
         self.array, self.queue = array, queue
         owners = identity.owners_of(queue) or ()
-        self.owners = [owner for owner in owners if identity.owns(owner, queue)]
+        owners = [owner for owner in owners if identity.owns(owner, queue)]
+        # cuda.core's share the stream, which their ``close`` then leaves to the last of them
+        kept_open = [events.core_that_keeps(owner, queue.handle) for owner in owners]
+        self.kept_open = [one for one in kept_open if one is not None]
+        self.owners = [owner for owner, kept in zip(owners, kept_open, strict=True) if kept is None]
+
+    def handle_is_gone(self) -> bool:
+        """Whether nothing can be recorded on the queue any more: its owner, or thread, has ended.
+
+        Work that is queued there runs all the same.
+        """
+        thread = self.queue.thread
+        if thread is not None and not thread.is_alive:
+            return True
+        return not all(identity.owns(owner, self.queue) for owner in self.owners)
 
 
 def _keep_lent(loans: list[_EndedLoan]) -> None:
@@ -323,10 +339,29 @@ def _keep_lent(loans: list[_EndedLoan]) -> None:
     for loan in loans:
         # if its queue captures, is another thread's, or cannot be asked, the next call tries again
         with contextlib.suppress(errors.StreamKitError):
-            # else its handle is gone, and with it the way to find out when that work is done
-            if all(identity.owns(owner, loan.queue) for owner in loan.owners):
-                keep(loan.queue, loan.queue, (loan.array,))
-                _waiting.pop(loan, None)
+            queue = loan.queue
+            if loan.handle_is_gone():
+                if queue.nonblocking is not False or not queue.primary:
+                    _lost[loan] = None
+                    _waiting.pop(loan, None)
+                    with contextlib.suppress(RuntimeWarning):  # an error, if the program says so
+                        _warn_of_lost()
+                    continue
+                # the legacy stream's present end comes after the work of all blocking streams
+                queue = identity.legacy(queue.device)
+            keep(queue, loan.queue, (loan.array,))
+            _waiting.pop(loan, None)
+
+
+@functools.cache
+def _warn_of_lost() -> None:
+    warnings.warn(
+        "a non-blocking stream was closed by its owner while an array that was handed to it was "
+        "still in use, so that StreamKit cannot find out when the work on it is done and keeps the "
+        "array for ever. Drop the array first, or use a stream of streamkit.new_stream().",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 # -- in use by arrays, and by a CUDA queue ----------------------------------------------------

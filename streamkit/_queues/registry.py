@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from streamkit import errors
@@ -80,11 +81,34 @@ class Capability(Generic[FoundT]):
         """
         self.read = read
         self.types: dict[type, FoundT] = {}
-        """What ``find`` returned for an object of this type before."""
+        """What ``find`` returned for an object of this type before; filled by ``remember``."""
 
 
 stream_types: dict[type, Adapter] = {}
-"""Which adapter read a stream of this type before."""
+"""Which adapter read a stream of this type before; filled by ``remember``."""
+
+
+class _WeakType(weakref.ref[type]):
+    """A key that a lookup with the type itself finds, and that does not keep the type alive."""
+
+    __slots__ = ()
+    __hash__ = weakref.ref.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self() is other
+
+
+def remember(types: dict[type, FoundT], kind: type, found: FoundT, library: str) -> None:
+    """Note what serves a type in a table, which keeps only the types of the library itself alive.
+
+    A program may make its classes anew in each call, and their functions hold what it made there.
+    """
+    root = _root(kind)
+    if root in _SERVED or root == library:
+        types[kind] = found  # which a lookup finds by identity: that is quicker
+    elif kind not in types:
+        key: Any = _WeakType(kind, lambda key: types.pop(key, None))  # type: ignore[call-overload]
+        types[key] = found
 
 
 # -- by name ----------------------------------------------------------------------------------
@@ -193,7 +217,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
         except TypeError as error:  # not its stream: perhaps the next one's
             refusal = refusal or error
         else:
-            stream_types[kind] = candidate
+            remember(stream_types, kind, candidate, candidate.name)
             return queue, candidate
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module("streamkit.backends._protocol")
@@ -201,7 +225,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
         # an object can have it beside its class, a library be imported only in part by now, and
         # ``wrap`` knows our own streams
         if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint({*_SERVED, "streamkit"}):
-            stream_types[kind] = protocol
+            remember(stream_types, kind, protocol, protocol.name)
         return queue, protocol
     for row in LIBRARIES:
         if row.root in _roots(kind) and row.stand_in is not None:
@@ -226,7 +250,7 @@ def find(obj: object, capability: Capability[FoundT]) -> FoundT | None:
         except TypeError:  # the object is not of this library, but perhaps of the next one
             continue
         if found is not None:
-            capability.types[kind] = found
+            remember(capability.types, kind, found, candidate.name)
             return found
     return None
 
@@ -310,7 +334,11 @@ def candidates(kind: type) -> Iterator[Adapter]:
 
 def _roots(kind: type) -> set[str]:
     """Return the root packages of the type's bases."""
-    return {str(base.__module__).partition(".")[0] for base in kind.__mro__}
+    return {_root(base) for base in kind.__mro__}
+
+
+def _root(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
 
 
 # -- with a current stream --------------------------------------------------------------------

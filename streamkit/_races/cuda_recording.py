@@ -94,7 +94,8 @@ class CudaRaceRecorder:
                 if found is not None:
                     self._memory.append(found._replace(noted=now))
                 elif isinstance(value, CudaStream):
-                    queue = value._queue or value._found[0]  # noqa: SLF001 - ``handle`` could call CUDA
+                    closable = value._closable  # noqa: SLF001 - ``handle`` could call CUDA, as below
+                    queue = value._queue or (closable.queue if closable else value._found[0])  # noqa: SLF001
                     streams[queue.handle] = name, True
                 else:
                     streams.setdefault(_stream_handle(value), (name, False))

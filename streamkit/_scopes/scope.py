@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._queues.identity import Closable
     from streamkit._scopes.loaded_libraries import LoadedLibrary
 
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
@@ -133,9 +134,10 @@ def _all(
 class Scoped:
     """A CUDA stream as something to enter."""
 
-    __slots__ = "_plans", "_queue", "_views"
+    __slots__ = "_closable", "_plans", "_queue", "_views"
 
     _queue: QueueRecord | None
+    _closable: Closable | None  # instead of these three, if its owner can close it
     _views: dict[str, Any]  # the libraries' objects that the stream holds
     _plans: dict[Libraries, Plan]  # replaced, never changed; so are the views
 
@@ -148,7 +150,11 @@ class Scoped:
         """Return the library's own object on it."""
 
     def _new_plan(self, libraries: Libraries) -> Plan:
-        queue = self._live()
+        queue, closable = self._live(), self._closable
+        if closable is not None:
+            kept: Plan | None = closable.plans.get(libraries)
+            if kept is not None and kept.loaded is loaded_libraries.libraries():
+                return kept
         before = driver.current_context()
         try:
             plan = Plan(self.to, queue.context, libraries)
@@ -157,8 +163,12 @@ class Scoped:
             raise
         # It is not kept if a view is made anew for each scope, nor for a per-thread stream, whose
         # thread ``_live`` has to check each time.
-        if queue.thread is None and all(library.name in self._views for library in plan.moved):
-            self._plans = {**self._plans, libraries: plan}
+        views = self._views if closable is None else closable.views
+        if queue.thread is None and all(library.name in views for library in plan.moved):
+            if closable is None:
+                self._plans = {**self._plans, libraries: plan}
+            else:
+                closable.plans[libraries] = plan
         return plan
 
     def __enter__(  # noqa: C901, PLR0912 - the calls of an inner loop, written out

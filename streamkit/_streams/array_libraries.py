@@ -96,5 +96,5 @@ def _library_of(array: object) -> ArrayLibrary | None:
         return None
     name = kind.__module__.partition(".")[0]
     library = ArrayLibrary(name, api.array_device, api.lend, api.lent_by, api.current)
-    _exchanges[kind] = library
+    registry.remember(_exchanges, kind, library, "")
     return library

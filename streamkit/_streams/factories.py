@@ -40,7 +40,8 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = identity.younger_record(queue, owner)
-    stream = CudaStream(queue, None)
+    stream = CudaStream(None, None)
+    stream._set_queue(queue)  # noqa: SLF001 - no method for users
     if handle != queue.handle:
         stream._spelled = int(handle)  # noqa: SLF001 - seldom, so no parameter of every stream
     return stream

@@ -56,7 +56,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: its id, device and hash
 
     def __init__(self, queue: QueueRecord | None, native: NativeT, name: str | None = None) -> None:
-        self._queue: QueueRecord | None = queue  # None until it is identified, and once closed
+        # None until it is identified, once closed, and where the owner can close it
+        self._queue: QueueRecord | None = queue
+        self._closable = None
         self._native = native
         self._views = self._plans = _NONE
         self._spelled: int | None = None  # the handle as it came, if the queue's is another
@@ -77,11 +79,28 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     def _identified(self) -> QueueRecord | None:
         """Return its queue, which any thread may look at; None if it is closed."""
         queue = self._queue
-        if queue is None and not self.closed:
-            queue = self._queue = identity.identify(*self._found, self._native)
-            if queue.id is not None:
-                _wrapped.put(id(self._native), self)
+        if queue is not None:
+            return queue
+        closable = self._closable
+        if closable is not None:
+            if closable.is_open():
+                return closable.queue
+            queue = closable.queue
+            known = queue.device, queue.handle, queue.capture or 0  # its driver must not be asked
+            self._closed = queue.id or known, queue.device, hash(known[:2])
+            return None
+        if not hasattr(self, "_found"):
+            return None
+        queue = identity.identify(*self._found, self._native)
+        self._set_queue(queue)
+        if queue.id is not None:
+            _wrapped.put(id(self._native), self)
         return queue
+
+    def _set_queue(self, queue: QueueRecord) -> None:
+        """Note the queue, where its owner can close it so that each use asks for that first."""
+        self._closable = identity.closable(queue)
+        self._queue = queue if self._closable is None else None
 
     @property
     def native(self) -> NativeT:
@@ -138,11 +157,16 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     def owned(self) -> bool:
         """Whether StreamKit created the stream, and destroys it."""
         queue = self._queue
-        return self._native is None and (queue is None or queue.is_owned)  # only these close
+        if self._native is not None or self._closable is not None:
+            return False
+        return queue is None or queue.is_owned  # only these close
 
     @property
     def closed(self) -> bool:
-        return self._queue is None and not hasattr(self, "_found")
+        if self._queue is not None:
+            return False
+        closable = self._closable
+        return not (hasattr(self, "_found") if closable is None else closable.is_open())
 
     @property
     def is_default(self) -> bool:
@@ -277,11 +301,13 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
         return waits.then(queue, call, what, self)
 
-    def record(
+    def record(  # noqa: C901 - the hot path
         self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         queue = self._queue
-        if type(event) is CudaEvent and queue is not None and not timing and not external:
+        if queue is None:
+            queue = self._live()
+        if type(event) is CudaEvent and not timing and not external:
             # the steady state: an event of ours again, on the stream that recorded it last
             core, mark, _ = event._last  # noqa: SLF001 - no attribute for users
             if core is not queue.core:
@@ -294,7 +320,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
                 except Exception as error:
                     raise events.core_error("cuEventRecord", error) from error
                 return event
-        queue = self._live()
+        if queue.thread is not None:
+            ordering.check_thread(queue, self)
         if event is None:
             owned = OwnedEvent(queue.context, timing=timing)
             target = CudaEvent(queue.device, owned, timing=timing)
@@ -362,12 +389,17 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         try:
             return self._views[library]
         except (KeyError, TypeError):  # not made yet, or no name at all
-            queue = self._live()
+            queue, closable = self._live(), self._closable
+            if closable is not None and library in closable.views:
+                return closable.views[library]
             view, may_keep = identity.view(queue, self._native, library)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
                 with identity.lock:  # another thread may have been first
-                    view = self._views.get(library, view)
-                    self._views = {**self._views, library: view}
+                    if closable is None:
+                        view = self._views.get(library, view)
+                        self._views = {**self._views, library: view}
+                    else:
+                        view = closable.views.setdefault(library, view)
             return view
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -513,7 +545,8 @@ def _wrap_found(
     if device is not None and not is_named:
         found.device = devices.ordinal_of(device)
     queue = identity.identify(found, adapter, obj)
-    stream = CudaStream(queue, obj)
+    stream = CudaStream(None, obj)
+    stream._set_queue(queue)  # noqa: SLF001 - no method for users
     if found.handle != queue.handle:
         stream._spelled = found.handle  # noqa: SLF001 - seldom, so no parameter of every stream
     if device is not None:

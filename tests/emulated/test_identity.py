@@ -297,6 +297,50 @@ def test_a_class_of_the_protocol_is_recognised_once():
     destroy_stream(raw)
 
 
+def test_a_class_that_a_call_makes_goes_with_what_its_functions_hold():
+    raw, alive = make_stream(), []
+    for _ in range(3):
+        held = Foreign(raw)
+
+        class Made:
+            def __cuda_stream__(self, held=held):
+                return held.__cuda_stream__()
+
+        made = Made()
+        assert sk.wrap(made).handle == raw
+        assert Made in registry.stream_types
+        assert registry.stream_types[Made].name == "protocol"
+        alive += [weakref.ref(Made), weakref.ref(held)]
+    before = len(registry.stream_types)
+    del Made, made, held
+    gc.collect()
+    assert not any(reference() for reference in alive)
+    assert len(registry.stream_types) == before - 3
+    destroy_stream(raw)
+
+
+def test_a_librarys_own_class_is_found_by_identity():
+    """That is the quick way: a weak key compares by a call."""
+    sk.wrap(need("numba").stream())
+    assert any(type(key) is type for key in registry.stream_types)
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError, ValueError])
+def test_an_owner_that_refuses_attributes_is_wrapped(error):
+    from numba.cuda.cudadrv import driver as numba_driver
+
+    class Frozen(numba_driver.Stream):
+        def __setattr__(self, name, value):
+            if name.startswith("_streamkit"):
+                raise error("frozen")
+            super().__setattr__(name, value)
+
+    owner = need("numba").stream()
+    native = Frozen(owner.handle)
+    assert sk.wrap(native).handle == int(native.handle)
+    sk.new_stream().wait(native)
+
+
 def test_a_librarys_event_is_recognised_once(monkeypatch):
     stream, native = sk.new_stream(), need("numba").event()
     stream.wait(native)

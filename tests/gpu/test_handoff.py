@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import busy, check, driver, idle, make_stream, sync
+from support.gpu.raw import Gate, busy, check, driver, idle, make_stream, sync
 from support.keepalive import resident_bytes
 from support.libraries import need
 
@@ -431,3 +431,34 @@ def test_who_is_given_the_integer_of_dlpack(subjects):
         assert type(stream.dlpack_stream) is int
         for made in (tensor, array):
             assert made.__dlpack__(stream=stream.dlpack_stream) is not None
+
+
+@pytest.mark.parametrize("nonblocking", [True, False])
+def test_an_array_on_a_stream_that_its_library_closed_lives_while_its_kernels_run(nonblocking):
+    """The control is an array that nothing uses: it goes at once."""
+    core = need("cuda")
+    device = core.Device(0)
+    device.set_current()
+    gate = Gate()
+    seen, busy_one = [], None
+    for is_used in (False, True):
+        native = device.create_stream(options=core.StreamOptions(nonblocking=nonblocking))
+        array = need("cupy").zeros(1024)
+        alive = weakref.ref(array)
+        lent = sk.handoff(array, native, after=sk.default_stream(0))
+        if is_used:
+            gate.hold(int(native.handle))
+            busy_one = alive
+        else:
+            native.sync()
+        native.close()
+        del array, lent, native
+        for _ in range(3):
+            sk.new_stream(0).sync()
+            gc.collect()
+        seen.append(alive() is not None)
+    assert seen == [False, True]
+    gate.open()
+    need("cupy").cuda.runtime.deviceSynchronize()
+    gc.collect()
+    assert busy_one() is None

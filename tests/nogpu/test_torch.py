@@ -214,3 +214,13 @@ def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is
         private if is_known else public
     )
     assert torch_adapter._private("_not_there", public) is public
+
+
+def test_without_the_question_whose_memory_it_is_an_array_is_lent(monkeypatch):
+    """A later torch may have another name for it: then torch's allocator gets no array to watch."""
+    torch_adapter = registry.adapter("torch")
+    assert hasattr(torch._C, "_has_Standard_Deleter"), "else look for its new name"
+    monkeypatch.delattr(torch._C, "_has_Standard_Deleter")
+    tensor = torch.ones(3)
+    assert torch_adapter.record_stream(tensor, None) is False
+    assert torch_adapter.memory_of(tensor) is None

@@ -38,16 +38,9 @@ def extract(obj: Any) -> Queue:
 
 
 def _has_let_go(obj: Any) -> bool:
-    """Whether a stream of cuda.core before 1.2 is closed.
-
-    Its first field, as the ``_stream.pxd`` that comes with it says, is a shared pointer of C++ to
-    the handle. It is null once the stream is closed, and only then.
-    """
-    import ctypes  # noqa: PLC0415 - slow to import, and seldom needed
-
+    """Whether a stream of cuda.core before 1.2 is closed."""
     stream = obj if isinstance(obj, cuda.core.Stream) else obj.stream
-    first_field = id(stream) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)  # Cython's
-    return ctypes.c_void_p.from_address(first_field).value is None
+    return events.shared_by(stream) is None
 
 
 def borrow(queue: Queue) -> Any:
@@ -65,11 +58,17 @@ def borrow(queue: Queue) -> Any:
 def event_handle(event: Any) -> int:
     if not isinstance(event, cuda.core.Event):
         raise messages.not_a_stream(event)
-    return int(event.handle)
+    handle = int(event.handle or 0)
+    if not handle:  # each of its events has one until ``close``
+        raise messages.closed(event)
+    return handle
 
 
 def event_device(event: Any) -> int | None:
-    return int(event.device.device_id)
+    try:
+        return int(event.device.device_id)
+    except RuntimeError as error:
+        raise messages.closed(event) from error
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:

@@ -12,10 +12,11 @@ from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
 from streamkit.backends._protocol import Source
 from streamkit.errors import CaptureError
-from streamkit.protocols import Queue
+from streamkit.protocols import Queue, Traits
 
 name = "rmm"
 api = 1
+traits = Traits(streams_are_fixed=True)
 
 
 def extract(obj: Any) -> Queue:

@@ -453,8 +453,9 @@ def _own_storage(array: Any) -> Any:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     storage = array.untyped_storage()
-    # the question that torch itself asks
-    return storage if torch._C._has_Standard_Deleter(storage._cdata) else None  # noqa: SLF001
+    # the question that torch itself asks; without it an array is lent, which suits any memory
+    is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
+    return storage if is_own is not None and is_own(storage._cdata) else None  # noqa: SLF001
 
 
 def _not_strided(array: Any) -> TypeError:
