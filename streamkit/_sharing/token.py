@@ -148,7 +148,7 @@ class ArrayToken(Token):
         memory = Mapping(Allocation(self._process, number, handle, context), entered)
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
             raise messages.gone(self, self._process)
-        with driver.in_context(context):
+        with driver.in_context(context) as guard, guard:
             start, found = sharing.range_of(memory.base)
         if start + found < memory.base + size:
             raise ValueError(
