@@ -12,7 +12,12 @@ from streamkit._cuda import devices, driver, events
 from streamkit._host.event import HostEvent
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures, identity, ordering, registry
-from streamkit._queues.lifetime import OpenedEvent, OwnedEvent, create_interprocess
+from streamkit._queues.lifetime import (
+    InterprocessEvent,
+    OpenedEvent,
+    OwnedEvent,
+    create_interprocess,
+)
 from streamkit._waiting import waits
 from streamkit._waiting.points import Point
 from streamkit.protocols import Event, Events
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit._interprocess.tokens import EventToken
     from streamkit._queues.registry import EventLibrary
+    from streamkit._streams.stream import CudaStream
     from streamkit.protocols import EventLike, Stream
 
 
@@ -250,10 +256,24 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         captures = queue.handle != LEGACY and ordering.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
 
-    def _handle_on(self, device: int) -> int:
-        """Return the handle for a stream of the device, which only an opened event tells apart."""
+    def _handle_for(self, stream: CudaStream[Any], device: int) -> int:
+        """Return the handle for a stream of another device, of which an opened event has its own.
+
+        DeviceMismatchError for an event that this process made for others: there a wait by another
+        device's stream ends the process, in CUDA's driver.
+        """
         owned = self._owned
-        return owned.handle_on(device) if isinstance(owned, OpenedEvent) else self.handle
+        if isinstance(owned, OpenedEvent):
+            return owned.handle_on(device)
+        if isinstance(owned, InterprocessEvent):
+            raise messages.device_mismatch(
+                self,
+                stream,
+                "in the process that made it for others, only streams of its own device can wait "
+                "for an interprocess event. Let one of them wait for it, and then wait for that "
+                "stream.",
+            )
+        return self.handle
 
     def _held(self) -> object:
         """Return what the handle dies with."""

@@ -351,7 +351,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
                 if event is not None:
                     held = event._held() if external else None  # noqa: SLF001 - no method for users
                     is_near = event._device == queue.device  # noqa: SLF001 - as above
-                    handle = event.handle if is_near else event._handle_on(queue.device)  # noqa: SLF001 - as above
+                    handle = event.handle if is_near else event._handle_for(self, queue.device)  # noqa: SLF001 - as above
                     ordering.wait_event(queue, handle, external=external, held=held)
                     return
                 library = registry.work_library(other)

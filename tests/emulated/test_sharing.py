@@ -115,6 +115,16 @@ def test_a_stream_waits_for_an_event_that_is_opened_on_its_device(
     assert emulator.calls("cuEventDestroy_v2") >= len(opened)
 
 
+def test_in_its_own_process_an_interprocess_event_serves_streams_of_its_device_only():
+    """On hardware a wait by another device's stream ends the process, in the driver."""
+    event = sk.new_event(device=0, interprocess=True)
+    near, far = sk.new_stream(0), sk.new_stream(1)
+    near.record(event)
+    near.wait(event)
+    with pytest.raises(sk.DeviceMismatchError, match="only streams of its own device"):
+        far.wait(event)
+
+
 def test_an_event_that_is_exported_is_itself_where_it_comes_back_to_its_process(monkeypatch):
     """The emulated driver has no handle for other processes, so one of the test's stands in."""
     monkeypatch.setattr(sharing, "event_handle", lambda context, event: event.to_bytes(64, "big"))
