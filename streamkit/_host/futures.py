@@ -50,7 +50,7 @@ class After:
                 queue.thread, queue.function = 0, None
 
         end = Mark(queue)
-        call = callbacks.Call(run, what, future=_HostFuture(mark, end))
+        call = callbacks.Call(run, what, future=HostOutcome(mark, end))
         call.future.step = step
         if work_queue.has_engine():
             put(mark)
@@ -67,7 +67,7 @@ class After:
         return call.future
 
 
-class _HostFuture(callbacks.Outcome):
+class HostOutcome(callbacks.Outcome):
     """A future whose waits are those of host streams: in a circle of them a queue goes on.
 
     ``mark`` is reached when the work before the function has run, and ``end`` when it is done.

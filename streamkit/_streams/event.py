@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit._interprocess.tokens import EventToken
     from streamkit._queues.registry import EventLibrary
-    from streamkit._streams.stream import CudaStream
     from streamkit.protocols import EventLike, Stream
 
 
@@ -256,7 +255,7 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         captures = queue.handle != LEGACY and ordering.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
 
-    def _handle_for(self, stream: CudaStream[Any], device: int) -> int:
+    def _handle_for(self, stream: Stream, device: int) -> int:
         """Return the handle for a stream of another device, of which an opened event has its own.
 
         DeviceMismatchError for an event that this process made for others: there a wait by another
