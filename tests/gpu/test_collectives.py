@@ -315,6 +315,7 @@ def on_the_stream():
 
 begin().wait()  # kernels are loaded
 on_the_stream()
+s.sync(60)
 wrong = 0
 for _ in range(10):
     work = begin()

@@ -159,7 +159,8 @@ def test_streams_of_every_device_wait_for_it(gate_on, new_peer, recorded_on):
     waiting = [receiver.new_stream(device) for device in (0, 1)]
     for stream in waiting:
         assert receiver.wait("e", stream) is None
-        assert receiver.is_done(stream)  # the control: it was never recorded
+        # the control: it was never recorded
+        assert until(lambda stream=stream: receiver.is_done(stream))
     gate.hold(source.handle)
     source.record(event)
     for stream in reversed(waiting):
@@ -192,7 +193,8 @@ def test_a_handle_that_was_changed_is_not_opened(peer, byte):
 @pytest.mark.parametrize("size", [1, 3, 128, 1 << 16, (1 << 20) + 1])
 def test_an_array_that_fills_its_allocation_arrives(all_peer, s, size):
     """CUDA divides a block among small ones; what it opens has to be as large as the token says."""
-    with s, cupy.cuda.using_allocator(cupy.cuda.Memory):
+    own = lambda size: cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)  # noqa: E731
+    with s, cupy.cuda.using_allocator(own):
         array = cupy.full(size, 5, "i1")
     lease = sk.share(array, after=s)
     all_peer.open("x", lease.token)
