@@ -65,10 +65,8 @@ def event_handle(event: Any) -> int:
 
 
 def event_device(event: Any) -> int | None:
-    try:
-        return int(event.device.device_id)
-    except RuntimeError as error:
-        raise messages.closed(event) from error
+    event_handle(event)  # a closed one has no device, which each version tells in its own way
+    return int(event.device.device_id)
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:

@@ -135,7 +135,7 @@ ACCEPTED = [
     ),
     Accepted(
         "capture_in_vain",
-        "cuStreamQuery",
+        "cuCtxSetCurrent|cuStreamQuery",
         "a queue that cannot be asked is not among those that the error calls busy",
     ),
     Accepted(
@@ -184,6 +184,7 @@ if version_of("warp-lang") < (1, 19):
         )
     )
 STAYS = [  # where the call that failed is the one that would have put this back
+    ("the contexts", lambda _, fault: fault.function == "cuCtxPopCurrent"),  # a library's own
     (
         "the contexts",
         lambda name, fault: (
