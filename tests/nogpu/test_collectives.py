@@ -126,7 +126,7 @@ if rank == 0:
         s.sync(60)
     except RuntimeError as error:
         log.append(type(error).__name__)
-    assert (log[0], len(log), log[-1]) == ("before", 3, "RuntimeError"), log
+    assert log == ["before", "RuntimeError"], log  # what comes after it does not run
     s.sync(60)  # once, as that of a function
     s.wait(dist.all_reduce(x, async_op=True))
     s.close()  # an error that nobody waits for
