@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 from streamkit import errors
@@ -125,6 +124,8 @@ _FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC of Linux
 
 def _began_as_fork() -> bool:
     """Whether this process is a fork, also if StreamKit was imported after that; as Linux says."""
+    from pathlib import Path  # noqa: PLC0415 - slow to import, and seldom needed
+
     try:
         status = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
