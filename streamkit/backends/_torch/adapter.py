@@ -23,7 +23,7 @@ from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 # functions of the adapter too
 __all__ = ["explain_kernel", "pieces_of_memory"]
@@ -360,7 +360,7 @@ def _finish_copies(work: Any, future: Any) -> None:
 
 
 @contextlib.contextmanager
-def _after(work: Any, device: int) -> Iterator[Any]:
+def _after(work: Any, device: int) -> Generator[Any]:
     """Give a stream of the device on which torch has ordered the work.
 
     A new one, because one for all would also wait for other works, which may need this stream.
