@@ -37,8 +37,9 @@ _open: dict[int, LockedFile] = {}  # by descriptor: their locks are this process
 class LockedFile:
     """An open file of the folder, and a lock on it that ends with this process."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, name: str, flags: int) -> None:
+        self._name = name
+        self.descriptor = descriptor = os.open(name, flags | os.O_RDWR | os.O_APPEND, 0o600)
         _open[descriptor] = self
 
     def is_linked(self) -> bool:
@@ -59,7 +60,8 @@ class LockedFile:
         try:
             os.write(self.descriptor, data)
         except OSError as error:
-            error.add_note(f"StreamKit writes in {folder()}: free space, or set {SETTING}.")
+            parent = Path(self._name).parent
+            error.add_note(f"StreamKit writes in {parent}: free space there, or set {SETTING}.")
             raise
 
     def replace(self, data: bytes) -> None:
@@ -78,8 +80,7 @@ class LockedFile:
 
 def create(name: str) -> LockedFile:
     """Create the file of that path; FileExistsError if there is one."""
-    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-    return LockedFile(os.open(name, flags, 0o600))
+    return LockedFile(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
 
 
 def find(name: str) -> LockedFile:
@@ -94,8 +95,7 @@ def find(name: str) -> LockedFile:
             f"{path}, in which a token names a file, is not a folder of this user's alone, so "
             "nothing in it is opened. Both processes need the same user."
         )
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    return LockedFile(os.open(name, flags))
+    return LockedFile(name, os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def remove(name: str) -> None:

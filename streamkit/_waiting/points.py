@@ -33,6 +33,9 @@ class Listener(Protocol):
         """Be ready, because ``tell`` may follow soon; the same rules apply."""
 
 
+_numbers = itertools.count()
+
+
 class Point:
     """An event that the host waits for. Whoever holds the point holds what destroys the event.
 
@@ -65,9 +68,6 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
         number = next(_numbers)
     event.use_again(queue.context)
     return Point(event.handle, event, first, number)
-
-
-_numbers = itertools.count()
 
 
 def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str) -> None:

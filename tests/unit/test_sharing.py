@@ -409,7 +409,10 @@ def test_a_receiver_that_meets_a_full_folder_leaves_no_lock(new_other):
     """Neither does it end the lease of another, nor keep it for as long as the process lives."""
     lease, unlucky, other = kept.OwnedLease(), new_other(), new_other()
     other(f"globals().update(x=kept.enter({lease.name!r}))")
-    assert "STREAMKIT_RUNTIME_DIR" in unlucky(f"while_full(lambda: kept.enter({lease.name!r}))")
+    unlucky("os.environ.update(STREAMKIT_RUNTIME_DIR='/missing')")  # not where the lease is
+    said = unlucky(f"while_full(lambda: kept.enter({lease.name!r}))")
+    assert lease.name.rpartition("/")[0] in said
+    assert "STREAMKIT_RUNTIME_DIR" in said
     assert not lease.end_if_unused()
     unlucky(f"globals().update(y=kept.enter({lease.name!r}))")
     assert unlucky("while_full(lambda: kept.leave(y))") == "None"  # it needs no space
