@@ -15,12 +15,18 @@ from support.programs import needs_fork, run_program
 pytestmark = pytest.mark.portable
 
 START = """
-import atexit, os, signal, sys, threading, time
+import atexit, os, signal, sys, threading, time, traceback
 import streamkit as sk
 s, other = sk.new_stream("cpu", name="s"), sk.new_stream("cpu", name="other")
 
 def fail():
     raise RuntimeError("mine")
+
+def wait_for_the_end():
+    main = threading.main_thread().ident
+    while "<module>" in traceback.format_stack(sys._current_frames()[main])[0]:
+        time.sleep(0.01)
+    time.sleep(0.2)  # now it waits for what was submitted
 """
 
 
@@ -210,8 +216,8 @@ def test_the_end_waits_for_a_future_of_another_streams_then():
 def test_after_a_caught_ctrl_c_what_is_submitted_later_runs():
     returned, out, err = interrupted("""
         go = threading.Event()
-        s.submit(lambda: (os.write(1, b"now\\n"), go.wait()))
         try:
+            s.submit(lambda: (os.write(1, b"now\\n"), go.wait()))
             with s:
                 pass
         except KeyboardInterrupt:
@@ -244,7 +250,7 @@ def interrupted(program, *, times=1):
 
 def test_ctrl_c_ends_the_wait_at_the_end():
     returned, out, err = interrupted("""
-        s.submit(lambda: (time.sleep(0.2), os.write(1, b"now\\n"), threading.Event().wait()))
+        s.submit(lambda: (wait_for_the_end(), os.write(1, b"now\\n"), threading.Event().wait()))
         s.submit(print, "never")
         s.then(print, "never")
     """)
@@ -294,7 +300,7 @@ def test_a_report_counts_what_it_does_not_show(monkeypatch, count, rest):
 
 def test_many_that_are_dropped_are_one_report():
     returned, out, err = interrupted("""
-        s.submit(lambda: (time.sleep(0.2), os.write(1, b"now\\n"), threading.Event().wait()))
+        s.submit(lambda: (wait_for_the_end(), os.write(1, b"now\\n"), threading.Event().wait()))
         for number in range(100):
             s.submit(print, number)
     """)
