@@ -8,16 +8,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import chrome_trace, page, terminal
-from streamkit._audit.callback_recording import CallbackRecorder
-from streamkit._audit.cuda_recording import CudaRecorder
-from streamkit._audit.host_recording import HostRecorder
-from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
-from streamkit._audit.timeline import counted
+from streamkit._audit.callback_recorder import CallbackRecorder
+from streamkit._audit.cupti_recorder import CudaRecorder
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end, describe
 from streamkit._cuda import driver
 from streamkit._host.stream import HostStream
+from streamkit._pictures import chrome_trace, page, terminal
+from streamkit._pictures.timeline import counted
+from streamkit._recording.host_recorder import HostRecorder
+from streamkit._recording.operations import AuditedQueue, Operation, Operations, listed
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
 

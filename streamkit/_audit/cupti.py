@@ -22,7 +22,7 @@ from streamkit.errors import BackendNotInstalledError, ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._audit.operations import Kind
+    from streamkit._recording.operations import Kind
 
 _BUFFER = 8 << 20  # bytes; NVIDIA advises 1 to 10 MB
 _ASYNC = 1  # the flag of a copy for which the caller does not wait

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine.order import numbers, unordered_nodes
-from streamkit._race_engine.search import race_of
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
+from streamkit._races.order import numbers, unordered_nodes
 from streamkit._races.report import Race, RacedOperation, coverage_of, strongest
+from streamkit._races.search import race_of
+from streamkit._recording.kernel_names import operation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._cuda.graphs import NodeWork, Section
-    from streamkit._race_engine.search import Access, Mode
     from streamkit._races.arrays import RacedArray
     from streamkit._races.report import Coverage
+    from streamkit._races.search import Access, Mode
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""

@@ -10,20 +10,20 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamkit._audit import page
-from streamkit._audit.host_recording import SHOWN, operation_of
-from streamkit._audit.operations import Operation, Operations
 from streamkit._host.stream import HostStream
+from streamkit._pictures import page
+from streamkit._recording.host_recorder import SHOWN, operation_of
+from streamkit._recording.operations import Operation, Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from streamkit._audit.operations import AuditedQueue, Kind
     from streamkit._base.trace import Step
-    from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
-    from streamkit._races.host import RaceRecorder
+    from streamkit._races.host_recorder import RaceRecorder
     from streamkit._races.report import Race
+    from streamkit._races.search import Pair
+    from streamkit._recording.operations import AuditedQueue, Kind
 
     QueueOf = Callable[[Step], AuditedQueue | None]
     When = tuple[int, int]

@@ -5,24 +5,23 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.host_recording import host_queue, library_of
-from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
-from streamkit._race_engine import search
-from streamkit._races import live_page
+from streamkit._races import live_page, search
 from streamkit._races.arrays import checked_names
-from streamkit._races.cuda_recording import CudaRaceRecorder
-from streamkit._races.host import RaceRecorder, stamps
+from streamkit._races.cuda_recorder import CudaRaceRecorder
+from streamkit._races.host_recorder import RaceRecorder, stamps
 from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
+from streamkit._recording.host_recorder import host_queue, library_of
+from streamkit._recording.operations import AuditedQueue, Operations
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Mapping
 
     from streamkit._base.trace import Step
-    from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
-    from streamkit._races.host import Given
+    from streamkit._races.host_recorder import Given
+    from streamkit._races.search import Pair
 
 
 @block("streamkit.races() as report")

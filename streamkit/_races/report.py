@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import counted, times
-from streamkit._pictures.kernel_names import in_one_line
 from streamkit._pictures.styles import STYLES
-from streamkit._race_engine import search
-from streamkit._race_engine.order import are_ordered
+from streamkit._pictures.timeline import counted, times
+from streamkit._races import search
+from streamkit._races.order import are_ordered
+from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
     from os import PathLike
 
-    from streamkit._audit.operations import AuditedQueue
-    from streamkit._race_engine.order import Stamp
-    from streamkit._race_engine.search import Mode, Pair
     from streamkit._races.arrays import RacedArray
+    from streamkit._races.order import Stamp
+    from streamkit._races.search import Mode, Pair
+    from streamkit._recording.operations import AuditedQueue
 
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
 _NAMED = 8  # operations that a sentence names

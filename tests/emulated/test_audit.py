@@ -12,8 +12,8 @@ import pytest
 
 import streamkit as sk
 from emulator.fake_cupti import Cupti, Kind
-from streamkit._audit.cuda_recording import CudaRecorder  # two recorders may begin at once
 from streamkit._audit.cupti import collector  # it must not stay on
+from streamkit._audit.cupti_recorder import CudaRecorder  # two recorders may begin at once
 from streamkit._cuda import driver as driver_module  # its calls are made to fail
 from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream, stream_id
 

@@ -8,8 +8,8 @@ import pytest
 
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
     check,
@@ -48,8 +48,8 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played, context = Calls(), current_context()
-    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
-    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
     monkeypatch.setattr("support.cupti.CONTEXT", context)
     yield played
     assert played.callback is None
@@ -243,9 +243,9 @@ def test_a_cupti_that_another_tool_has_is_told(cupti):
 
 def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
     def find():
-        raise driver_callbacks.NoCallbacksError("there is no libcupti: pip install it")
+        raise callbacks.NoCallbacksError("there is no libcupti: pip install it")
 
-    monkeypatch.setattr(driver_callbacks, "_find", find)
+    monkeypatch.setattr(callbacks, "_find", find)
     missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
     with missing, sk.audit(times=False):
         pass

@@ -13,8 +13,8 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, Cupti, words
 from support.gpu.raw import check, driver
 from support.libraries import need
@@ -46,7 +46,7 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played = Calls()
-    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
     monkeypatch.setitem(places._is_users, "support.cupti", False)
     for name in (Calls.fill, Calls.copy, Calls.record, Calls.wait):
         assert name.__module__ == __name__  # their lines are those of a race
@@ -56,9 +56,9 @@ def cupti(monkeypatch):
 @pytest.fixture
 def no_cupti(monkeypatch):
     def find():
-        raise driver_callbacks.NoCallbacksError("there is no libcupti")
+        raise callbacks.NoCallbacksError("there is no libcupti")
 
-    monkeypatch.setattr(driver_callbacks, "_find", find)
+    monkeypatch.setattr(callbacks, "_find", find)
 
 
 def address(array):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import streamkit as sk
-from streamkit._cuda.driver_callbacks import subscription  # nothing is to be left of it
+from streamkit._recording.callbacks import subscription  # nothing is to be left of it
 from support.gpu.raw import check, driver
 from support.libraries import need
 

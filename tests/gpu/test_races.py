@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._cuda.driver_callbacks import subscription  # nothing is to be left of it
+from streamkit._recording.callbacks import subscription  # nothing is to be left of it
 from support.gpu.raw import check, driver, sync
 from support.libraries import need
 

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 import streamkit as sk
-from streamkit._audit.host_recording import HostRecorder  # made to fail here
 from streamkit._base import trace  # no public name tells who listens
-from streamkit._races.host import RaceRecorder  # made to fail here
+from streamkit._races.host_recorder import RaceRecorder  # made to fail here
+from streamkit._recording.host_recorder import HostRecorder  # made to fail here
 from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamkit._cuda.driver_calls import CALLS  # its numbers are CUPTI's
 from streamkit._races.report import coverage_of  # a report counts what was found
+from streamkit._recording.calls import CALLS  # its numbers are CUPTI's
 from support.cuda_calls import Program
 
 ORDERED, RACE, POSSIBLE = [], [True], [False]

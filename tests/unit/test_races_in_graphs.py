@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from streamkit._cuda import graphs as cuda_graphs  # its questions are answered here
 from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
-from streamkit._race_engine.order import numbers, unordered_nodes  # graphs are made up here
 from streamkit._races.graph_nodes import races_of  # graphs are made up here
+from streamkit._races.order import numbers, unordered_nodes  # graphs are made up here
 from streamkit.protocols import MemoryUse
 from support.model import search as always_the_same
 

@@ -27,8 +27,8 @@ HOMES = (
 )
 RETURNED = {  # what public functions return, and nobody makes
     ("streamkit._audit.audit", "AuditReport"),
-    ("streamkit._audit.operations", "Operation"),
-    ("streamkit._audit.operations", "AuditedQueue"),
+    ("streamkit._recording.operations", "Operation"),
+    ("streamkit._recording.operations", "AuditedQueue"),
     ("streamkit._races.report", "RaceReport"),
     ("streamkit._races.report", "Race"),
     ("streamkit._races.report", "RacedOperation"),

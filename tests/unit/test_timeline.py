@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkit as sk
-from streamkit._audit import chrome_trace  # reports are made up here
 from streamkit._audit.audit import AuditReport  # reports are made up here
-from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
-from streamkit._audit.timeline import plain, verdict  # reports are made up here
+from streamkit._pictures import chrome_trace  # reports are made up here
 from streamkit._pictures.styles import STYLES  # reports are made up here
+from streamkit._pictures.timeline import plain, verdict  # reports are made up here
+from streamkit._recording.operations import AuditedQueue, Operation  # reports are made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.queues import pending
@@ -32,7 +32,7 @@ def small(*operations):
 
 def show(made, capsys, columns=60):
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal  # it prints to a console of the test
+    from streamkit._pictures import terminal  # it prints to a console of the test
 
     terminal.show(made, console.Console(width=columns, highlight=False))
     return capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_row_shows_whose_work_is_most_of_each_cell(capsys):
 
 def test_each_librarys_letter_is_on_its_colour_in_the_rows_and_in_the_legend():
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal  # it prints to a console of the test
+    from streamkit._pictures import terminal  # it prints to a console of the test
 
     operations = (
         Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from streamkit._audit import timeline
 from streamkit._base import messages
+from streamkit._pictures import timeline
 from streamkit._pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from streamkit._audit.operations import Operation, Operations
-    from streamkit._audit.timeline import Row
     from streamkit._pictures.styles import Style
+    from streamkit._pictures.timeline import Row
+    from streamkit._recording.operations import Operation, Operations
 
 _HOST = "="
 _NAMES = 6  # operations named for each row

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkit._pictures.kernel_names import in_one_line
+from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
 from streamkit._queues import registry
+from streamkit._recording.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._scopes import open_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._audit.operations import Kind
     from streamkit._base.trace import Step
+    from streamkit._recording.operations import Kind
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 SHOWN: dict[str, Kind] = {

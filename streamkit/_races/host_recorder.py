@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._audit.host_recording import HostRecorder
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
-from streamkit._race_engine.order import EVERYTHING, VectorClocks
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
+from streamkit._races.order import EVERYTHING, VectorClocks
+from streamkit._recording.host_recorder import HostRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from streamkit._race_engine.order import Clock, Stamp
-    from streamkit._race_engine.search import Access
+    from streamkit._races.order import Clock, Stamp
     from streamkit._races.places import Place
+    from streamkit._races.search import Access
 
 
 class Given(NamedTuple):

@@ -7,8 +7,8 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from streamkit._pictures.kernel_names import library_of_kernel, operation, readable, short
 from streamkit._pictures.styles import STYLES, UNKNOWN
+from streamkit._recording.kernel_names import library_of_kernel, operation, readable, short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._pictures import kernel_names
 from streamkit._pictures.styles import STYLES, UNKNOWN
+from streamkit._recording import kernel_names
 
 if TYPE_CHECKING:
-    from streamkit._audit.operations import AuditedQueue, Operation, Operations
+    from streamkit._recording.operations import AuditedQueue, Operation, Operations
 
 
 HOST = "the host waits"

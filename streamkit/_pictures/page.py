@@ -10,14 +10,14 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import timeline
-from streamkit._pictures.kernel_names import short
+from streamkit._pictures import timeline
 from streamkit._pictures.styles import STYLES
+from streamkit._recording.kernel_names import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from streamkit._audit.operations import AuditedQueue, Operation, Operations
+    from streamkit._recording.operations import AuditedQueue, Operation, Operations
 
 _PAGE = """<!doctype html>
 <html lang="en">
