@@ -178,7 +178,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             nodes, edges = graphs.structure(owned.executable.graph)
         races, coverage = graph_nodes.races_of(work, order, owned.sections, names)
         report = RaceReport()
-        report.complete(races, coverage, functools.partial(graph_picture.page, nodes, edges, races))
+        report.complete(races, coverage, functools.partial(graph_nodes.page, nodes, edges, races))
         return report
 
     def to_svg(self) -> str:

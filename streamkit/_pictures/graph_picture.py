@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamkit._cuda.graphs import Node
-    from streamkit._races.report import Race
 
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
@@ -57,21 +56,21 @@ pre {{ font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }}
 
 
 def page(
-    nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
+    nodes: Sequence[Node],
+    edges: Sequence[tuple[int, int]],
+    lines: Sequence[str],
+    missing: Sequence[tuple[int, int]],
+    heading: str,
 ) -> str:
-    """Return a page with the races, and the picture with an arrow for each missing edge."""
-    missing = {
-        (race.first.node, race.second.node)
-        for race in races
-        if race.first.node is not None
-        and race.second.node is not None
-        and race.first.node != race.second.node
-    }
+    """Return a page with the lines of a report, and the picture with an arrow for what is missing.
+
+    ``missing`` are the edges that the graph lacks, as ``edges``.
+    """
     return _PAGE.format(
         heading=html.escape(heading),
         legend="Dashed arrow: an order that is missing." if missing else "",
-        races=html.escape("\n".join(map(str, races))),
-        picture=svg(nodes, edges, sorted(missing)),
+        races=html.escape("\n".join(lines)),
+        picture=svg(nodes, edges, missing),
     )
 
 

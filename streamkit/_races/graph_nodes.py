@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamkit._pictures import graph_picture
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
@@ -16,7 +17,7 @@ from streamkit._recording.kernel_names import operation
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from streamkit._cuda.graphs import NodeWork, Section
+    from streamkit._cuda.graphs import Node, NodeWork, Section
     from streamkit._races.arrays import RacedArray
     from streamkit._races.report import Coverage
     from streamkit._races.search import Access, Mode
@@ -59,6 +60,21 @@ def races_of(
     races.sort(key=lambda race: (race.first.node or 0, race.second.node or 0))
     counted = ((work.launch.name, work.launch.is_known) for work in works.values())
     return tuple(races), coverage_of(counted)
+
+
+def page(
+    nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
+) -> str:
+    """Return a page with the races, and the graph's picture with an arrow for each missing edge."""
+    missing = {
+        (race.first.node, race.second.node)
+        for race in races
+        if race.first.node is not None
+        and race.second.node is not None
+        and race.first.node != race.second.node
+    }
+    lines = [str(race) for race in races]
+    return graph_picture.page(nodes, edges, lines, sorted(missing), heading)
 
 
 class _Work(NamedTuple):
