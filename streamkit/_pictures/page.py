@@ -137,12 +137,12 @@ def _arrows(
 
 
 def _races(texts: Sequence[str]) -> str:
-    """Return a list of races: the first line of each has its array, the last one mends it."""
+    """Return a list of races: the first line of each has its array, the last one its fix."""
     items = []
     for text in texts:
-        array, *operations, mend = map(html.escape, map(str.strip, text.splitlines()))
+        array, *operations, fix = map(html.escape, map(str.strip, text.splitlines()))
         told = "".join(f"<span>{one}</span>" for one in operations)
-        items.append(f"<li><b>{array}</b>{told}<strong>{mend}</strong></li>\n")
+        items.append(f"<li><b>{array}</b>{told}<strong>{fix}</strong></li>\n")
     return f"<h2>Nothing orders these</h2>\n<ol>\n{''.join(items)}</ol>\n" if items else ""
 
 
@@ -162,4 +162,4 @@ def _summary(report: Operations) -> Iterator[str]:
 
 
 def _read(name: str) -> str:
-    return resources.files("streamkit._audit").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("streamkit._pictures").joinpath(name).read_text(encoding="utf-8")

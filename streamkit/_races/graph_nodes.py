@@ -10,7 +10,7 @@ from streamkit._races import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
 from streamkit._races.order import numbers, unordered_nodes
-from streamkit._races.report import Race, RacedOperation, coverage_of, strongest
+from streamkit._races.report import Race, RacedOperation, coverage_of, fix_in_graph, strongest
 from streamkit._races.search import race_of
 from streamkit._recording.kernel_names import operation
 
@@ -170,21 +170,12 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     ]
     first = _operation(one, {mode for mode, _ in shared})
     second = _operation(other, {mode for _, mode in shared})
-    return Race(array, first, second, bool(pairs.certain), _mend(first, second), len(pairs))
+    fix = fix_in_graph(first, second)
+    return Race(array, first, second, bool(pairs.certain), fix, len(pairs))
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
     launch, where = work.launch, (work.place, work.section)
     return RacedOperation(
         launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
-    )
-
-
-def _mend(first: RacedOperation, second: RacedOperation) -> str:
-    """Word the call that orders the second after the first."""
-    if first.node == second.node:
-        return f"both are in the graph that is node {first.node}: order them where it is captured"
-    return (
-        f"if {first.title} should come first: in the capture, before node {second.node}, let its "
-        f"stream wait for the stream of node {first.node}: second.wait(first)"
     )

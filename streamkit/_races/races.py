@@ -60,8 +60,8 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     ...     b.submit(np.copyto, y, x)
     >>> report.races[0].array.name
     'x'
-    >>> report.races[0].mend.partition(" before")[0]
-    "if NumPy's copyto should come first: b.wait(a)"
+    >>> report.races[0].fix.partition(" before")[0]
+    "to run NumPy's copyto first, add b.wait(a)"
     """
     given = checked_names(arrays)
     report, cuda = RaceReport(), CudaRaceRecorder(given)
@@ -150,7 +150,7 @@ class _Describer:
         waiting = _variable(second, second.step.stream)
         if first.step.kind == "then":
             where = "" if first.place is None else f" of line {first.place.line}"
-            return f"keep the future of 'then'{where}, and {waiting}.wait(future)"
+            return f"{waiting}.wait(the future of 'then'{where})"
         return f"{waiting}.wait({_variable(second, first.step.stream)})"
 
 

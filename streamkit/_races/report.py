@@ -1,4 +1,4 @@
-"""The report of ``races``: work on the same memory that nothing orders, and what mends it."""
+"""The report of ``races``: work on the same memory that nothing orders, and what to add."""
 
 from __future__ import annotations
 
@@ -77,17 +77,57 @@ class Race:
     second: RacedOperation
     certain: bool
     """Whether both surely use the same bytes, one surely writes, and surely nothing orders them."""
-    mend: str
-    """The call that is missing, and where."""
+    fix: str
+    """What orders the second after the first: what to add to the program, and where."""
     count: int
     """How often it was found at this pair of lines."""
 
     def __str__(self) -> str:
         kind = "race" if self.certain else "possible race"
+        often = f", {times(self.count)}" if self.count > 1 else ""
         return (
-            f"{kind} on {self.array}, found {times(self.count)}:\n"
-            f"  {self.first}\n  {self.second}\n  {self.mend}"
+            f"{kind} on {self.array}: {_happens(self.first, self.second)}{often}\n"
+            f"  {self.first}\n  {self.second}\n  {self.fix}"
         )
+
+
+# -- how a race reads -----------------------------------------------------------------------------
+
+
+def _happens(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what two operations do to the memory meanwhile."""
+    one, other = _where(first), _where(second)
+    if one == other:
+        return f"{one} uses it twice at a time"
+    if first.mode == second.mode == "write":
+        return f"{one} and {other} both write it"
+    return f"{other} {_DOES[second.mode]} it while {one} {_DOES[first.mode]} it"
+
+
+def _where(operation: RacedOperation) -> str:
+    queue = operation.queue
+    return f"node {operation.node}" if queue is None else in_one_line(queue.name)
+
+
+def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:
+    """Return what orders the second operation after the first: the call to add, and where."""
+    before = f"line {second.line}" if second.file else "it"
+    if first.file and second.file and first.file != second.file:
+        before += f" of {second.file}"
+    return f"to run {first.title} first, add {call} before {before}"
+
+
+def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what orders two nodes of a graph, or two parts of the graph that is one node."""
+    if first.node == second.node:
+        return f"both are in the graph that is node {first.node}: order them where it is captured"
+    return (
+        f"to run {first.title} first, let the stream of node {second.node} wait for that of node "
+        f"{first.node} in the capture, before node {second.node}: second.wait(first)"
+    )
+
+
+# -- the report -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -162,7 +202,7 @@ class RaceReport:
             possible: Check that there are no possible ones either.
 
         Raises:
-            RaceError: There are. It lists them, and what mends each.
+            RaceError: There are. It lists them, and what to add for each.
         """
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
@@ -176,7 +216,7 @@ class RaceReport:
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print the races, what mends each, and what was not understood."""
+        """Print the races, what to add for each, and what was not understood."""
         print(self)  # noqa: T201 - what it is for
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -207,9 +247,12 @@ class RaceReport:
 def _counted(races: tuple[Race, ...]) -> str:
     """Return how many there are of each class, in words; never that there are none."""
     certain = sum(race.certain for race in races)
-    if not races:
-        return "no race found in what was understood"
-    return f"{counted(certain, 'race')} found, and {counted(len(races) - certain, 'possible one')}"
+    possible = len(races) - certain
+    if certain and possible:
+        return f"{counted(certain, 'race')} and {counted(possible, 'possible one')} found"
+    if possible:
+        return f"{counted(possible, 'possible race')} found"
+    return f"{counted(certain, 'race')} found" if races else "no race found in what was understood"
 
 
 # -- from pairs of work to a report ---------------------------------------------------------------
@@ -249,15 +292,12 @@ def races_among(
         same = [one for one in pairs if (one.first, one.second) == both]
         first = operation(pair.first, strongest({one.one.mode for one in same}))
         second = operation(pair.second, strongest({one.other.mode for one in same}))
-        before = f"line {second.line}" if second.file else "it"
-        if first.file and second.file and first.file != second.file:
-            before += f" of {second.file}"
         race = Race(
             array_of(pair),
             first,
             second,
             pair.is_certain,
-            f"if {first.title} should come first: {missing_call(*both)} before {before}",
+            fix(first, second, missing_call(*both)),
             len({(one.first, one.second) for one in pairs}),
         )
         races.append((race, pair))

@@ -107,7 +107,7 @@ def test_a_driver_that_gives_an_error_is_told_and_stops_no_program():
 # -- with callbacks -----------------------------------------------------------------------------
 
 
-def test_a_race_of_two_fills_is_certain_and_a_wait_mends_it(cupti, array):
+def test_a_race_of_two_fills_is_certain_and_a_wait_fixes_it(cupti, array):
     first, second = sk.new_stream("cuda", name="first"), sk.new_stream("cuda", name="second")
     with sk.races() as report:
         cupti.fill(first, array)
@@ -138,7 +138,7 @@ def test_a_race_on_each_array_of_a_line_is_told(cupti, array):
     assert sorted(race.array.name for race in report.certain) == ["array", "other"]
 
 
-def test_names_are_those_of_the_line_and_mend_it(cupti, array, monkeypatch):
+def test_names_are_those_of_the_line_and_fix_it(cupti, array, monkeypatch):
     monkeypatch.setitem(places._is_users, __name__, False)
     code = """
 with sk.races() as report:
@@ -152,13 +152,13 @@ reports.append(report)
     run(code, sk=sk, cupti=cupti, reports=reports, loader=loader, work=work, batch=array)
     (race,) = reports[0].certain
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
-    assert race.mend == "if fill should come first: work.wait(loader) before line 4"
+    assert race.fix == "to run fill first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
     with pytest.raises(sk.RaceError, match="batch"):
         reports[0].assert_none()
 
 
-def test_a_librarys_stream_is_wrapped_by_what_mends_a_race(cupti, array, monkeypatch):
+def test_a_librarys_stream_is_wrapped_by_the_fix_of_a_race(cupti, array, monkeypatch):
     monkeypatch.setitem(places._is_users, __name__, False)
     code = """
 with sk.races() as report:
@@ -172,7 +172,7 @@ reports.append(report)
     run(code, sk=sk, cupti=cupti, reports=reports, native=native, batch=array)
     (race,) = reports[0].certain
     assert race.first.queue.name == "legacy default stream"
-    assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.mend
+    assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.fix
 
 
 def test_memory_has_the_name_that_it_had_at_the_time(cupti, array, monkeypatch):
@@ -377,10 +377,10 @@ reports.append(report)
     run(code, sk=sk, np=np, x=np.zeros(3), cupti=cupti, reports=reports, host=host, **variables)
     text, data = page_of(reports[0], tmp_path)
     for told in (
-        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes), found once:",
+        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes): load and train&lt;/script&gt; both write it",
         "fill writes it on load (cuda:0), program.py:5",
         "fill writes it on train&lt;/script&gt; (cuda:0), program.py:8",
-        "if fill should come first: train.wait(load) before line 8",
+        "to run fill first, add train.wait(load) before line 8",
     ):
         assert told in text
     assert "<b>batch" not in text.partition("<script>")[0].replace("<b>race", "")

@@ -258,9 +258,7 @@ def test_a_race_tells_lines_and_names(libraries):
     assert race.second.line == race.first.line + 2
     assert race.first.library == race.second.library == "torch"
     assert race.array.name == "weights"
-    assert race.mend.endswith(
-        f"should come first: work.wait(loader) before line {race.second.line}"
-    )
+    assert race.fix.endswith(f" first, add work.wait(loader) before line {race.second.line}")
     with pytest.raises(sk.RaceError, match="weights"):
         report.assert_none()
 

@@ -249,7 +249,7 @@ def races_are_typed(x: CudaArray) -> None:
         pass
     for race in report.races:
         assert_type(race.certain, bool)
-        assert_type(race.mend, str)
+        assert_type(race.fix, str)
         assert_type(race.array.name, str | None)
         assert_type(race.first.line, int)
     assert_type(report.coverage.missed, tuple[str, ...])
