@@ -29,21 +29,28 @@ if TYPE_CHECKING:
 
 
 @block("streamkit.audit() as report")
-def audit(*, times: bool = True) -> Generator[AuditReport]:
+def audit(*, times: bool = False) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
-    On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
-    host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
-    they are launched. The report is made when the block ends, which waits until everything has run;
-    if the block raises, it holds what had run by then. Inside a scope of a host stream it does not
-    wait for that stream. Audits nest. In a forked child host queues alone are recorded.
+    On the GPU these are kernels, copies, fills, waits, and where the host waited; on host queues,
+    submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
+    when it is made, so the report knows the order in which the GPU was given its work, and not when
+    that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
+    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host queues tell
+    their times, which a report has if the block gave work to them alone.
 
-    With ``times=False`` the GPU's part is what is given to the driver, by callbacks, in the order
-    in which it is given; a graph is one operation. That needs no CUDA 13 and no cupti-python, and
-    leaves nothing behind. The end does not wait for the GPU, and a stream may capture meanwhile.
+    The report is made when the block ends, which waits until host queues have run; if the block
+    raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
+    stream. Audits nest. In a forked child host queues alone are recorded.
+
+    With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
+    graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
+    every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
+    stays attached. To detach it crashes a process that has a second thread, and gains nothing in
+    one that has none.
 
     Args:
-        times: Record when each operation ran. What shows times needs it.
+        times: Record when each operation ran on the GPU.
 
     Raises:
         BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
@@ -60,13 +67,13 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
     recorders = (host,) if cuda is None else (cuda, host)
 
     def complete() -> None:
-        found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
-        if cuda is not None:
-            found = [*cuda.operations(), *found]
-        if not times:
+        on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
+        on_cuda = [] if cuda is None else cuda.operations()
+        found, has_times = [*on_cuda, *on_host], times or not on_cuda
+        if not has_times:
             found = [replace(one, start_ns=0, end_ns=0) for one in found]
         key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-        report.complete(found, unfinished=unfinished, key_of=key_of, has_times=times)
+        report.complete(found, unfinished=unfinished, key_of=key_of, has_times=has_times)
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
@@ -168,7 +175,7 @@ class AuditReport(Operations):
         if self._operations is not None and not self.has_times:
             raise ScopeError(
                 "the audit recorded no times, which this picture shows. Record with "
-                "streamkit.audit(), not audit(times=False)."
+                "streamkit.audit(times=True)."
             )
 
     # -- as data ------------------------------------------------------------------------------

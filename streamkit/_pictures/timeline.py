@@ -84,7 +84,7 @@ def verdict(report: Operations) -> str:
     if len(queues) < 2:  # noqa: PLR2004 - one queue is what is wanted
         return f"All work ran on {queues[0]}." if queues else "Nothing ran."
     if not report.has_times:
-        return f"{len(queues)} queues. When each worked was not recorded: times=False."
+        return f"{len(queues)} queues. When each worked is recorded with times=True only."
     early = _at_once(report)
     if early is None:
         return f"{len(queues)} queues; no two of them worked at the same time."

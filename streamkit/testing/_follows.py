@@ -176,7 +176,7 @@ def _audited() -> Generator[AuditReport | None]:
     """Audit the block; None where there is no CUPTI, or another tool uses it."""
     with contextlib.ExitStack() as recording:
         try:
-            report = recording.enter_context(audit(times=False))
+            report = recording.enter_context(audit())
         except (BackendNotInstalledError, ScopeError):
             report = None
         yield report

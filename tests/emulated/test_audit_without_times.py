@@ -1,4 +1,4 @@
-"""``audit(times=False)``: what is given to the driver; CUPTI's callbacks are played."""
+"""``audit()``: what is given to the driver; CUPTI's callbacks are played."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def told(operations):
 
 def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
     s, raw = sk.new_stream(name="mine"), make_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
         cupti.launch(raw, b"_Z9my_kernelPf")
         cupti.fill(1)
@@ -106,7 +106,7 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
 
 def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
     s = sk.new_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
     assert cupti.enabled == set()
     cupti.launch(1)
@@ -116,7 +116,7 @@ def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
 
 def test_waits_and_synchronisations_are_told_from_questions(cupti):
     a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.ask("cuStreamWaitEvent", b.handle, 500)
         cupti.ask("cuEventRecord", 500, a.handle)
         cupti.ask("cuStreamWaitEvent", b.handle, 500)
@@ -141,7 +141,7 @@ def test_waits_and_synchronisations_are_told_from_questions(cupti):
 
 def test_what_a_capture_holds_is_no_work(cupti):
     s = sk.new_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.ask("cuStreamBeginCapture", s.handle)
         cupti.launch(s)
         cupti.launch(1, b"cupy_escaped")
@@ -152,7 +152,7 @@ def test_what_a_capture_holds_is_no_work(cupti):
 def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
     s, other = sk.new_stream(nonblocking=True), sk.new_stream(name="other")
     check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(0)))
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
         cupti.launch(other)
     assert int(check(driver.cuStreamIsCapturing(s.handle))) == 1
@@ -161,7 +161,7 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
 
 
 def test_streams_that_end_inside_are_told_apart(cupti):
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins
         s = sk.new_stream(name="mine")
         handle = s.handle
@@ -179,7 +179,7 @@ def test_streams_that_end_inside_are_told_apart(cupti):
 def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
     s, own = sk.new_stream(name="s"), make_stream()
     monkeypatch.setattr(driver_module, "private_streams", [(current_context(), own)])
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(own)
         cupti.launch(s)
     assert told(report.work) == [("kernel", "cupy_add", "s")]
@@ -190,7 +190,7 @@ def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
 def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
     del cupti
     s = sk.new_stream(name="mine")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         s.sync()
         if closed:
             s.close()
@@ -199,7 +199,7 @@ def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
 
 def test_host_streams_take_part(cupti):
     s, host = sk.new_stream(name="gpu"), sk.new_stream("cpu", name="host")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         host.submit(sum, [1, 2])
         cupti.launch(s)
     assert told(report.work) == [("kernel", "cupy_add", "gpu"), ("function", "sum", "host")]
@@ -210,9 +210,9 @@ def test_audits_and_races_nest(cupti, monkeypatch):
     monkeypatch.setitem(places._is_users, "support.cupti", False)
     s, t = sk.new_stream(), sk.new_stream()
     array = int(check(driver.cuMemAlloc(400)))
-    with sk.audit(times=False) as outer:
+    with sk.audit() as outer:
         cupti.fill(s, array)
-        with sk.races() as races, sk.audit(times=False) as inner:
+        with sk.races() as races, sk.audit() as inner:
             cupti.fill(s, array)
             cupti.fill(t, array)
         cupti.fill(s, array)
@@ -224,7 +224,7 @@ def test_audits_and_races_nest(cupti, monkeypatch):
 
 def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
     def fail():
-        with sk.audit(times=False) as report:
+        with sk.audit() as report:
             reports.append(report)
             cupti.launch(1)
             raise KeyError
@@ -237,7 +237,7 @@ def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
 
 def test_a_cupti_that_another_tool_has_is_told(cupti):
     cupti.code = 39
-    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit(times=False):
+    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit():
         pass
 
 
@@ -247,14 +247,14 @@ def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
 
     monkeypatch.setattr(callbacks, "_find", find)
     missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
-    with missing, sk.audit(times=False):
+    with missing, sk.audit():
         pass
 
 
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
     s = stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.fill(s.handle)
         s.sync()
     (queue,) = {one.queue for one in report.operations}
@@ -264,7 +264,21 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
     s, other = stream(0), stream(1)
-    with on_device(1), sk.audit(times=False) as report:
+    with on_device(1), sk.audit() as report:
         cupti.fill(s.handle)
     report.assert_one_queue(s)
     assert len(report.off_queue(other)) == 1
+
+
+def test_host_queues_beside_cuda_have_no_times_and_alone_have_them(cupti):
+    gpu, host = sk.new_stream("cuda"), sk.new_stream("cpu")
+    with sk.audit() as beside:
+        cupti.fill(gpu)
+        host.submit(sum, [1])
+    with sk.audit() as alone:
+        host.submit(sum, [1])
+    assert [beside.has_times, alone.has_times] == [False, True]
+    assert len(beside.work) == 2
+    assert {(one.start_ns, one.end_ns) for one in beside.operations} == {(0, 0)}
+    assert all(0 < one.start_ns < one.end_ns for one in alone.work)
+    assert len(alone.work) == 1

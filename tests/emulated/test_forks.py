@@ -181,7 +181,7 @@ def graphs(cell):
 
 
 def audited(cell):
-    with sk.audit(times=False):
+    with sk.audit():
         streams_and_events(cell)
 
 

@@ -377,7 +377,7 @@ reports.append(report)
     run(code, sk=sk, np=np, x=np.zeros(3), cupti=cupti, reports=reports, host=host, **variables)
     text, data = page_of(reports[0], tmp_path)
     for told in (
-        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes): load and train&lt;/script&gt; both write it",
+        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes): load and train&lt;/script&gt;",
         "fill writes it on load (cuda:0), program.py:5",
         "fill writes it on train&lt;/script&gt; (cuda:0), program.py:8",
         "to run fill first, add train.wait(load) before line 8",
