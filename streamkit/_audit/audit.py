@@ -12,7 +12,7 @@ from streamkit._audit.callback_recorder import CallbackRecorder
 from streamkit._audit.cupti_recorder import CudaRecorder
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end, describe
-from streamkit._cuda import driver
+from streamkit._cuda import driver, loader
 from streamkit._host.stream import HostStream
 from streamkit._pictures import chrome_trace, page, terminal
 from streamkit._pictures.timeline import counted
@@ -60,9 +60,19 @@ def audit(*, times: bool = False) -> Generator[AuditReport]:
         CaptureError: The block ends while a stream captures, and times are recorded.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
+    return _record(times=times, uses_cuda=driver.is_available)
+
+
+@block("program_audit() as report")
+def program_audit(*, times: bool = False) -> Generator[AuditReport]:
+    """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
+    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()))
+
+
+def _record(*, times: bool, uses_cuda: Callable[[], bool]) -> Generator[AuditReport]:
     report, host = AuditReport(), HostRecorder()
     cuda: CudaRecorder | CallbackRecorder | None = None
-    if driver.is_available():
+    if uses_cuda():
         cuda = CudaRecorder() if times else CallbackRecorder()
     recorders = (host,) if cuda is None else (cuda, host)
 

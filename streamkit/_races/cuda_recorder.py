@@ -50,8 +50,15 @@ class CudaRaceRecorder:
         has_driver = False
         with contextlib.suppress(StreamKitError):  # the driver gives an error
             has_driver = _has_driver()
-        if not has_driver:
-            return
+        if has_driver:
+            self._start()
+
+    def start_early(self) -> None:
+        """Begin, if there is a driver, and leave it to the program to initialise it."""
+        if loader.driver_version():
+            self._start()
+
+    def _start(self) -> None:
         calls = DriverRecording(self._place)
         try:
             calls.start()

@@ -16,7 +16,7 @@ from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Hashable, Mapping
+    from collections.abc import Callable, Generator, Hashable, Mapping
 
     from streamkit._base.trace import Step
     from streamkit._races.cuda_races import Found
@@ -63,14 +63,25 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     >>> report.races[0].fix.partition(" before")[0]
     "to run NumPy's copyto first, add b.wait(a)"
     """
-    given = checked_names(arrays)
+    return _look(checked_names(arrays), CudaRaceRecorder.start)
+
+
+@block("program_races() as report")
+def program_races() -> Generator[RaceReport]:
+    """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
+    return _look({}, CudaRaceRecorder.start_early)
+
+
+def _look(
+    given: Mapping[str, object], start: Callable[[CudaRaceRecorder], None]
+) -> Generator[RaceReport]:
     report, cuda = RaceReport(), CudaRaceRecorder(given)
     recorder = RaceRecorder(given, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
         finishing.push(at_end(recorder.stop))
         recorder.start()
         finishing.push(at_end(cuda.stop))
-        cuda.start()
+        start(cuda)
         completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
         yield report
         recorder.sync()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +212,13 @@ class RaceReport:
                 f"nothing orders work on the same memory: {_counted(self.races)}.\n{lines}\n"
                 f"{self.coverage}"
             )
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        return {
+            "races": [asdict(race) for race in self.races],
+            "coverage": asdict(self.coverage),
+        }
 
     # -- to look at ---------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ import struct
 import pytest
 
 import streamkit as sk
+from streamkit._audit.audit import program_audit  # the command's
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
+from streamkit._cuda import loader  # it may find no driver
 from streamkit._races import places  # the code that plays CUPTI is not the user's
 from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
@@ -282,3 +284,16 @@ def test_host_queues_beside_cuda_have_no_times_and_alone_have_them(cupti):
     assert {(one.start_ns, one.end_ns) for one in beside.operations} == {(0, 0)}
     assert all(0 < one.start_ns < one.end_ns for one in alone.work)
     assert len(alone.work) == 1
+
+
+def test_a_program_is_audited_before_it_initialises_cuda(cupti, monkeypatch):
+    """Nothing asks the driver before the program does, which may first choose its devices."""
+    monkeypatch.setattr(driver_module, "is_available", lambda: pytest.fail("it was asked"))
+    stream = sk.new_stream("cuda")
+    with program_audit() as report:
+        cupti.fill(stream)
+    assert [one.queue.id for one in report.work] == [stream.id]
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
+    with program_audit() as report:
+        sk.new_stream("cpu").submit(int)
+    assert [one.name for one in report.work] == ["int"]

@@ -13,7 +13,10 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
+from streamkit._cuda import loader  # the driver may be still to load
+from streamkit._queues import registry  # no library may be there
 from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._races.races import program_races  # the command's
 from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, Cupti, words
 from support.gpu.raw import check, driver
@@ -63,6 +66,36 @@ def no_cupti(monkeypatch):
 
 def address(array):
     return array.device_ctypes_pointer.value
+
+
+# -- around a program that has still to initialise CUDA --------------------------------------------
+
+
+def test_a_program_is_looked_at_from_its_first_call_of_cuda_on(cupti, array, monkeypatch):
+    """Nothing asks the driver before the program does, which may first choose its devices."""
+    asked = []
+    monkeypatch.setattr(loader, "is_loaded", lambda: False)
+    monkeypatch.setattr(registry, "loaded", dict)
+    monkeypatch.setattr(driver_module, "is_available", lambda: asked.append("races"))
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    reports = []
+    for block in (sk.races, program_races):
+        with block() as report:
+            cupti.fill(a, array)
+            cupti.fill(b, array)
+        reports.append(report)
+    usual, of_program = reports
+    assert usual.coverage.total == 0
+    assert of_program.coverage.total == 2
+    assert len(of_program.certain) == 1
+    assert asked == []
+
+
+def test_without_a_driver_a_program_is_looked_at_on_the_host_alone(cupti, monkeypatch):
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
+    with program_races() as report:
+        sk.new_stream("cpu").submit(np.copyto, np.zeros(3), 1)
+    assert (report.coverage.total, cupti.callback) == (1, None)
 
 
 # -- without callbacks --------------------------------------------------------------------------
