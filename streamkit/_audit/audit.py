@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,16 @@ from streamkit._base.messages import at_end, describe
 from streamkit._cuda import driver, loader
 from streamkit._host.stream import HostStream
 from streamkit._pictures import chrome_trace, page, terminal
+from streamkit._pictures.in_order import InOrder
 from streamkit._pictures.timeline import counted
 from streamkit._recording.host_recorder import HostRecorder
-from streamkit._recording.operations import AuditedQueue, Operation, Operations, listed
+from streamkit._recording.operations import (
+    AuditedQueue,
+    Operation,
+    Operations,
+    given_to_cuda,
+    listed,
+)
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
 
@@ -70,20 +77,22 @@ def program_audit(*, times: bool = False) -> Generator[AuditReport]:
 
 
 def _record(*, times: bool, uses_cuda: Callable[[], bool]) -> Generator[AuditReport]:
-    report, host = AuditReport(), HostRecorder()
-    cuda: CudaRecorder | CallbackRecorder | None = None
+    report, cuda = AuditReport(), None
     if uses_cuda():
         cuda = CudaRecorder() if times else CallbackRecorder()
+    host = HostRecorder(cuda.count if isinstance(cuda, CallbackRecorder) else int)
     recorders = (host,) if cuda is None else (cuda, host)
 
     def complete() -> None:
         on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
         on_cuda = [] if cuda is None else cuda.operations()
-        found, has_times = [*on_cuda, *on_host], times or not on_cuda
-        if not has_times:
-            found = [replace(one, start_ns=0, end_ns=0) for one in found]
-        key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-        report.complete(found, unfinished=unfinished, key_of=key_of, has_times=has_times)
+        if times or not on_cuda:
+            key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
+            found = [*on_cuda, *(one.operation for one in on_host)]
+            report.complete(found, unfinished=unfinished, key_of=key_of)
+        else:
+            order = InOrder([*map(given_to_cuda, on_cuda), *on_host])
+            report.complete(order.operations.operations, unfinished=unfinished, has_times=False)
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
@@ -158,35 +167,28 @@ class AuditReport(Operations):
         Raises:
             ScopeError: The audit recorded no times.
         """
-        self._need_times()
+        if self._operations is not None and not self.has_times:
+            raise ScopeError(
+                "the audit recorded no times, which a trace shows. Record with "
+                "streamkit.audit(times=True)."
+            )
         trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.
 
+        Without times it shows the order in which all was given.
+
         Args:
             path: The file to write.
-
-        Raises:
-            ScopeError: The audit recorded no times.
         """
-        self._need_times()
         Path(path).write_text(page.html_of(self), encoding="utf-8")
         return Path(path)
 
     def _repr_html_(self) -> str | None:
         """Show the page in a notebook; where scripts are not trusted, its first sentence."""
-        if self._operations is None or not self.has_times:
-            return None
-        return page.as_cell(self)
-
-    def _need_times(self) -> None:
-        if self._operations is not None and not self.has_times:
-            raise ScopeError(
-                "the audit recorded no times, which this picture shows. Record with "
-                "streamkit.audit(times=True)."
-            )
+        return None if self._operations is None else page.as_cell(self)
 
     # -- as data ------------------------------------------------------------------------------
 

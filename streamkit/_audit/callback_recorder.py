@@ -49,6 +49,10 @@ class CallbackRecorder:
                 self._steps = self._calls.steps()
                 self._queues = self._calls.queues(self._steps)
 
+    def count(self) -> int:
+        """Return how many calls of the driver were noted so far."""
+        return 0 if self._calls is None else self._calls.count()
+
     def operations(self) -> list[Operation]:
         """Return what was given, in that order."""
         if self._queues is None:

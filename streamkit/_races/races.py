@@ -91,7 +91,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     given = recorder.given
     operations = Operations()
     ran, unfinished = recorder.operations()
-    operations.complete(ran, unfinished=unfinished)
+    operations.complete((one.operation for one in ran), unfinished=unfinished)
     describer = _Describer(recorder, operations)
     found = races_among(
         [_work(one) for _, one in sorted(given.items())],

@@ -185,7 +185,7 @@ _RACED = 3
 
 
 def _races(options: argparse.Namespace) -> Any:
-    """Run a program, and find work on the same memory that nothing orders.
+    """Run a program, and find the waits that it lacks.
 
     The options come before it, as in: streamkit races --html races.html train.py --epochs 3
     """
@@ -198,7 +198,7 @@ def _races(options: argparse.Namespace) -> Any:
 
 
 def _audit(options: argparse.Namespace) -> Any:
-    """Run a program, and show which work ran on which queue.
+    """Run a program, and show on which queue its work ran.
 
     The options come before it, as in: streamkit audit --html audit.html train.py --epochs 3
     """

@@ -93,7 +93,7 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
     ]
     assert [one.library for one in report.work[:2]] == ["cupy", None]
     assert {one.queue.device for one in report.work} == {"cuda:0"}
-    assert {(one.start_ns, one.end_ns) for one in report.operations} == {(0, 0)}
+    assert [one.start_ns for one in report.work] == [n * 10**6 for n in range(len(report.work))]
     assert [one.name for one in report.synchronisations] == [
         "copy host to device, 8 bytes",
         "copy device to host, 8 bytes",
@@ -204,7 +204,7 @@ def test_host_streams_take_part(cupti):
     with sk.audit() as report:
         host.submit(sum, [1, 2])
         cupti.launch(s)
-    assert told(report.work) == [("kernel", "cupy_add", "gpu"), ("function", "sum", "host")]
+    assert told(report.work) == [("function", "sum", "host"), ("kernel", "cupy_add", "gpu")]
     assert len(report.off_queue(host)) == len(report.off_queue(s)) == 1
 
 
@@ -272,17 +272,25 @@ def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the
     assert len(report.off_queue(other)) == 1
 
 
-def test_host_queues_beside_cuda_have_no_times_and_alone_have_them(cupti):
-    gpu, host = sk.new_stream("cuda"), sk.new_stream("cpu")
+def test_host_queues_beside_cuda_are_in_their_place_of_the_order_and_alone_have_times(cupti):
+    gpu, other, host = sk.new_stream("cuda"), sk.new_stream("cuda"), sk.new_stream("cpu")
     with sk.audit() as beside:
-        cupti.fill(gpu)
         host.submit(sum, [1])
+        cupti.fill(gpu)
+        cupti.ask("cuEventRecord", 500, gpu.handle)
+        host.submit(len, "ab")
+        cupti.ask("cuStreamWaitEvent", other.handle, 500, 0)
+        cupti.fill(other)
     with sk.audit() as alone:
         host.submit(sum, [1])
     assert [beside.has_times, alone.has_times] == [False, True]
-    assert len(beside.work) == 2
-    assert {(one.start_ns, one.end_ns) for one in beside.operations} == {(0, 0)}
-    assert all(0 < one.start_ns < one.end_ns for one in alone.work)
+    found = [(one.name.partition(",")[0], one.start_ns, one.end_ns) for one in beside.work]
+    assert found == [
+        (name, place * 10**6, (place + 1) * 10**6)
+        for place, name in enumerate(("sum", "fill", "len", "fill"))
+    ]
+    (wait,) = beside.waits  # from after the first fill to before the second one
+    assert (wait.start_ns, wait.end_ns, wait.after.id) == (2 * 10**6, 3 * 10**6, gpu.id)
     assert len(alone.work) == 1
 
 

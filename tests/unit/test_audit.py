@@ -319,19 +319,25 @@ def test_the_data_gives_the_report_back(stream, other):
 def without_times():
     """Return a report of work on GPUs, as it is without times."""
     report, queues = AuditReport(), [AuditedQueue("cuda:0", name, None) for name in "ab"]
-    work = [Operation("kernel", f"k{queue.name}", queue, 0, 0, "torch") for queue in queues]
+    places = [(0, 1_000_000), (1_000_000, 2_000_000)]
+    work = [
+        Operation("kernel", f"k{queue.name}", queue, *place, "torch")
+        for queue, place in zip(queues, places, strict=True)
+    ]
     report.complete(work, has_times=False)
     return report
 
 
-def test_without_times_what_shows_times_is_refused(without_times, tmp_path):
+def test_without_times_a_trace_is_refused_and_the_page_has_the_order(without_times, tmp_path):
     again = AuditReport.from_data(json.loads(json.dumps(without_times.as_data())))
     for one in (without_times, again):
-        for draw in (one.to_html, one.to_chrome_trace):
-            with pytest.raises(sk.ScopeError, match=r"recorded no times.*audit\(times=True\)"):
-                draw(tmp_path / "audit")
-        assert one._repr_html_() is None
-    assert list(tmp_path.iterdir()) == []
+        with pytest.raises(sk.ScopeError, match=r"recorded no times.*audit\(times=True\)"):
+            one.to_chrome_trace(tmp_path / "trace")
+        text = one.to_html(tmp_path / "page").read_text(encoding="utf-8")
+        assert "in the order in which they were given" in text
+        assert '"timed":false' in text
+        assert "<iframe" in one._repr_html_()
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
 
 
 def test_without_times_the_terminal_tells_what_was_given_and_not_when(without_times, capsys):
