@@ -72,8 +72,9 @@ def run(words: Sequence[str], tool: AbstractContextManager[Any], *, is_module: b
 
 def _end(tool: AbstractContextManager[Any], error: BaseException | None) -> Exception | None:
     """End the block, which waits for nothing after an error; return why there is no report."""
-    has_failed = error is not None and not isinstance(error, SystemExit)
-    raised = (type(error), error, error.__traceback__) if has_failed else (None, None, None)
+    raised: Any = None, None, None
+    if error is not None and not isinstance(error, SystemExit):
+        raised = type(error), error, error.__traceback__
     notes = len(getattr(error, "__notes__", ()))
     try:
         tool.__exit__(*raised)
@@ -88,6 +89,7 @@ def _execute(words: Sequence[str], *, is_module: bool) -> None:
     sys.argv[:] = ["-m", *words[1:]] if is_module else words
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).resolve().parent)
+    about: dict[str, Any]
     if is_module:
         code, spec = _found(words[0])
         sys.argv[0] = spec.origin or words[0]
@@ -122,7 +124,8 @@ def _found(name: str) -> tuple[CodeType, ModuleSpec]:
         spec = _spec(name)
     if spec is None:
         raise CannotRunError(f"cannot run the module {name!r}: there is none of this name.")
-    code = spec.loader.get_code(name) if hasattr(spec.loader, "get_code") else None
+    loader: Any = spec.loader  # of a package without a file it is None
+    code = loader.get_code(name) if hasattr(loader, "get_code") else None
     if code is None:
         raise CannotRunError(f"cannot run the module {name!r}: it is not written in Python.")
     return code, spec
