@@ -7,6 +7,7 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
+from streamkit._pictures.race_list import STYLE, race_list
 from streamkit._pictures.styles import STYLES, UNKNOWN
 from streamkit._recording.kernel_names import library_of_kernel, operation, readable, short
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
+_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
 _STYLE = """
 .skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
 .skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
@@ -45,33 +47,37 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
 h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
-pre {{ font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }}
-</style>
+{style}</style>
 <h1>{heading}</h1>
 {picture}
 <p>{legend}</p>
-<pre>{races}</pre>
-</html>
+{races}</html>
 """
 
 
 def page(
     nodes: Sequence[Node],
     edges: Sequence[tuple[int, int]],
-    lines: Sequence[str],
+    races: Sequence[str],
     missing: Sequence[tuple[int, int]],
     heading: str,
 ) -> str:
-    """Return a page with the lines of a report, and the picture with an arrow for what is missing.
+    """Return a page with the picture, an arrow for each missing edge, and the races as text.
 
     ``missing`` are the edges that the graph lacks, as ``edges``.
     """
     return _PAGE.format(
         heading=html.escape(heading),
         legend="Dashed arrow: an order that is missing." if missing else "",
-        races=html.escape("\n".join(lines)),
+        style=STYLE,
+        races=race_list(races),
         picture=svg(nodes, edges, missing),
     )
+
+
+def name_of(node: Node) -> str:
+    """Return what a node does, in the words of a report, but for the name of its kernel."""
+    return _NAMES.get(node.kind, node.kind)
 
 
 def svg(
@@ -139,7 +145,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return a node: what it does, and whose it is."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
-    text, below = node.kind, f"node {number}"
+    text, below = name_of(node), f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
         style = STYLES[library or UNKNOWN]
@@ -149,7 +155,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     middle = x + _BOX / 2
     return (
-        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or node.kind)}</title>'
+        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or text)}</title>'
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
         f'<text x="{middle:g}" y="{y + 19:g}"{ink}>{html.escape(text)}</text>'
         f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'

@@ -11,6 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from streamkit._pictures import timeline
+from streamkit._pictures.race_list import STYLE, race_list
 from streamkit._pictures.styles import STYLES
 from streamkit._recording.kernel_names import short
 
@@ -74,8 +75,8 @@ def html_of(
         title=html.escape(timeline.title(report)),
         verdict=html.escape(heading or timeline.verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
-        style=_read("timeline.css"),
-        races=_races(races),
+        style=_read("timeline.css") + STYLE,
+        races=race_list(races),
         data=data,
         draw=_read("timeline.js"),
     )
@@ -136,27 +137,9 @@ def _arrows(
     ]
 
 
-def _races(texts: Sequence[str]) -> str:
-    """Return a list of races: the first line of each has its array, the last one its fix."""
-    items = []
-    for text in texts:
-        array, *operations, fix = map(html.escape, map(str.strip, text.splitlines()))
-        told = "".join(f"<span>{one}</span>" for one in operations)
-        items.append(f"<li><b>{array}</b>{told}<strong>{fix}</strong></li>\n")
-    return f"<h2>Nothing orders these</h2>\n<ol>\n{''.join(items)}</ol>\n" if items else ""
-
-
 def _summary(report: Operations) -> Iterator[str]:
-    if report.has_times:
-        yield f"{timeline.title(report)} in {timeline.duration(report)}."
-    else:
-        yield f"{timeline.title(report)}, in the order in which they were given:"
-        yield "no times were recorded."
-    yield f"Queues waited for each other {timeline.times(len(report.waits))},"
-    yield f"the host waited {timeline.times(len(report.synchronisations))}."
-    if report.legacy_work:
-        on_legacy = timeline.counted(len(report.legacy_work), "operation")
-        yield f"{on_legacy} ran on the legacy default stream."
+    yield timeline.extent(report)
+    yield from timeline.waits(report)
     if report.unfinished:
         yield f"{timeline.counted(report.unfinished, 'function')} had not run when the audit ended."
 

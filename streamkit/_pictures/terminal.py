@@ -31,8 +31,7 @@ def show(report: Operations, console: Console | None = None) -> None:
     console = console or RichConsole(highlight=False)
     start, end = timeline.span_ns(report)
     console.print(Text(_writable(timeline.verdict(report), console), style="bold"), soft_wrap=True)
-    took = f" in {timeline.duration(report)}" if report.has_times else ""
-    console.print(f"{timeline.title(report)}{took}", soft_wrap=True)
+    console.print(timeline.extent(report), soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
     console.print()
     for row in timeline.rows_of(report):  # two lines each: eight queues fit a terminal of 24
@@ -50,12 +49,8 @@ def show(report: Operations, console: Console | None = None) -> None:
     console.print()
     if seen and report.has_times:
         console.print(legend)
-    on_legacy = timeline.counted(len(report.legacy_work), "operation")
-    console.print(
-        f"The host waited {timeline.times(len(report.synchronisations))}, queues "
-        f"{timeline.times(len(report.waits))}; {on_legacy} on the legacy stream",
-        soft_wrap=True,
-    )
+    for sentence in timeline.waits(report):
+        console.print(sentence, soft_wrap=True)
 
 
 def _writable(text: str, console: Console) -> str:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
 _MEMORY = "the memory of a graph"
-_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
@@ -136,7 +135,7 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
     if node.kind != "kernel":
-        return reader.transfer(_NAMES.get(node.kind, node.kind), node.uses)
+        return reader.transfer(graph_picture.name_of(node), node.uses)
     launch = reader.kernel(node.symbol, node.parameters)
     return launch._replace(name=operation(launch.name, launch.library) or node.kind)
 

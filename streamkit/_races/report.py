@@ -111,10 +111,14 @@ def _where(operation: RacedOperation) -> str:
 
 def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:
     """Return what orders the second operation after the first: the call to add, and where."""
+    title = first.title
+    if title == second.title:
+        has_line = first.file and first.line != second.line
+        title += f" of line {first.line}" if has_line else f" on {_where(first)}"
     before = f"line {second.line}" if second.file else "it"
     if first.file and second.file and first.file != second.file:
         before += f" of {second.file}"
-    return f"to run {first.title} first, add {call} before {before}"
+    return f"to run {title} first, add {call} before {before}"
 
 
 def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
@@ -122,8 +126,8 @@ def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
     if first.node == second.node:
         return f"both are in the graph that is node {first.node}: order them where it is captured"
     return (
-        f"to run {first.title} first, let the stream of node {second.node} wait for that of node "
-        f"{first.node} in the capture, before node {second.node}: second.wait(first)"
+        f"to run node {first.node} first, let the stream of node {second.node} wait for that of "
+        f"node {first.node} in the capture, before node {second.node}: second.wait(first)"
     )
 
 
@@ -207,10 +211,9 @@ class RaceReport:
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
         if found:
-            lines = "\n".join(map(str, found))
+            text = "\n\n".join(map(str, (*found, self.coverage)))
             raise RaceError(
-                f"nothing orders work on the same memory: {_counted(self.races)}.\n{lines}\n"
-                f"{self.coverage}"
+                f"nothing orders work on the same memory: {_counted(self.races)}.\n\n{text}"
             )
 
     def as_data(self) -> dict[str, Any]:
@@ -243,7 +246,7 @@ class RaceReport:
         return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        return "\n".join([f"{_counted(self.races)}.", *map(str, self.races), str(self.coverage)])
+        return "\n\n".join(map(str, (f"{_counted(self.races)}.", *self.races, self.coverage)))
 
     def __repr__(self) -> str:
         if self._found is None:

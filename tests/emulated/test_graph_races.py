@@ -85,8 +85,8 @@ def test_a_missing_wait_is_found_and_told(array):
         "race on x (uint8, shape (64,), 64 bytes): node 1 reads it while node 0 writes it\n"
         "  CuPy's add writes it in node 0\n"
         "  CuPy's multiply reads it in node 1\n"
-        "  to run CuPy's add first, let the stream of node 1 wait for that of node 0 in the "
-        "capture, before node 1: second.wait(first)"
+        "  to run node 0 first, let the stream of node 1 wait for that of node 0 in the capture, "
+        "before node 1: second.wait(first)"
     )
     assert str(report.coverage) == "2 of 2 operations understood."
     with pytest.raises(sk.RaceError, match="2 races found"):

@@ -185,7 +185,7 @@ reports.append(report)
     run(code, sk=sk, cupti=cupti, reports=reports, loader=loader, work=work, batch=array)
     (race,) = reports[0].certain
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
-    assert race.fix == "to run fill first, add work.wait(loader) before line 4"
+    assert race.fix == "to run fill of line 3 first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
     with pytest.raises(sk.RaceError, match="batch"):
         reports[0].assert_none()
@@ -413,7 +413,7 @@ reports.append(report)
         "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes): load and train&lt;/script&gt;",
         "fill writes it on load (cuda:0), program.py:5",
         "fill writes it on train&lt;/script&gt; (cuda:0), program.py:8",
-        "to run fill first, add train.wait(load) before line 8",
+        "to run fill of line 5 first, add train.wait(load) before line 8",
     ):
         assert told in text
     assert "<b>batch" not in text.partition("<script>")[0].replace("<b>race", "")

@@ -344,8 +344,10 @@ def test_without_times_the_terminal_tells_what_was_given_and_not_when(without_ti
     pytest.importorskip("rich")
     without_times.show()
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == "2 queues. When each worked is recorded with times=True only."
-    assert second == "2 operations on 2 queues"
+    assert first == "2 queues were given work."
+    assert second == (
+        "2 operations on 2 queues, in the order in which they were given; no times were recorded."
+    )
 
 
 @pytest.mark.parametrize("times", [False, True])

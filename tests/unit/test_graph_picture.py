@@ -34,7 +34,7 @@ def test_a_box_says_what_a_node_does_and_whose_it_is_in_its_colour():
     assert [(texts, colour) for texts, colour, _ in found] == [
         (["multiply", f"{STYLES['cupy'].label}, node 0"], STYLES["cupy"].colour),
         (["add_one", f"{STYLES['warp'].label}, node 1"], STYLES["warp"].colour),
-        (["memcpy", "node 2"], None),
+        (["copy", "node 2"], None),
         (["mine", f"{STYLES[UNKNOWN].label}, node 3"], STYLES[UNKNOWN].colour),
     ]
 

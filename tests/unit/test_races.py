@@ -858,7 +858,7 @@ def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stre
     assert isinstance(raised.value, AssertionError)
     text = str(raised.value)
     first = "nothing orders work on the same memory: 1 race and 1 possible one found."
-    assert text.startswith(f"{first}\nrace on x (float64, shape (6,)")
+    assert text.startswith(f"{first}\n\nrace on x (float64, shape (6,)")
     assert "  NumPy's copyto writes it on s (cpu), " in text
     assert text.endswith("2 of 3 operations understood; not: report.<locals>.<lambda>.")
     with sk.races() as possible:
@@ -873,13 +873,13 @@ def test_it_never_says_that_there_are_none(stream, x):
     with sk.races() as report:
         stream.submit(write, x)
     report.assert_none(possible=True)
-    assert str(report) == ("no race found in what was understood.\n1 of 1 operation understood.")
+    assert str(report) == ("no race found in what was understood.\n\n1 of 1 operation understood.")
 
 
 def test_it_is_shown_as_text_and_in_a_notebook(report, capsys):
     report.show()
     assert capsys.readouterr().out == f"{report}\n"
-    assert report._repr_html_().startswith("<pre>1 race and 1 possible one found.\nrace on x")
+    assert report._repr_html_().startswith("<pre>1 race and 1 possible one found.\n\nrace on x")
     assert "&lt;lambda&gt;" in report._repr_html_()
     assert repr(report).startswith("<streamkit race report: 1 race and 1 possible one found; 2 of")
 

@@ -158,7 +158,7 @@ def test_a_race_tells_both_lines_and_its_fix():
     assert (race.first.line, race.second.line, race.count) == (1, 3, 1)
     assert (race.first.mode, race.second.mode) == ("write", "read")
     assert race.array.name == "x"
-    assert race.fix == "to run launch first, add nonblocking.wait(a) before line 3"
+    assert race.fix == "to run launch of line 1 first, add nonblocking.wait(a) before line 3"
 
 
 def test_the_numbers_of_the_calls_are_told_apart():

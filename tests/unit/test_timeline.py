@@ -103,13 +103,14 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     output = show(report("before"), capsys, columns=90)
     first, second, *_ = output.splitlines()
     assert first == "3 queues; CuPy's multiply began before torch's fill ended."
-    assert second == "6 operations on 3 queues in 0.391 ms"
+    assert second == "6 operations on 3 queues in 0.391 ms."
     assert f"\n{TORCH}: " in output
     assert "3 x sin [torch]" in output
     assert f"\n{LEGACY}: multiply [CuPy]\n" in output
     assert f"\n{WARP}: add_one [Warp]\n" in output
     assert "t torch  c CuPy  w Warp" in output
-    assert "The host waited 0 times, queues 0 times; 1 operation on the legacy stream" in output
+    assert "No queue waited for another, and the host never waited." in output
+    assert "1 operation ran on the legacy default stream." in output
     assert max(map(len, output.splitlines())) <= 90
 
 
@@ -157,7 +158,7 @@ report.show()
 
 
 def test_an_empty_report_is_shown(capsys):
-    assert show(small(), capsys).startswith("Nothing ran.\n0 operations on 0 queues in 0.000 ms\n")
+    assert show(small(), capsys).startswith("Nothing ran.\n0 operations on 0 queues in 0.000 ms.\n")
 
 
 def test_eight_queues_fit_a_terminal_of_24_lines(capsys):
