@@ -53,8 +53,8 @@ def audit(*, times: bool = False) -> Generator[AuditReport]:
     With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
     graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
     every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
-    stays attached. To detach it crashes a process that has a second thread, and gains nothing in
-    one that has none.
+    stays attached. Detaching it crashes a process that has a second thread, and gains next to
+    nothing in one that has none.
 
     Args:
         times: Record when each operation ran on the GPU.

@@ -57,7 +57,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     >>> a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
     >>> with sk.races() as report:
     ...     a.submit(np.copyto, x, 7)
-    ...     b.submit(np.copyto, y, x)
+    ...     b.submit(np.multiply, x, 2, y)
     >>> report.races[0].array.name
     'x'
     >>> report.races[0].fix.partition(" before")[0]
