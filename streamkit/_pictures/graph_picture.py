@@ -75,9 +75,9 @@ def page(
     )
 
 
-def name_of(node: Node) -> str:
-    """Return what a node does, in the words of a report, but for the name of its kernel."""
-    return _NAMES.get(node.kind, node.kind)
+def name_of(kind: str) -> str:
+    """Return what a node of this kind does, in the words of a report."""
+    return _NAMES.get(kind, kind)
 
 
 def svg(
@@ -145,7 +145,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return a node: what it does, and whose it is."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
-    text, below = name_of(node), f"node {number}"
+    text, below = name_of(node.kind), f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
         style = STYLES[library or UNKNOWN]

@@ -135,7 +135,7 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
     if node.kind != "kernel":
-        return reader.transfer(graph_picture.name_of(node), node.uses)
+        return reader.transfer(graph_picture.name_of(node.kind), node.uses)
     launch = reader.kernel(node.symbol, node.parameters)
     return launch._replace(name=operation(launch.name, launch.library) or node.kind)
 

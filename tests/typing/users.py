@@ -234,7 +234,7 @@ def doubles(x: CudaArray, y: CudaArray) -> int:
 
 
 def audits_are_typed(s: sk.Stream) -> None:
-    with sk.audit(times=False) as report:
+    with sk.audit(times=True) as report:
         assert_type(s.sync(), None)
     assert_type(report.has_times, bool)
     sk.audit(False)  # type: ignore[call-arg]
@@ -253,6 +253,7 @@ def races_are_typed(x: CudaArray) -> None:
         assert_type(race.array.name, str | None)
         assert_type(race.first.line, int)
     assert_type(report.coverage.missed, tuple[str, ...])
+    report.as_data()
     report.assert_none(possible=True)
     sk.races([x])  # type: ignore[arg-type]
 

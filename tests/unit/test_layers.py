@@ -88,6 +88,13 @@ def test_a_folder_imports_only_from_those_before_it(module):
     assert {other for other in GRAPH[module] if LAYERS.index(folder(other)) > place} == set()
 
 
+def test_races_and_audits_stand_on_what_was_recorded_and_not_on_each_other():
+    both = {"_audit", "_races"}
+    pairs = {(folder(one), folder(other)) for one, found in GRAPH.items() for other in found}
+    assert {("_audit", "_recording"), ("_races", "_recording"), ("_races", "_pictures")} <= pairs
+    assert [pair for pair in pairs if {*pair} == both] == []
+
+
 def test_no_modules_import_each_other():
     assert list(TopologicalSorter(GRAPH).static_order())
 

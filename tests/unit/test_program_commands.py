@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from support.command import COMMAND
-from support.programs import needs_fork, run_python
+from support.programs import needs_fork, run_python, streamkit_
 
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
@@ -287,6 +287,15 @@ def test_a_package_that_is_broken_is_an_error_of_its_own(folder):
     assert done.returncode == 1
     assert "package/__init__.py" in done.stderr.replace(os.sep, "/")
     assert "ModuleNotFoundError: No module named 'no_such_library'" in done.stderr
+
+
+@TOOLS
+def test_the_terminal_of_an_audit_needs_rich_and_that_of_races_nothing(folder, tool):
+    path = write(folder, "print('ran')\n")
+    done = streamkit_(tool, path, blocked=("rich",))
+    ran = tool == "races"
+    assert (done.returncode, done.stdout) == ((0, "ran\n") if ran else (2, ""))
+    assert ("pip install rich" in done.stderr) is not ran
 
 
 def test_no_path_is_inserted_where_python_inserts_none(folder):

@@ -208,6 +208,34 @@ def test_a_race_tells_array_operations_places_and_its_fix(stream, other):
     assert str(array) == "data (float32, shape (2, 3), 24 bytes)"
 
 
+def test_two_of_one_name_are_told_apart_by_their_lines_or_their_streams(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith(f"to run write of line {race.first.line} first, add other.wait(")
+    assert ": s and other both write it\n" in str(race)
+    with sk.races() as report:
+        for one in (stream, other):
+            one.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith("to run write on s first, add ")
+
+
+def test_a_report_is_data(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(read, x)
+    data = json.loads(json.dumps(report.as_data()))
+    (race,) = data["races"]
+    assert race["fix"] == report.races[0].fix
+    assert (race["certain"], race["count"]) == (True, 1)
+    assert (race["array"]["name"], race["first"]["mode"], race["second"]["mode"]) == (
+        "x", "write", "read"
+    )  # fmt: skip
+    assert data["coverage"] == {"understood": 2, "total": 2, "missed": []}
+
+
 def test_the_names_are_those_of_the_caller_or_those_given(stream, other):
     class Step:
         def __init__(self):
