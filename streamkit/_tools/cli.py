@@ -184,7 +184,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
 _RACED = 3
 
 
-def _races(options: argparse.Namespace) -> Any:
+def _races(options: argparse.Namespace) -> int:
     """Run a program, and find the waits that it lacks.
 
     The options come before it, as in: streamkit races --html races.html train.py --epochs 3
@@ -197,7 +197,7 @@ def _races(options: argparse.Namespace) -> Any:
     return _RACED if options.fail and report is not None and report.certain else status
 
 
-def _audit(options: argparse.Namespace) -> Any:
+def _audit(options: argparse.Namespace) -> int:
     """Run a program, and show on which queue its work ran.
 
     The options come before it, as in: streamkit audit --html audit.html train.py --epochs 3
@@ -216,7 +216,7 @@ def _audit(options: argparse.Namespace) -> Any:
 
 def _program(
     options: argparse.Namespace, tool: Block[Any], show: Callable[[Any, Any], object]
-) -> tuple[Any, Any]:
+) -> tuple[int, Any]:
     """Run a program under a tool, show and write its report; return its exit status and report.
 
     The report is None where it could not be made, and in a process that the program has forked.

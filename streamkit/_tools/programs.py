@@ -29,8 +29,7 @@ class Ended(NamedTuple):
 
     report: Callable[[], Any]
     """Returns the report, or raises why there is none."""
-    status: Any
-    """What ``sys.exit`` is to be given."""
+    status: int
     is_child: bool
     """Whether this is a process that the program has forked: the report is its parent's."""
     threads: list[str]
@@ -140,21 +139,36 @@ def _spec(name: str) -> ModuleSpec | None:
         raise  # what a package of it needs
 
 
-def _status(error: BaseException | None) -> Any:
-    """Return the exit status, after printing an error that ends a program as Python does."""
+def _status(error: BaseException | None) -> int:
+    """Return the exit status, after printing what ends a program as Python does."""
     if isinstance(error, CannotRunError):
         raise error
-    if error is None or isinstance(error, SystemExit):
-        return None if error is None else error.code
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        return _exited(error)
     trace = _of_program(error.__traceback__)
     error.with_traceback(trace)
+    with contextlib.suppress(OSError, ValueError):  # it is closed
+        sys.stdout.flush()
+    shown = sys.excepthook
     if isinstance(error, KeyboardInterrupt):  # Python itself prints it, and ends by the signal
-        shown = sys.excepthook
         sys.excepthook = lambda kind, raised, _: shown(kind, raised.with_traceback(trace), trace)
-    else:
-        with contextlib.suppress(OSError, ValueError):  # stderr is closed
-            sys.stdout.flush()
-        sys.excepthook(type(error), error, trace)
+        return 1
+    try:
+        shown(type(error), error, trace)
+    except SystemExit as left:
+        return _exited(left)
+    except BaseException as failure:  # noqa: BLE001 - it is the program's
+        for one in (failure, error):
+            sys.__excepthook__(type(one), one, one.__traceback__)
+    return 1
+
+
+def _exited(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
     return 1
 
 
