@@ -14,6 +14,7 @@ from streamkit._pictures import timeline
 from streamkit._pictures.race_list import STYLE, race_list
 from streamkit._pictures.styles import STYLES
 from streamkit._recording.kernel_names import short
+from streamkit._recording.operations import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ _PAGE = """<!doctype html>
 <span>Drag over a part to see it larger.</span>
 </div>
 <div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
-{races}<div id="filters">
+{races}{held}<div id="filters">
 <label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
 <label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
 <span id="found" role="status"></span>
@@ -77,6 +78,7 @@ def html_of(
         summary=html.escape(" ".join(_summary(report))),
         style=_read("timeline.css") + STYLE,
         races=race_list(races),
+        held=_held(report),
         data=data,
         draw=_read("timeline.js"),
     )
@@ -135,6 +137,13 @@ def _arrows(
         for wait in waits
         if wait.after is not None and {wait.after, wait.queue} <= number.keys()
     ]
+
+
+def _held(report: Operations) -> str:
+    """Return a list of what held the host."""
+    lines = [html.escape(line.strip()) for line in listed(report.synchronisations)]
+    items = "".join(f"<li>{line}</li>\n" for line in lines)
+    return f"<h2>What held the host</h2>\n<ul>\n{items}</ul>\n" if items else ""
 
 
 def _summary(report: Operations) -> Iterator[str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 STYLE = """
 h2 { font-size: 15px; margin: 14px 0 4px; }
-ol { margin: 0; padding-left: 1.6em; overflow-wrap: anywhere; }
+ol, ul { margin: 0; padding-left: 1.6em; overflow-wrap: anywhere; }
 li { margin-bottom: 8px; }
 li b, li span, li strong { display: block; }
 li span, li strong { font-weight: 400; }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from streamkit._base import messages
 from streamkit._pictures import timeline
 from streamkit._pictures.styles import STYLES
+from streamkit._recording.operations import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +52,9 @@ def show(report: Operations, console: Console | None = None) -> None:
         console.print(legend)
     for sentence in timeline.waits(report):
         console.print(sentence, soft_wrap=True)
+    held = listed(report.synchronisations)
+    for line in ["What held the host:", *held] if held else []:
+        console.print(_writable(line, console), soft_wrap=True, markup=False)
 
 
 def _writable(text: str, console: Console) -> str:

@@ -105,8 +105,9 @@ def _happens(first: RacedOperation, second: RacedOperation) -> str:
 
 
 def _where(operation: RacedOperation) -> str:
-    queue = operation.queue
-    return f"node {operation.node}" if queue is None else in_one_line(queue.name)
+    if operation.node is not None:
+        return f"node {operation.node}"
+    return operation.title if operation.queue is None else in_one_line(operation.queue.name)
 
 
 def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:

@@ -114,6 +114,29 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     assert max(map(len, output.splitlines())) <= 90
 
 
+def test_what_held_the_host_is_listed_in_the_terminal_and_on_the_page(capsys, tmp_path):
+    queue = AuditedQueue("cuda:0", "a [bold] <b>", 1)
+    held = [
+        Operation("copy", "copy host to device", queue, n, n + 1, blocks_host=True) for n in (0, 1)
+    ]
+    made = small(
+        *held, Operation("synchronisation", "cuCtxSynchronize", None, 2, 3, blocks_host=True)
+    )
+    last = show(made, capsys, columns=90).splitlines()[-4:]
+    assert last == [
+        "No queue waited for another, and the host waited 3 times.",
+        "What held the host:",
+        "  copy host to device on a [bold] <b> (cuda:0) (2 times)",
+        "  cuCtxSynchronize on a whole device",
+    ]
+    text = made.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h2>What held the host</h2>" in text
+    assert "<li>copy host to device on a [bold] &lt;b&gt; (cuda:0) (2 times)</li>" in text
+    work = Operation("kernel", "k", queue, 0, 1)
+    assert "held the host" not in show(small(work), capsys)
+    assert "held the host" not in small(work).to_html(tmp_path / "page.html").read_text()
+
+
 def test_a_kernel_is_called_by_its_name_alone(capsys):
     name = "(anonymous namespace)::m::_3clocals_3e::add_one[abi:v1][abi:cw51cXTLSUwv1sDUaKthqaNg]"
     assert ": add_one [numba-cuda]\n" in show(
