@@ -54,10 +54,10 @@ def _after() -> None:
 
 record = {"date": str(np.datetime64("today")), "versions": versions, "x": {}}
 for name, run in (("before", _before), ("after", _after)):
-    with sk.audit():  # around another, so that what first kernels take is over in that
+    with sk.audit(times=True):  # around another, so that what first kernels take is over in that
         _after()
         s.sync()
-        with sk.audit() as report:
+        with sk.audit(times=True) as report:
             run()
     record["x"][name] = float(x[0])
     record[name] = report.as_data()

@@ -46,7 +46,7 @@ def next_batch(step: int) -> None:
         np.abs(np.sin(read(step, rank)), out=batch.numpy())
 
 
-with sk.audit() as report:
+with sk.audit(times=True) as report:
     prepare.submit(next_batch, 0)
     for step in range(STEPS):
         train.wait(prepare)

@@ -31,7 +31,7 @@ work.sync()
 
 for race in careless.races:
     print(f"Without the wait there is a race on {race.array}.")
-    print(f"What mends it: {race.mend}.")
+    print(f"The fix: {race.fix}.")
 print(f"With the wait {len(careful.races)} are found: {careful.coverage}")
 print(f"Then the result is {result[0]:g}.")
 

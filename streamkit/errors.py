@@ -88,7 +88,7 @@ class OneQueueError(StreamKitError, AssertionError):
 
 
 class RaceError(StreamKitError, AssertionError):
-    """Work on the same memory has no order; the message lists it, and what mends it."""
+    """Work on the same memory has no order; the message lists it, and what to add."""
 
 
 class CaptureError(StreamKitError, RuntimeError):

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._audit.audit import AuditReport
-from streamkit._audit.timeline import library_of, plain, rows_of, span_ns
 from streamkit._pictures.styles import STYLES
+from streamkit._pictures.timeline import library_of, plain, rows_of, span_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamkit._audit.operations import Operation
-    from streamkit._audit.timeline import Row
+    from streamkit._pictures.timeline import Row
+    from streamkit._recording.operations import Operation
 
 HERE = Path(__file__).parent
 TITLES = {

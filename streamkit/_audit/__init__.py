@@ -1,1 +1,1 @@
-"""What really ran, and on which queue: recording, report, timeline."""
+"""What really ran, and on which queue: the recorders of CUDA streams, and the report."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import chrome_trace, page, terminal
-from streamkit._audit.callback_recording import CallbackRecorder
-from streamkit._audit.cuda_recording import CudaRecorder
-from streamkit._audit.host_recording import HostRecorder
-from streamkit._audit.operations import AuditedQueue, Operation, Operations, listed
-from streamkit._audit.timeline import counted
+from streamkit._audit.callback_recorder import CallbackRecorder
+from streamkit._audit.cupti_recorder import CudaRecorder
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end, describe
-from streamkit._cuda import driver
+from streamkit._cuda import driver, loader
 from streamkit._host.stream import HostStream
+from streamkit._pictures import chrome_trace, page, terminal
+from streamkit._pictures.in_order import InOrder
+from streamkit._pictures.timeline import counted
+from streamkit._recording.host_recorder import HostRecorder
+from streamkit._recording.operations import (
+    AuditedQueue,
+    Operation,
+    Operations,
+    given_to_cuda,
+    listed,
+)
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
 
@@ -29,21 +36,28 @@ if TYPE_CHECKING:
 
 
 @block("streamkit.audit() as report")
-def audit(*, times: bool = True) -> Generator[AuditReport]:
+def audit(*, times: bool = False) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
-    On the GPU these are kernels, copies, fills, waits, and where the host waited, from CUPTI; on
-    host queues, submitted functions and the bodies of scopes. What CUDA graphs run counts where
-    they are launched. The report is made when the block ends, which waits until everything has run;
-    if the block raises, it holds what had run by then. Inside a scope of a host stream it does not
-    wait for that stream. Audits nest. In a forked child host queues alone are recorded.
+    On the GPU these are kernels, copies, fills, waits, and where the host waited; on host queues,
+    submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
+    when it is made, so the report knows the order in which the GPU was given its work, and not when
+    that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
+    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host queues tell
+    their times, which a report has if the block gave work to them alone.
 
-    With ``times=False`` the GPU's part is what is given to the driver, by callbacks, in the order
-    in which it is given; a graph is one operation. That needs no CUDA 13 and no cupti-python, and
-    leaves nothing behind. The end does not wait for the GPU, and a stream may capture meanwhile.
+    The report is made when the block ends, which waits until host queues have run; if the block
+    raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
+    stream. Audits nest. In a forked child host queues alone are recorded.
+
+    With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
+    graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
+    every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
+    stays attached. Detaching it crashes a process that has a second thread, and gains next to
+    nothing in one that has none.
 
     Args:
-        times: Record when each operation ran. What shows times needs it.
+        times: Record when each operation ran on the GPU.
 
     Raises:
         BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
@@ -53,20 +67,32 @@ def audit(*, times: bool = True) -> Generator[AuditReport]:
         CaptureError: The block ends while a stream captures, and times are recorded.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
-    report, host = AuditReport(), HostRecorder()
-    cuda: CudaRecorder | CallbackRecorder | None = None
-    if driver.is_available():
+    return _record(times=times, uses_cuda=driver.is_available)
+
+
+@block("program_audit() as report")
+def program_audit(*, times: bool = False) -> Generator[AuditReport]:
+    """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
+    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()))
+
+
+def _record(*, times: bool, uses_cuda: Callable[[], bool]) -> Generator[AuditReport]:
+    report, cuda = AuditReport(), None
+    if uses_cuda():
         cuda = CudaRecorder() if times else CallbackRecorder()
+    host = HostRecorder(cuda.count if isinstance(cuda, CallbackRecorder) else int)
     recorders = (host,) if cuda is None else (cuda, host)
 
     def complete() -> None:
-        found, unfinished = host.operations(None if cuda is None else cuda.queue_of)
-        if cuda is not None:
-            found = [*cuda.operations(), *found]
-        if not times:
-            found = [replace(one, start_ns=0, end_ns=0) for one in found]
-        key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-        report.complete(found, unfinished=unfinished, key_of=key_of, has_times=times)
+        on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
+        on_cuda = [] if cuda is None else cuda.operations()
+        if times or not on_cuda:
+            key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
+            found = [*on_cuda, *(one.operation for one in on_host)]
+            report.complete(found, unfinished=unfinished, key_of=key_of)
+        else:
+            order = InOrder([*map(given_to_cuda, on_cuda), *on_host])
+            report.complete(order.operations.operations, unfinished=unfinished, has_times=False)
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
@@ -141,35 +167,28 @@ class AuditReport(Operations):
         Raises:
             ScopeError: The audit recorded no times.
         """
-        self._need_times()
+        if self._operations is not None and not self.has_times:
+            raise ScopeError(
+                "the audit recorded no times, which a trace shows. Record with "
+                "streamkit.audit(times=True)."
+            )
         trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.
 
+        Without times it shows the order in which all was given.
+
         Args:
             path: The file to write.
-
-        Raises:
-            ScopeError: The audit recorded no times.
         """
-        self._need_times()
         Path(path).write_text(page.html_of(self), encoding="utf-8")
         return Path(path)
 
     def _repr_html_(self) -> str | None:
         """Show the page in a notebook; where scripts are not trusted, its first sentence."""
-        if self._operations is None or not self.has_times:
-            return None
-        return page.as_cell(self)
-
-    def _need_times(self) -> None:
-        if self._operations is not None and not self.has_times:
-            raise ScopeError(
-                "the audit recorded no times, which this picture shows. Record with "
-                "streamkit.audit(), not audit(times=False)."
-            )
+        return None if self._operations is None else page.as_cell(self)
 
     # -- as data ------------------------------------------------------------------------------
 

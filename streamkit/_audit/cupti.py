@@ -11,6 +11,7 @@ import functools
 import importlib
 import re
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import installed, messages
@@ -22,7 +23,7 @@ from streamkit.errors import BackendNotInstalledError, ScopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamkit._audit.operations import Kind
+    from streamkit._recording.operations import Kind
 
 _BUFFER = 8 << 20  # bytes; NVIDIA advises 1 to 10 MB
 _ASYNC = 1  # the flag of a copy for which the caller does not wait
@@ -86,6 +87,12 @@ class Sync(NamedTuple):
 Record = Activity | Call | Recorded | Sync
 
 _NEEDS = 13  # the CUDA whose CUPTI goes with today's CUDA Python
+_STAYS = (
+    "from now on every CUDA call of this process costs more, because CUPTI, which "
+    "streamkit.audit(times=True) asks for times, stays attached until the process ends. An audit "
+    "without times leaves nothing behind."
+)
+_USERS_FRAME = 5  # above open, start of the recorder, audit and __enter__ of its block
 
 
 def _not_installed(cause: object) -> BackendNotInstalledError:
@@ -114,6 +121,7 @@ class Collector:
     def __init__(self) -> None:
         self._lock = new_lock()
         self._open = 0
+        self._has_warned = False
         self._cupti: Any = None
         self.records: list[Record] = []
         self.own: list[tuple[int, int]] = []
@@ -132,6 +140,9 @@ class Collector:
                         f"{profiling}'s profiler is running, and CUPTI serves one tool at a time: "
                         "both would lose their records. Run the audit before or after it."
                     )
+                if not self._has_warned:
+                    warnings.warn(_STAYS, RuntimeWarning, stacklevel=_USERS_FRAME)
+                    self._has_warned = True
                 self.records, self.own = [], []
                 try:
                     self._enable()

@@ -15,8 +15,9 @@ from streamkit._base.classes import Concrete
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
-from streamkit._graphs import checks, disposal, picture
+from streamkit._graphs import checks, disposal
 from streamkit._host.stream import HostStream
+from streamkit._pictures import graph_picture
 from streamkit._queues import ordering
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.stream import CudaStream, wrap
@@ -177,11 +178,11 @@ class CudaGraph(Graph, metaclass=Concrete):
             nodes, edges = graphs.structure(owned.executable.graph)
         races, coverage = graph_nodes.races_of(work, order, owned.sections, names)
         report = RaceReport()
-        report.complete(races, coverage, functools.partial(picture.page, nodes, edges, races))
+        report.complete(races, coverage, functools.partial(graph_nodes.page, nodes, edges, races))
         return report
 
     def to_svg(self) -> str:
-        return picture.svg(*self._read(graphs.structure))
+        return graph_picture.svg(*self._read(graphs.structure))
 
     def _repr_svg_(self) -> str | None:
         """Show the picture in a notebook, of a graph that can be launched."""

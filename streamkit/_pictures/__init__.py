@@ -1,1 +1,1 @@
-"""How work is named and shown: the names of kernels, the colour and letter of each library."""
+"""How reports are shown: in the terminal, as pages and as pictures."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.messages import describe
-from streamkit._race_engine.extents import strided
-from streamkit._race_engine.search import Access
+from streamkit._races.extents import strided
+from streamkit._races.search import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from streamkit._race_engine.search import Mode
+    from streamkit._races.search import Mode
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 _CONTAINERS = (tuple, list, set, frozenset)

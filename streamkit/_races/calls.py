@@ -13,7 +13,7 @@ from streamkit._races.arrays import among
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from streamkit._race_engine.search import Mode
+    from streamkit._races.search import Mode
 
     FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._audit.driver_recording import WORK, CudaQueue
 from streamkit._base.queue import LEGACY
-from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine import search
-from streamkit._race_engine.order import EVERYTHING, VectorClocks
+from streamkit._races import search
+from streamkit._races.order import EVERYTHING, VectorClocks
 from streamkit._races.report import RacedOperation, array_of, races_among
+from streamkit._recording.driver_recorder import WORK, CudaQueue
+from streamkit._recording.kernel_names import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from streamkit._audit.driver_recording import CudaStep
-    from streamkit._audit.operations import AuditedQueue, Operation
-    from streamkit._race_engine.order import Clock, Stamp
-    from streamkit._race_engine.search import Mode, Pair
     from streamkit._races.memory_use import Launch
+    from streamkit._races.order import Clock, Stamp
     from streamkit._races.places import Place
     from streamkit._races.report import Race
+    from streamkit._races.search import Mode, Pair
+    from streamkit._recording.driver_recorder import CudaStep
+    from streamkit._recording.operations import AuditedQueue, Operation
 
 _NONBLOCKING = 1
 

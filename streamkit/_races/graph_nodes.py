@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._pictures.kernel_names import operation
-from streamkit._race_engine.order import numbers, unordered_nodes
-from streamkit._race_engine.search import race_of
+from streamkit._pictures import graph_picture
 from streamkit._races import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
-from streamkit._races.report import Race, RacedOperation, coverage_of, strongest
+from streamkit._races.order import numbers, unordered_nodes
+from streamkit._races.report import Race, RacedOperation, coverage_of, fix_in_graph, strongest
+from streamkit._races.search import race_of
+from streamkit._recording.kernel_names import operation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from streamkit._cuda.graphs import NodeWork, Section
-    from streamkit._race_engine.search import Access, Mode
+    from streamkit._cuda.graphs import Node, NodeWork, Section
     from streamkit._races.arrays import RacedArray
     from streamkit._races.report import Coverage
+    from streamkit._races.search import Access, Mode
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
 _MEMORY = "the memory of a graph"
-_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
@@ -59,6 +59,21 @@ def races_of(
     races.sort(key=lambda race: (race.first.node or 0, race.second.node or 0))
     counted = ((work.launch.name, work.launch.is_known) for work in works.values())
     return tuple(races), coverage_of(counted)
+
+
+def page(
+    nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
+) -> str:
+    """Return a page with the races, and the graph's picture with an arrow for each missing edge."""
+    missing = {
+        (race.first.node, race.second.node)
+        for race in races
+        if race.first.node is not None
+        and race.second.node is not None
+        and race.first.node != race.second.node
+    }
+    lines = [str(race) for race in races]
+    return graph_picture.page(nodes, edges, lines, sorted(missing), heading)
 
 
 class _Work(NamedTuple):
@@ -120,7 +135,7 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
     if node.kind != "kernel":
-        return reader.transfer(_NAMES.get(node.kind, node.kind), node.uses)
+        return reader.transfer(graph_picture.name_of(node.kind), node.uses)
     launch = reader.kernel(node.symbol, node.parameters)
     return launch._replace(name=operation(launch.name, launch.library) or node.kind)
 
@@ -154,21 +169,12 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     ]
     first = _operation(one, {mode for mode, _ in shared})
     second = _operation(other, {mode for _, mode in shared})
-    return Race(array, first, second, bool(pairs.certain), _mend(first, second), len(pairs))
+    fix = fix_in_graph(first, second)
+    return Race(array, first, second, bool(pairs.certain), fix, len(pairs))
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
     launch, where = work.launch, (work.place, work.section)
     return RacedOperation(
         launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
-    )
-
-
-def _mend(first: RacedOperation, second: RacedOperation) -> str:
-    """Word the call that orders the second after the first."""
-    if first.node == second.node:
-        return f"both are in the graph that is node {first.node}: order them where it is captured"
-    return (
-        f"if {first.title} should come first: in the capture, before node {second.node}, let its "
-        f"stream wait for the stream of node {first.node}: second.wait(first)"
     )

@@ -6,32 +6,27 @@ the page has the order in which all was given.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamkit._audit import page
-from streamkit._audit.host_recording import SHOWN, operation_of
-from streamkit._audit.operations import Operation, Operations
 from streamkit._host.stream import HostStream
+from streamkit._pictures import page
+from streamkit._pictures.in_order import InOrder
+from streamkit._recording.host_recorder import SHOWN, operation_of
+from streamkit._recording.operations import LAST, Given, Operation, given_to_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from streamkit._audit.operations import AuditedQueue, Kind
     from streamkit._base.trace import Step
-    from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
-    from streamkit._races.host import RaceRecorder
+    from streamkit._races.host_recorder import RaceRecorder
     from streamkit._races.report import Race
+    from streamkit._races.search import Pair
+    from streamkit._recording.operations import AuditedQueue, Kind, Operations
 
     QueueOf = Callable[[Step], AuditedQueue | None]
-    When = tuple[int, int]
-    """The number of the driver's call, and for work of a host stream that of its step before it."""
 
-_SLOT_NS = 10**6  # the page counts milliseconds
 _SHOWN: dict[str, Kind] = {**SHOWN, "then": "function"}
-_LAST = 1 << 62  # the call of the driver comes after the steps that were given before it
 
 
 def in_time(operations: Operations, races: Iterable[tuple[Race, Pair]]) -> Callable[[str], str]:
@@ -54,45 +49,26 @@ def in_order(
 
     ``races`` are those on host streams, and ``queue_of`` finds the queue of a step there.
     """
-    given = [*_given_to_host(recorder, queue_of)]
-    given += [(one, (one.end_ns, _LAST), (one.start_ns, _LAST)) for one in on_cuda.operations]
-    given.sort(key=lambda one: one[1])
-    taken = [when for one, when, _ in given if one.kind not in ("record", "wait")]
-
-    def before(when: When) -> int:
-        return bisect_left(taken, when) * _SLOT_NS
-
-    def after(when: When) -> int:
-        return bisect_right(taken, when) * _SLOT_NS
-
-    operations = Operations()
-    operations.complete(
-        (
-            replace(one, start_ns=after(since), end_ns=before(when))
-            if one.kind == "wait"
-            else replace(one, start_ns=before(when), end_ns=after(when))
-            for one, when, since in given
-        ),
-        has_times=False,
-    )
+    on_host = _given_to_host(recorder, queue_of)
+    order = InOrder([*on_host, *map(given_to_cuda, on_cuda.operations)])
+    steps = {step.order: step for step in recorder.steps}
     missing = [
-        (race, after(recorder.when(pair.first)), before(recorder.when(pair.second)))
+        (
+            race,
+            order.after(recorder.when(steps[pair.first])),
+            order.before(recorder.when(steps[pair.second])),
+        )
         for race, pair in races
     ]
     missing += [
-        (race, after((pair.first, _LAST)), before((pair.second, _LAST)))
+        (race, order.after((pair.first, LAST)), order.before((pair.second, LAST)))
         for race, pair in on_cuda.races
     ]
-    return _page_of(operations, (*races, *on_cuda.races), missing)
+    return _page_of(order.operations, (*races, *on_cuda.races), missing)
 
 
-def _given_to_host(
-    recorder: RaceRecorder, queue_of: QueueOf
-) -> Iterator[tuple[Operation, When, When]]:
-    """Yield what host streams were given, whether or not it has run, and when that was.
-
-    For a wait the second time is that of the record for which it waits.
-    """
+def _given_to_host(recorder: RaceRecorder, queue_of: QueueOf) -> Iterator[Given]:
+    """Yield what host streams were given, whether or not it has run, and when that was."""
     marked = {id(step.mark): step for step in recorder.steps if step.kind == "record"}
     for step in recorder.steps:
         kind = _SHOWN.get(step.kind)
@@ -101,7 +77,7 @@ def _given_to_host(
         recorded = marked.get(id(step.mark)) if kind == "wait" else None
         after = None if recorded is None else queue_of(recorded)
         operation = operation_of(step, kind, queue_of(step), after)
-        yield operation, recorder.when(step.order), recorder.when((recorded or step).order)
+        yield Given(operation, recorder.when(step), recorder.when(recorded or step))
 
 
 def _page_of(

@@ -9,22 +9,22 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._audit.driver_recording import ELEMENTS, WORK
 from streamkit._base.adapter import all_offered, offered
 from streamkit._cuda import sharing
-from streamkit._cuda.driver_callbacks import Kernel
-from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import registry
-from streamkit._race_engine.extents import Extent, strided
-from streamkit._race_engine.search import Access
 from streamkit._races.arrays import RacedArray
+from streamkit._races.extents import Extent, strided
+from streamkit._races.search import Access
+from streamkit._recording.callbacks import Kernel
+from streamkit._recording.driver_recorder import ELEMENTS, WORK
+from streamkit._recording.kernel_names import library_of_kernel, readable
 from streamkit._streams.array_libraries import ARRAYS
 from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from streamkit._audit.driver_recording import CudaStep
+    from streamkit._recording.driver_recorder import CudaStep
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays

@@ -5,24 +5,23 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.host_recording import host_queue, library_of
-from streamkit._audit.operations import AuditedQueue, Operations
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
-from streamkit._race_engine import search
-from streamkit._races import live_page
+from streamkit._races import live_page, search
 from streamkit._races.arrays import checked_names
-from streamkit._races.cuda_recording import CudaRaceRecorder
-from streamkit._races.host import RaceRecorder, stamps
+from streamkit._races.cuda_recorder import CudaRaceRecorder
+from streamkit._races.host_recorder import RaceRecorder, stamps
 from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
+from streamkit._recording.host_recorder import host_queue, library_of
+from streamkit._recording.operations import AuditedQueue, Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Hashable, Mapping
+    from collections.abc import Callable, Generator, Hashable, Mapping
 
     from streamkit._base.trace import Step
-    from streamkit._race_engine.search import Pair
     from streamkit._races.cuda_races import Found
-    from streamkit._races.host import Given
+    from streamkit._races.host_recorder import Given
+    from streamkit._races.search import Pair
 
 
 @block("streamkit.races() as report")
@@ -58,20 +57,31 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     >>> a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
     >>> with sk.races() as report:
     ...     a.submit(np.copyto, x, 7)
-    ...     b.submit(np.copyto, y, x)
+    ...     b.submit(np.multiply, x, 2, y)
     >>> report.races[0].array.name
     'x'
-    >>> report.races[0].mend.partition(" before")[0]
-    "if NumPy's copyto should come first: b.wait(a)"
+    >>> report.races[0].fix.partition(" before")[0]
+    "to run NumPy's copyto first, add b.wait(a)"
     """
-    given = checked_names(arrays)
+    return _look(checked_names(arrays), CudaRaceRecorder.start)
+
+
+@block("program_races() as report")
+def program_races() -> Generator[RaceReport]:
+    """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
+    return _look({}, CudaRaceRecorder.start_early)
+
+
+def _look(
+    given: Mapping[str, object], start: Callable[[CudaRaceRecorder], None]
+) -> Generator[RaceReport]:
     report, cuda = RaceReport(), CudaRaceRecorder(given)
     recorder = RaceRecorder(given, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
         finishing.push(at_end(recorder.stop))
         recorder.start()
         finishing.push(at_end(cuda.stop))
-        cuda.start()
+        start(cuda)
         completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
         yield report
         recorder.sync()
@@ -81,7 +91,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     given = recorder.given
     operations = Operations()
     ran, unfinished = recorder.operations()
-    operations.complete(ran, unfinished=unfinished)
+    operations.complete((one.operation for one in ran), unfinished=unfinished)
     describer = _Describer(recorder, operations)
     found = races_among(
         [_work(one) for _, one in sorted(given.items())],
@@ -151,7 +161,7 @@ class _Describer:
         waiting = _variable(second, second.step.stream)
         if first.step.kind == "then":
             where = "" if first.place is None else f" of line {first.place.line}"
-            return f"keep the future of 'then'{where}, and {waiting}.wait(future)"
+            return f"{waiting}.wait(the future of 'then'{where})"
         return f"{waiting}.wait({_variable(second, first.step.stream)})"
 
 

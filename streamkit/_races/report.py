@@ -1,28 +1,28 @@
-"""The report of ``races``: work on the same memory that nothing orders, and what mends it."""
+"""The report of ``races``: work on the same memory that nothing orders, and what to add."""
 
 from __future__ import annotations
 
 import html
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import counted, times
-from streamkit._pictures.kernel_names import in_one_line
 from streamkit._pictures.styles import STYLES
-from streamkit._race_engine import search
-from streamkit._race_engine.order import are_ordered
+from streamkit._pictures.timeline import counted, times
+from streamkit._races import search
+from streamkit._races.order import are_ordered
+from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
     from os import PathLike
 
-    from streamkit._audit.operations import AuditedQueue
-    from streamkit._race_engine.order import Stamp
-    from streamkit._race_engine.search import Mode, Pair
     from streamkit._races.arrays import RacedArray
+    from streamkit._races.order import Stamp
+    from streamkit._races.search import Mode, Pair
+    from streamkit._recording.operations import AuditedQueue
 
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
 _NAMED = 8  # operations that a sentence names
@@ -77,17 +77,62 @@ class Race:
     second: RacedOperation
     certain: bool
     """Whether both surely use the same bytes, one surely writes, and surely nothing orders them."""
-    mend: str
-    """The call that is missing, and where."""
+    fix: str
+    """What orders the second after the first: what to add to the program, and where."""
     count: int
     """How often it was found at this pair of lines."""
 
     def __str__(self) -> str:
         kind = "race" if self.certain else "possible race"
+        often = f", {times(self.count)}" if self.count > 1 else ""
         return (
-            f"{kind} on {self.array}, found {times(self.count)}:\n"
-            f"  {self.first}\n  {self.second}\n  {self.mend}"
+            f"{kind} on {self.array}: {_happens(self.first, self.second)}{often}\n"
+            f"  {self.first}\n  {self.second}\n  {self.fix}"
         )
+
+
+# -- how a race reads -----------------------------------------------------------------------------
+
+
+def _happens(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what two operations do to the memory meanwhile."""
+    one, other = _where(first), _where(second)
+    if one == other:
+        return f"{one} uses it twice at a time"
+    if first.mode == second.mode == "write":
+        return f"{one} and {other} both write it"
+    return f"{other} {_DOES[second.mode]} it while {one} {_DOES[first.mode]} it"
+
+
+def _where(operation: RacedOperation) -> str:
+    if operation.node is not None:
+        return f"node {operation.node}"
+    return operation.title if operation.queue is None else in_one_line(operation.queue.name)
+
+
+def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:
+    """Return what orders the second operation after the first: the call to add, and where."""
+    title = first.title
+    if title == second.title:
+        has_line = first.file and first.line != second.line
+        title += f" of line {first.line}" if has_line else f" on {_where(first)}"
+    before = f"line {second.line}" if second.file else "it"
+    if first.file and second.file and first.file != second.file:
+        before += f" of {second.file}"
+    return f"to run {title} first, add {call} before {before}"
+
+
+def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what orders two nodes of a graph, or two parts of the graph that is one node."""
+    if first.node == second.node:
+        return f"both are in the graph that is node {first.node}: order them where it is captured"
+    return (
+        f"to run node {first.node} first, let the stream of node {second.node} wait for that of "
+        f"node {first.node} in the capture, before node {second.node}: second.wait(first)"
+    )
+
+
+# -- the report -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -162,21 +207,27 @@ class RaceReport:
             possible: Check that there are no possible ones either.
 
         Raises:
-            RaceError: There are. It lists them, and what mends each.
+            RaceError: There are. It lists them, and what to add for each.
         """
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
         if found:
-            lines = "\n".join(map(str, found))
+            text = "\n\n".join(map(str, (*found, self.coverage)))
             raise RaceError(
-                f"nothing orders work on the same memory: {_counted(self.races)}.\n{lines}\n"
-                f"{self.coverage}"
+                f"nothing orders work on the same memory: {_counted(self.races)}.\n\n{text}"
             )
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        return {
+            "races": [asdict(race) for race in self.races],
+            "coverage": asdict(self.coverage),
+        }
 
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print the races, what mends each, and what was not understood."""
+        """Print the races, what to add for each, and what was not understood."""
         print(self)  # noqa: T201 - what it is for
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -196,7 +247,7 @@ class RaceReport:
         return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        return "\n".join([f"{_counted(self.races)}.", *map(str, self.races), str(self.coverage)])
+        return "\n\n".join(map(str, (f"{_counted(self.races)}.", *self.races, self.coverage)))
 
     def __repr__(self) -> str:
         if self._found is None:
@@ -207,9 +258,12 @@ class RaceReport:
 def _counted(races: tuple[Race, ...]) -> str:
     """Return how many there are of each class, in words; never that there are none."""
     certain = sum(race.certain for race in races)
-    if not races:
-        return "no race found in what was understood"
-    return f"{counted(certain, 'race')} found, and {counted(len(races) - certain, 'possible one')}"
+    possible = len(races) - certain
+    if certain and possible:
+        return f"{counted(certain, 'race')} and {counted(possible, 'possible one')} found"
+    if possible:
+        return f"{counted(possible, 'possible race')} found"
+    return f"{counted(certain, 'race')} found" if races else "no race found in what was understood"
 
 
 # -- from pairs of work to a report ---------------------------------------------------------------
@@ -249,15 +303,12 @@ def races_among(
         same = [one for one in pairs if (one.first, one.second) == both]
         first = operation(pair.first, strongest({one.one.mode for one in same}))
         second = operation(pair.second, strongest({one.other.mode for one in same}))
-        before = f"line {second.line}" if second.file else "it"
-        if first.file and second.file and first.file != second.file:
-            before += f" of {second.file}"
         race = Race(
             array_of(pair),
             first,
             second,
             pair.is_certain,
-            f"if {first.title} should come first: {missing_call(*both)} before {before}",
+            fix(first, second, missing_call(*both)),
             len({(one.first, one.second) for one in pairs}),
         )
         races.append((race, pair))

@@ -2,7 +2,8 @@
 
 ``doctor`` and ``--version`` need nothing but StreamKit. What another command needs is imported when
 it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it has the key
-``error``.
+``error``. Around a program stdout and the exit status are the program's, and the report goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from streamkit.errors import StreamKitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from streamkit._base.blocks import Block
+
 
 class _CommandError(Exception):
     """The command cannot be run as it was written, or here: it exits with 2."""
@@ -46,6 +49,15 @@ class _Parser(argparse.ArgumentParser):
         if output is not None:
             self.add_argument("--output", type=Path, metavar="FILE", help=output)
 
+    def add_program(self, run: Callable[[argparse.Namespace], int]) -> None:
+        """Let it run a program under a tool; the options end where the program is named."""
+        self.set_defaults(run=run, command=self.prog, as_json=False)
+        self.add_argument("--html", type=Path, metavar="FILE", help="Write the report as a page.")
+        self.add_argument("--json", type=Path, metavar="FILE", help="Write the report as JSON.")
+        self.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module.")
+        self.add_argument("program", metavar="PROGRAM", help="The program, a file of Python.")
+        self.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="Its own.")
+
     def error(self, message: str) -> NoReturn:
         if "invalid choice: 'bench'" in message:
             message = "the bench is not in the package: run tox -e bench in a clone"
@@ -58,18 +70,19 @@ def main() -> NoReturn:
 
 
 def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
+    as_json = "--json" in words and words[0] not in PROGRAMS
     try:
         options = parser.parse_args(words)
         status: int = options.run(options)
     except Exception as error:
         is_ours = isinstance(error, (_CommandError, CannotRunError))
         if not is_ours and not isinstance(error, (StreamKitError, OSError)):
-            if "--json" not in words:
+            if not as_json:
                 raise
             traceback.print_exc()
         text = str(error) if is_ours else f"{type(error).__name__}: {error}"
         sys.stderr.write(f"{text}\n")
-        if "--json" in words:
+        if as_json:
             _print_json({"error": text})
         status = 2 if isinstance(error, _CommandError) else 1
     sys.exit(status)
@@ -85,8 +98,7 @@ def _parser() -> _Parser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, output) in COMMANDS.items():
-        text = str(run.__doc__)
-        command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
+        command = _added(commands, name, run)
         command.add_report(run, output)
         if output is None:
             command.add_argument(
@@ -94,7 +106,19 @@ def _parser() -> _Parser:
                 action="store_true",
                 help="Import the installed libraries, and ask them too.",
             )
+    for name, (run, option, text) in PROGRAMS.items():
+        command = _added(commands, name, run)
+        command.add_argument(option, action="store_true", help=text)
+        command.add_program(run)
     return parser
+
+
+def _added(commands: Any, name: str, run: Callable[..., Any]) -> _Parser:
+    text = str(run.__doc__)
+    command: _Parser = commands.add_parser(
+        name, help=text.partition("\n")[0], description=text.replace("\n    ", "\n")
+    )
+    return command
 
 
 # -- the commands -----------------------------------------------------------------------------
@@ -153,6 +177,96 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
     "doctor": (_doctor, None),
 }
 """Each command, and what its ``--output`` writes."""
+
+
+# -- a program under a tool -------------------------------------------------------------------
+
+_RACED = 3
+
+
+def _races(options: argparse.Namespace) -> int:
+    """Run a program, and find the waits that it lacks.
+
+    The options come before it, as in: streamkit races --html races.html train.py --epochs 3
+    """
+    from streamkit._races.races import program_races
+
+    status, report = _program(
+        options, program_races(), lambda report, stream: stream.write(f"{report}\n")
+    )
+    return _RACED if options.fail and report is not None and report.certain else status
+
+
+def _audit(options: argparse.Namespace) -> int:
+    """Run a program, and show on which queue its work ran.
+
+    The options come before it, as in: streamkit audit --html audit.html train.py --epochs 3
+    """
+    _need("streamkit audit", options)
+    from rich.console import Console
+
+    from streamkit._audit.audit import program_audit
+    from streamkit._pictures import terminal
+
+    def show(report: Any, stream: Any) -> None:
+        terminal.show(report, Console(file=stream, highlight=False))
+
+    return _program(options, program_audit(times=options.times), show)[0]
+
+
+def _program(
+    options: argparse.Namespace, tool: Block[Any], show: Callable[[Any, Any], object]
+) -> tuple[int, Any]:
+    """Run a program under a tool, show and write its report; return its exit status and report.
+
+    The report is None where it could not be made, and in a process that the program has forked.
+    """
+    from streamkit._tools import programs
+
+    stderr, words = sys.stderr, [options.program, *options.arguments]
+    files = [(options.html, _write_html), (options.json, _write_json)]
+    given = [(path.absolute(), write) for path, write in files if path is not None]
+    try:
+        ended = programs.run(words, tool, is_module=options.is_module)
+    except CannotRunError as error:
+        raise _CommandError(str(error)) from error
+    status, report = ended.status, None
+    if not ended.is_child:
+        with contextlib.suppress(OSError, ValueError):  # the program has closed it
+            sys.stdout.flush()
+        stderr.write(f"\n--- {options.command} ---\n")
+        try:
+            report = ended.report()
+            show(report, stderr)
+            if ended.threads:
+                stderr.write(f"{', '.join(ended.threads)}: {_GO_ON}\n")
+            for path, write in given:
+                write(report, path)
+                stderr.write(f"Written: {path}\n")
+        except (StreamKitError, OSError) as error:
+            stderr.write(f"{type(error).__name__}: {error}\n")
+            status = status or 1
+    if ended.interrupt is not None:
+        raise ended.interrupt
+    return status, report
+
+
+_GO_ON = "still running, and what these threads do from now on is not in the report."
+
+
+def _write_html(report: Any, path: Path) -> None:
+    report.to_html(path)
+
+
+def _write_json(report: Any, path: Path) -> None:
+    path.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+
+
+PROGRAMS = {
+    "races": (_races, "--fail", "Exit with 3 if a race is certain."),
+    "audit": (_audit, "--times", "Record times too: that needs CUDA 13, and slows CUDA down."),
+}
+"""Each command that runs a program under a tool, and the option that it alone has."""
 
 
 # -- what they share --------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._audit.audit import audit
-from streamkit._audit.operations import listed
 from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver, graphs
 from streamkit._graphs.capture import capture
-from streamkit._pictures.kernel_names import readable
 from streamkit._queues import registry
+from streamkit._recording.kernel_names import readable
+from streamkit._recording.operations import listed
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit.errors import BackendNotInstalledError, CaptureError, ScopeError
@@ -176,7 +176,7 @@ def _audited() -> Generator[AuditReport | None]:
     """Audit the block; None where there is no CUPTI, or another tool uses it."""
     with contextlib.ExitStack() as recording:
         try:
-            report = recording.enter_context(audit(times=False))
+            report = recording.enter_context(audit())
         except (BackendNotInstalledError, ScopeError):
             report = None
         yield report

@@ -1,4 +1,4 @@
-"""How an audit begins and ends on CUDA, and what it calls the queues; CUPTI's part is played."""
+"""How an audit with times begins and ends on CUDA, and its queues; CUPTI's part is played."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import importlib.metadata
 import os
 import sys
 import threading
+import warnings
 
 import pytest
 
 import streamkit as sk
 from emulator.fake_cupti import Cupti, Kind
-from streamkit._audit.cuda_recording import CudaRecorder  # two recorders may begin at once
 from streamkit._audit.cupti import collector  # it must not stay on
+from streamkit._audit.cupti_recorder import CudaRecorder  # two recorders may begin at once
 from streamkit._cuda import driver as driver_module  # its calls are made to fail
 from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream, stream_id
+
+pytestmark = pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
 
 
 @pytest.fixture
@@ -46,8 +49,40 @@ def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch, has_priva
     private = [(current_context(), make_stream())] if has_private else []
     monkeypatch.setattr(driver_module, "private_streams", private)
     without_cupti(monkeypatch)
-    with pytest.raises(sk.BackendNotInstalledError, match=r'"cupti-python>=13,<14"'), sk.audit():
+    with (
+        pytest.raises(sk.BackendNotInstalledError, match=r'"cupti-python>=13,<14"'),
+        sk.audit(times=True),
+    ):
         pass
+
+
+def test_it_warns_once_that_cupti_stays_attached(cupti, monkeypatch):
+    monkeypatch.setattr(collector, "_has_warned", False)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        for _ in range(2):
+            with sk.audit(times=True):
+                pass
+    (one,) = told
+    assert "every CUDA call of this process costs more" in str(one.message)
+    assert (one.category, one.filename) == (RuntimeWarning, __file__)
+
+
+def test_a_warning_that_is_an_error_lets_no_audit_begin(cupti, monkeypatch):
+    monkeypatch.setattr(collector, "_has_warned", False)
+    with warnings.catch_warnings(action="error"):
+        for _ in range(2):  # nothing has been attached
+            with pytest.raises(RuntimeWarning), sk.audit(times=True):
+                pytest.fail("it began")
+    assert cupti.enabled == set()
+
+
+def test_without_cupti_nothing_is_said_of_what_stays(monkeypatch):
+    monkeypatch.setattr(collector, "_has_warned", False)
+    without_cupti(monkeypatch)
+    missing = pytest.raises(sk.BackendNotInstalledError)
+    with warnings.catch_warnings(record=True, action="always") as told, missing:
+        sk.audit(times=True).__enter__()
+    assert told == []
 
 
 def test_no_cupti_of_cuda_13_is_advised_among_libraries_of_cuda_12(monkeypatch, tmp_path):
@@ -57,13 +92,16 @@ def test_no_cupti_of_cuda_13_is_advised_among_libraries_of_cuda_12(monkeypatch, 
     only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
     monkeypatch.setattr(importlib.metadata, "distributions", only_here)
     without_cupti(monkeypatch)
-    with pytest.raises(sk.BackendNotInstalledError, match="Those here are of CUDA 12"), sk.audit():
+    with (
+        pytest.raises(sk.BackendNotInstalledError, match="Those here are of CUDA 12"),
+        sk.audit(times=True),
+    ):
         pass
 
 
 def test_work_is_on_the_queue_that_ran_it(cupti):
     context, s, raw = current_context(), sk.new_stream(name="mine"), make_stream()
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         for handle in (s.handle, raw, 1, 2):
             cupti.ran("cupy_add", context, handle)
     names = [one.queue.name for one in report.work]
@@ -81,7 +119,7 @@ def test_work_is_on_the_queue_that_ran_it(cupti):
 @pytest.mark.parametrize("known", [True, False], ids=["made before", "made inside"])
 def test_a_stream_that_is_closed_inside_keeps_its_name_and_its_work(cupti, known):
     made = sk.new_stream(name="mine") if known else None
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         s = made or sk.new_stream(name="mine")
         cupti.ran("cupy_add", current_context(), s.handle)
         s.close()
@@ -95,7 +133,7 @@ def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
     mode = driver.CUstreamCaptureMode(0)
     held = sk.from_handle(raw, owner=object())
     check(driver.cuStreamBeginCapture(raw, mode))
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         assert sk.from_handle(raw) == held
         assert int(check(driver.cuStreamIsCapturing(raw))) == 1
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
@@ -106,7 +144,7 @@ def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
     s = sk.new_stream(name="mine")
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         s.sync()
         sk.default_stream(0).sync()
         if closed:
@@ -123,7 +161,7 @@ def test_an_events_sync_is_on_the_queue_that_recorded_it_last(cupti, quick):
     if quick:  # from its second record on
         t.record()
     event, never, on_default = s.record(), sk.new_event(), default.record()
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         t.record(event)
         t.close()
         for one in (event, never, on_default):
@@ -139,7 +177,7 @@ def test_of_an_event_that_others_may_record_the_queue_is_not_guessed(cupti, warp
     check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(1)))
     s.record(in_graph, external=True)
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(s.handle))))
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         event.sync()
         in_graph.sync()
     assert [one.queue for one in report.synchronisations] == [None, None]
@@ -147,11 +185,11 @@ def test_of_an_event_that_others_may_record_the_queue_is_not_guessed(cupti, warp
 
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
     context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         cupti.ran("f_cuda_kernel_forward", context, s.handle)
     assert report.queues[0].name == f"Warp stream id={s.id}"
     owned = sk.new_stream()
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         cupti.ran("f", context, owned.handle)
     assert report.queues[0].name == f"StreamKit stream id={owned.id}"
 
@@ -160,7 +198,7 @@ def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
     monkeypatch.setattr(driver_module, "private_streams", [])
     context, s = current_context(), sk.new_stream()
     own = driver_module.create_private_stream(0, nonblocking=True, priority=0)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         cupti.ran("set-up", context, own)
         cupti.ran("a", context, s.handle)
     assert [one.name for one in report.work] == ["a"]
@@ -175,22 +213,22 @@ def test_the_end_waits_for_every_context_with_work(cupti, monkeypatch):
         driver_module, "sync_context", lambda context: (waited.append(context), sync(context))
     )
     streams = [sk.new_stream(device) for device in range(2)]
-    with sk.audit():
+    with sk.audit(times=True):
         pass
     assert {stream.context for stream in streams} <= set(waited)
 
 
 def test_calls_that_put_nothing_on_a_queue_are_not_recorded(cupti):
-    with sk.audit():
+    with sk.audit(times=True):
         assert cupti.left_out == [("driver", 1), ("runtime", 7)]
         assert cupti.enabled == set(Kind)
 
 
 def test_audits_nest_and_the_first_and_last_alone_begin_and_end(cupti):
     context, s = current_context(), sk.new_stream()
-    with sk.audit() as outer:
+    with sk.audit(times=True) as outer:
         cupti.ran("a", context, s.handle)
-        with sk.audit() as inner:
+        with sk.audit(times=True) as inner:
             cupti.ran("b", context, s.handle)
         cupti.ran("c", context, s.handle)
     assert [one.name for one in inner.work] == ["b"]
@@ -233,7 +271,7 @@ def test_an_audit_that_begins_while_another_thread_ends_the_last_one_records(cup
 
 
 def test_an_error_in_the_block_passes_and_recording_ends(cupti):
-    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+    with pytest.raises(KeyError), sk.audit(times=True) as report:  # noqa: PT012 - the rest is what is tested
         cupti.ran("a", current_context(), 1)
         raise KeyError
     assert [one.name for one in report.work] == ["a"]
@@ -241,7 +279,7 @@ def test_an_error_in_the_block_passes_and_recording_ends(cupti):
 
 def test_after_an_error_in_the_block_the_queues_have_their_names(cupti):
     s = sk.new_stream(name="mine")
-    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+    with pytest.raises(KeyError), sk.audit(times=True) as report:  # noqa: PT012 - the rest is what is tested
         cupti.ran("a", current_context(), s.handle)
         cupti.ran("b", current_context(), 1)
         raise KeyError
@@ -257,7 +295,7 @@ def test_after_an_error_in_the_block_the_queues_have_their_names(cupti):
 def test_an_error_in_a_capture_leaves_the_capture_whole(cupti):
     raw = make_stream(nonblocking=False)
     sk.default_stream(0)
-    with pytest.raises(KeyError), sk.audit():  # noqa: PT012 - the rest is what is tested
+    with pytest.raises(KeyError), sk.audit(times=True):  # noqa: PT012 - the rest is what is tested
         check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
         raise KeyError
     assert int(check(driver.cuStreamIsCapturing(raw))) == 1
@@ -281,7 +319,7 @@ def is_left(audit, error):
 @pytest.mark.parametrize("error", [None, ValueError("of the block")])
 def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
     stream, host, called = sk.new_stream(), sk.new_stream("cpu"), []
-    audit = sk.audit()
+    audit = sk.audit(times=True)
     audit.__enter__()
     stream.record()
     child = os.fork()
@@ -291,7 +329,7 @@ def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
             for name in CALLS:
                 setattr(cupti, name, lambda *_, name=name: called.append(name))
             told = is_left(audit, error)
-            with sk.audit() as report:  # of host streams, which a child can use
+            with sk.audit(times=True) as report:  # of host streams, which a child can use
                 host.submit(int)
             status = not (told and len(report.work) == 1 and not called)
         finally:
@@ -302,7 +340,10 @@ def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
 
 def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
     cupti.refuses = Kind.CUDA_EVENT
-    with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
+    with (
+        pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"),
+        sk.audit(times=True),
+    ):
         pytest.fail("it began")
 
 
@@ -313,12 +354,15 @@ def test_that_it_cannot_be_switched_off_does_not_hide_why_cupti_refused(cupti, m
 
     cupti.refuses = Kind.CUDA_EVENT
     monkeypatch.setattr(cupti, "activity_disable", disable)
-    with pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"), sk.audit():
+    with (
+        pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"),
+        sk.audit(times=True),
+    ):
         pytest.fail("it began")
 
 
 def test_records_that_another_tool_got_are_missed(cupti):
-    with pytest.raises(sk.ScopeError, match="took CUPTI"), sk.audit():
+    with pytest.raises(sk.ScopeError, match="took CUPTI"), sk.audit(times=True):
         cupti.is_taken = True
 
 
@@ -327,11 +371,11 @@ def test_ending_in_a_capture_is_refused_and_leaves_it_whole(cupti, known):
     raw = make_stream(nonblocking=known)
     _held = sk.from_handle(raw, owner=object()) if known else sk.default_stream(0)
     mode = driver.CUstreamCaptureMode(1)
-    with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit():
+    with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit(times=True):
         check(driver.cuStreamBeginCapture(raw, mode))
     assert int(check(driver.cuStreamIsCapturing(raw))) == 1
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         pass
     assert report.operations == ()
 
@@ -341,7 +385,7 @@ def test_a_library_that_captures_on_a_stream_nobody_wrapped_is_noticed(cupti, wa
     mode = driver.CUstreamCaptureMode(1)
     view = warp.Stream("cuda:0", cuda_stream=raw)
     with warp.ScopedStream(view, sync_enter=False):
-        with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit():
+        with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit(times=True):
             check(driver.cuStreamBeginCapture(raw, mode))
         assert int(check(driver.cuStreamIsCapturing(raw))) == 1
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))

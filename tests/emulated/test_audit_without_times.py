@@ -1,4 +1,4 @@
-"""``audit(times=False)``: what is given to the driver; CUPTI's callbacks are played."""
+"""``audit()``: what is given to the driver; CUPTI's callbacks are played."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import struct
 import pytest
 
 import streamkit as sk
+from streamkit._audit.audit import program_audit  # the command's
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from streamkit._cuda import loader  # it may find no driver
 from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
     check,
@@ -48,8 +50,8 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played, context = Calls(), current_context()
-    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
-    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
     monkeypatch.setattr("support.cupti.CONTEXT", context)
     yield played
     assert played.callback is None
@@ -61,7 +63,7 @@ def told(operations):
 
 def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
     s, raw = sk.new_stream(name="mine"), make_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
         cupti.launch(raw, b"_Z9my_kernelPf")
         cupti.fill(1)
@@ -91,7 +93,7 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
     ]
     assert [one.library for one in report.work[:2]] == ["cupy", None]
     assert {one.queue.device for one in report.work} == {"cuda:0"}
-    assert {(one.start_ns, one.end_ns) for one in report.operations} == {(0, 0)}
+    assert [one.start_ns for one in report.work] == [n * 10**6 for n in range(len(report.work))]
     assert [one.name for one in report.synchronisations] == [
         "copy host to device, 8 bytes",
         "copy device to host, 8 bytes",
@@ -106,7 +108,7 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
 
 def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
     s = sk.new_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
     assert cupti.enabled == set()
     cupti.launch(1)
@@ -116,7 +118,7 @@ def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
 
 def test_waits_and_synchronisations_are_told_from_questions(cupti):
     a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.ask("cuStreamWaitEvent", b.handle, 500)
         cupti.ask("cuEventRecord", 500, a.handle)
         cupti.ask("cuStreamWaitEvent", b.handle, 500)
@@ -141,7 +143,7 @@ def test_waits_and_synchronisations_are_told_from_questions(cupti):
 
 def test_what_a_capture_holds_is_no_work(cupti):
     s = sk.new_stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.ask("cuStreamBeginCapture", s.handle)
         cupti.launch(s)
         cupti.launch(1, b"cupy_escaped")
@@ -152,7 +154,7 @@ def test_what_a_capture_holds_is_no_work(cupti):
 def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
     s, other = sk.new_stream(nonblocking=True), sk.new_stream(name="other")
     check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(0)))
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(s)
         cupti.launch(other)
     assert int(check(driver.cuStreamIsCapturing(s.handle))) == 1
@@ -161,7 +163,7 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
 
 
 def test_streams_that_end_inside_are_told_apart(cupti):
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins
         s = sk.new_stream(name="mine")
         handle = s.handle
@@ -179,7 +181,7 @@ def test_streams_that_end_inside_are_told_apart(cupti):
 def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
     s, own = sk.new_stream(name="s"), make_stream()
     monkeypatch.setattr(driver_module, "private_streams", [(current_context(), own)])
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.launch(own)
         cupti.launch(s)
     assert told(report.work) == [("kernel", "cupy_add", "s")]
@@ -190,7 +192,7 @@ def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
 def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
     del cupti
     s = sk.new_stream(name="mine")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         s.sync()
         if closed:
             s.close()
@@ -199,10 +201,10 @@ def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
 
 def test_host_streams_take_part(cupti):
     s, host = sk.new_stream(name="gpu"), sk.new_stream("cpu", name="host")
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         host.submit(sum, [1, 2])
         cupti.launch(s)
-    assert told(report.work) == [("kernel", "cupy_add", "gpu"), ("function", "sum", "host")]
+    assert told(report.work) == [("function", "sum", "host"), ("kernel", "cupy_add", "gpu")]
     assert len(report.off_queue(host)) == len(report.off_queue(s)) == 1
 
 
@@ -210,9 +212,9 @@ def test_audits_and_races_nest(cupti, monkeypatch):
     monkeypatch.setitem(places._is_users, "support.cupti", False)
     s, t = sk.new_stream(), sk.new_stream()
     array = int(check(driver.cuMemAlloc(400)))
-    with sk.audit(times=False) as outer:
+    with sk.audit() as outer:
         cupti.fill(s, array)
-        with sk.races() as races, sk.audit(times=False) as inner:
+        with sk.races() as races, sk.audit() as inner:
             cupti.fill(s, array)
             cupti.fill(t, array)
         cupti.fill(s, array)
@@ -224,7 +226,7 @@ def test_audits_and_races_nest(cupti, monkeypatch):
 
 def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
     def fail():
-        with sk.audit(times=False) as report:
+        with sk.audit() as report:
             reports.append(report)
             cupti.launch(1)
             raise KeyError
@@ -237,24 +239,24 @@ def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
 
 def test_a_cupti_that_another_tool_has_is_told(cupti):
     cupti.code = 39
-    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit(times=False):
+    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit():
         pass
 
 
 def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
     def find():
-        raise driver_callbacks.NoCallbacksError("there is no libcupti: pip install it")
+        raise callbacks.NoCallbacksError("there is no libcupti: pip install it")
 
-    monkeypatch.setattr(driver_callbacks, "_find", find)
+    monkeypatch.setattr(callbacks, "_find", find)
     missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
-    with missing, sk.audit(times=False):
+    with missing, sk.audit():
         pass
 
 
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
     s = stream()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cupti.fill(s.handle)
         s.sync()
     (queue,) = {one.queue for one in report.operations}
@@ -264,7 +266,42 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
     s, other = stream(0), stream(1)
-    with on_device(1), sk.audit(times=False) as report:
+    with on_device(1), sk.audit() as report:
         cupti.fill(s.handle)
     report.assert_one_queue(s)
     assert len(report.off_queue(other)) == 1
+
+
+def test_host_queues_beside_cuda_are_in_their_place_of_the_order_and_alone_have_times(cupti):
+    gpu, other, host = sk.new_stream("cuda"), sk.new_stream("cuda"), sk.new_stream("cpu")
+    with sk.audit() as beside:
+        host.submit(sum, [1])
+        cupti.fill(gpu)
+        cupti.ask("cuEventRecord", 500, gpu.handle)
+        host.submit(len, "ab")
+        cupti.ask("cuStreamWaitEvent", other.handle, 500, 0)
+        cupti.fill(other)
+    with sk.audit() as alone:
+        host.submit(sum, [1])
+    assert [beside.has_times, alone.has_times] == [False, True]
+    found = [(one.name.partition(",")[0], one.start_ns, one.end_ns) for one in beside.work]
+    assert found == [
+        (name, place * 10**6, (place + 1) * 10**6)
+        for place, name in enumerate(("sum", "fill", "len", "fill"))
+    ]
+    (wait,) = beside.waits  # from after the first fill to before the second one
+    assert (wait.start_ns, wait.end_ns, wait.after.id) == (2 * 10**6, 3 * 10**6, gpu.id)
+    assert len(alone.work) == 1
+
+
+def test_a_program_is_audited_before_it_initialises_cuda(cupti, monkeypatch):
+    """Nothing asks the driver before the program does, which may first choose its devices."""
+    monkeypatch.setattr(driver_module, "is_available", lambda: pytest.fail("it was asked"))
+    stream = sk.new_stream("cuda")
+    with program_audit() as report:
+        cupti.fill(stream)
+    assert [one.queue.id for one in report.work] == [stream.id]
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
+    with program_audit() as report:
+        sk.new_stream("cpu").submit(int)
+    assert [one.name for one in report.work] == ["int"]

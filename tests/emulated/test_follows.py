@@ -9,8 +9,8 @@ import time
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
 from streamkit._queues import identity  # no stream of a check may stay
+from streamkit._recording import callbacks  # where CUPTI is found
 from streamkit.testing import assert_follows
 from support.cupti import NUMBER, Cupti
 from support.emulated.captures import capturing, fill, nothing_left
@@ -45,11 +45,11 @@ def cupti(request, monkeypatch):
 
     def find():
         if played is None:
-            raise driver_callbacks.NoCallbacksError("there is no libcupti")
+            raise callbacks.NoCallbacksError("there is no libcupti")
         return played
 
-    monkeypatch.setattr(driver_callbacks, "_find", find)
-    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(callbacks, "_find", find)
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
     yield played
     assert played is None or played.callback is None
 

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import Cupti
 from support.emulated.processes import run
 from support.forks import handlers_registered
@@ -181,7 +181,7 @@ def graphs(cell):
 
 
 def audited(cell):
-    with sk.audit(times=False):
+    with sk.audit():
         streams_and_events(cell)
 
 
@@ -195,8 +195,8 @@ def test_no_operation_registers_a_handler_each_time(monkeypatch, warp, handles, 
     from streamkit.backends._warp import adapter as warp_adapter  # not above: it imports Warp
 
     monkeypatch.delattr(warp_adapter, "joins_capture")  # CUDA's runtime does not run here
-    monkeypatch.setattr(driver_callbacks, "_find", Cupti)  # played
-    monkeypatch.setattr(driver_callbacks, "_layout", lambda _: None)
+    monkeypatch.setattr(callbacks, "_find", Cupti)  # played
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)
     cell = Cell(0)
     operation(cell)  # the first use may make what is the process's own
     with handlers_registered(monkeypatch) as registered:

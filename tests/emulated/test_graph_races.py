@@ -82,11 +82,11 @@ def test_a_missing_wait_is_found_and_told(array):
     assert {race.array.name for race in report.races} == {"x", "y"}
     race = first if first.array.name == "x" else second
     assert str(race) == (
-        "race on x (uint8, shape (64,), 64 bytes), found once:\n"
+        "race on x (uint8, shape (64,), 64 bytes): node 1 reads it while node 0 writes it\n"
         "  CuPy's add writes it in node 0\n"
         "  CuPy's multiply reads it in node 1\n"
-        "  if CuPy's add should come first: in the capture, before node 1, let its stream wait for "
-        "the stream of node 0: second.wait(first)"
+        "  to run node 0 first, let the stream of node 1 wait for that of node 0 in the capture, "
+        "before node 1: second.wait(first)"
     )
     assert str(report.coverage) == "2 of 2 operations understood."
     with pytest.raises(sk.RaceError, match="2 races found"):
@@ -210,7 +210,7 @@ def test_the_page_has_the_picture_with_the_missing_edge(array, tmp_path):
         fill(side, address(x), 4)
     text = g.races().to_html(tmp_path / "races.html").read_text()
     assert text.count('class="edge missing"') == 1
-    assert "<h1>1 race found, and 0 possible ones. 2 of 2 operations understood.</h1>" in text
+    assert "<h1>1 race found. 2 of 2 operations understood.</h1>" in text
     assert "fill writes it in node 1" in text
     assert 'class="edge missing"' not in g.to_svg()
 

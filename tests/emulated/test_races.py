@@ -13,8 +13,11 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from streamkit._cuda import loader  # the driver may be still to load
+from streamkit._queues import registry  # no library may be there
 from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._races.races import program_races  # the command's
+from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, Cupti, words
 from support.gpu.raw import check, driver
 from support.libraries import need
@@ -46,7 +49,7 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played = Calls()
-    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
     monkeypatch.setitem(places._is_users, "support.cupti", False)
     for name in (Calls.fill, Calls.copy, Calls.record, Calls.wait):
         assert name.__module__ == __name__  # their lines are those of a race
@@ -56,13 +59,43 @@ def cupti(monkeypatch):
 @pytest.fixture
 def no_cupti(monkeypatch):
     def find():
-        raise driver_callbacks.NoCallbacksError("there is no libcupti")
+        raise callbacks.NoCallbacksError("there is no libcupti")
 
-    monkeypatch.setattr(driver_callbacks, "_find", find)
+    monkeypatch.setattr(callbacks, "_find", find)
 
 
 def address(array):
     return array.device_ctypes_pointer.value
+
+
+# -- around a program that has still to initialise CUDA --------------------------------------------
+
+
+def test_a_program_is_looked_at_from_its_first_call_of_cuda_on(cupti, array, monkeypatch):
+    """Nothing asks the driver before the program does, which may first choose its devices."""
+    asked = []
+    monkeypatch.setattr(loader, "is_loaded", lambda: False)
+    monkeypatch.setattr(registry, "loaded", dict)
+    monkeypatch.setattr(driver_module, "is_available", lambda: asked.append("races"))
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    reports = []
+    for block in (sk.races, program_races):
+        with block() as report:
+            cupti.fill(a, array)
+            cupti.fill(b, array)
+        reports.append(report)
+    usual, of_program = reports
+    assert usual.coverage.total == 0
+    assert of_program.coverage.total == 2
+    assert len(of_program.certain) == 1
+    assert asked == []
+
+
+def test_without_a_driver_a_program_is_looked_at_on_the_host_alone(cupti, monkeypatch):
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
+    with program_races() as report:
+        sk.new_stream("cpu").submit(np.copyto, np.zeros(3), 1)
+    assert (report.coverage.total, cupti.callback) == (1, None)
 
 
 # -- without callbacks --------------------------------------------------------------------------
@@ -107,7 +140,7 @@ def test_a_driver_that_gives_an_error_is_told_and_stops_no_program():
 # -- with callbacks -----------------------------------------------------------------------------
 
 
-def test_a_race_of_two_fills_is_certain_and_a_wait_mends_it(cupti, array):
+def test_a_race_of_two_fills_is_certain_and_a_wait_fixes_it(cupti, array):
     first, second = sk.new_stream("cuda", name="first"), sk.new_stream("cuda", name="second")
     with sk.races() as report:
         cupti.fill(first, array)
@@ -138,7 +171,7 @@ def test_a_race_on_each_array_of_a_line_is_told(cupti, array):
     assert sorted(race.array.name for race in report.certain) == ["array", "other"]
 
 
-def test_names_are_those_of_the_line_and_mend_it(cupti, array, monkeypatch):
+def test_names_are_those_of_the_line_and_fix_it(cupti, array, monkeypatch):
     monkeypatch.setitem(places._is_users, __name__, False)
     code = """
 with sk.races() as report:
@@ -152,13 +185,13 @@ reports.append(report)
     run(code, sk=sk, cupti=cupti, reports=reports, loader=loader, work=work, batch=array)
     (race,) = reports[0].certain
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
-    assert race.mend == "if fill should come first: work.wait(loader) before line 4"
+    assert race.fix == "to run fill of line 3 first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
     with pytest.raises(sk.RaceError, match="batch"):
         reports[0].assert_none()
 
 
-def test_a_librarys_stream_is_wrapped_by_what_mends_a_race(cupti, array, monkeypatch):
+def test_a_librarys_stream_is_wrapped_by_the_fix_of_a_race(cupti, array, monkeypatch):
     monkeypatch.setitem(places._is_users, __name__, False)
     code = """
 with sk.races() as report:
@@ -172,7 +205,7 @@ reports.append(report)
     run(code, sk=sk, cupti=cupti, reports=reports, native=native, batch=array)
     (race,) = reports[0].certain
     assert race.first.queue.name == "legacy default stream"
-    assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.mend
+    assert "sk.wrap(native).wait(sk.default_stream()) before line 4" in race.fix
 
 
 def test_memory_has_the_name_that_it_had_at_the_time(cupti, array, monkeypatch):
@@ -377,10 +410,10 @@ reports.append(report)
     run(code, sk=sk, np=np, x=np.zeros(3), cupti=cupti, reports=reports, host=host, **variables)
     text, data = page_of(reports[0], tmp_path)
     for told in (
-        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes), found once:",
+        "race on &lt;b&gt;batch (float32, shape (100,), 400 bytes): load and train&lt;/script&gt;",
         "fill writes it on load (cuda:0), program.py:5",
         "fill writes it on train&lt;/script&gt; (cuda:0), program.py:8",
-        "if fill should come first: train.wait(load) before line 8",
+        "to run fill of line 5 first, add train.wait(load) before line 8",
     ):
         assert told in text
     assert "<b>batch" not in text.partition("<script>")[0].replace("<b>race", "")

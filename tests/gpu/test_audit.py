@@ -23,6 +23,7 @@ from support.libraries import cuda_devices, need
 from support.programs import python
 
 cupti = pytest.importorskip("cupti")
+pytestmark = pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def counted(report):
 def test_before_three_libraries_run_on_three_queues(subjects, program):
     torch, s = subjects("torch").torch, subjects("torch").new_stream()
     warps = stream_id(subjects("warp").handle_of(subjects("warp").current()))
-    with sk.audit() as report, torch.cuda.stream(s):
+    with sk.audit(times=True) as report, torch.cuda.stream(s):
         program()
     work = {one.library: one for one in report.work}
     assert len(report.work) == 3
@@ -63,7 +64,7 @@ def test_before_three_libraries_run_on_three_queues(subjects, program):
 
 def test_after_they_run_on_one(subjects, program):
     s = subjects("torch").new_stream()
-    with sk.audit() as report, sk.use(s):
+    with sk.audit(times=True) as report, sk.use(s):
         program()
     assert where(report.work) == [
         (name, stream_id(s.cuda_stream)) for name in ("torch", "cupy", "warp")
@@ -79,7 +80,7 @@ def test_after_they_run_on_one(subjects, program):
 def test_raw_work_is_counted_and_placed(cells, gate):
     streams = make_stream(), make_stream(nonblocking=False)
     a, b = cells(1), cells(2)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(driver.cuMemsetD32Async(a.pointer, 0, 1, streams[0]))
         sync(streams[0])  # nothing else orders these, and the report is by start
         check(driver.cuMemcpyDtoDAsync(b.pointer, a.pointer, 4, streams[1]))
@@ -103,7 +104,7 @@ def test_raw_work_is_counted_and_placed(cells, gate):
 def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
     a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
     cell, event = cells(0), torch.cuda.Event()
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, a.handle))
         b.wait(a)
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, b.handle))
@@ -129,7 +130,7 @@ def test_where_streamkit_waits_is_told_and_how_is_not(gate):
     s = sk.new_stream(name="s")
     opener = threading.Timer(0.05, gate.open)  # long enough for the wait to leave the processor
     gate.hold(s.handle)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         opener.start()
         s.sync()
     assert [(sync.name, sync.queue.name) for sync in report.synchronisations] == [("sync", "s")]
@@ -138,7 +139,7 @@ def test_where_streamkit_waits_is_told_and_how_is_not(gate):
 
 def test_blocking_copies_hold_the_host(cells):
     cell = cells(3)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         cell.read()
     (copy,) = report.work
     assert (copy.kind, copy.blocks_host) == ("copy", True)
@@ -157,7 +158,7 @@ def test_a_graph_counts_on_the_queue_that_launches_it(torch):
             y.add_(1)
         x.mul_(2)
         s.wait_stream(t)
-    with sk.audit() as report, torch.cuda.stream(other):
+    with sk.audit(times=True) as report, torch.cuda.stream(other):
         graph.replay()
     assert [one.kind for one in report.work] == ["kernel"] * 3
     assert {one.graph is None for one in report.work} == {False}
@@ -171,7 +172,7 @@ def test_what_escapes_a_capture_is_seen(torch):
     with sk.capture():  # the first one of a process makes what no other does
         x.add_(1)
     torch.cuda.synchronize()
-    with sk.audit() as report, sk.capture() as g:
+    with sk.audit(times=True) as report, sk.capture() as g:
         x.add_(1)
         with torch.cuda.stream(elsewhere):
             y.mul_(2)
@@ -189,9 +190,9 @@ def test_other_threads_and_nested_audits(torch):
         with torch.cuda.stream(s):
             x.fill_(1)
 
-    with sk.audit() as outer:
+    with sk.audit(times=True) as outer:
         fill()
-        with sk.audit() as inner:
+        with sk.audit(times=True) as inner:
             thread = threading.Thread(target=fill)
             thread.start()
             thread.join()
@@ -199,7 +200,7 @@ def test_other_threads_and_nested_audits(torch):
     assert (len(inner.work), len(outer.work)) == (1, 3)
     assert outer.synchronisations == []  # those of the audits themselves are left out
     fill()
-    with sk.audit() as later:
+    with sk.audit(times=True) as later:
         pass
     assert later.operations == ()
 
@@ -231,7 +232,7 @@ def test_threads_and_graphs_run_on_while_audits_begin_and_end(torch):
     try:
         for _ in range(20):
             with torch.cuda.stream(s):
-                with sk.audit() as report:
+                with sk.audit(times=True) as report:
                     graph.replay()
                 graph.replay()
             assert len([one for one in report.work if one not in report.off_queue(queue)]) == 1
@@ -247,7 +248,7 @@ def test_threads_and_graphs_run_on_while_audits_begin_and_end(torch):
 
 def test_more_work_than_a_buffer_holds(torch):
     x = torch.zeros(8, device="cuda")
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         for _ in range(3000):
             x.fill_(1)
     assert len(report.work) == 3000
@@ -256,7 +257,7 @@ def test_more_work_than_a_buffer_holds(torch):
 def test_numbas_kernel_is_known_by_its_name(subjects, cells):
     subject, src, dst = subjects("numba"), cells(1), cells(0)
     stream = subject.new_stream()
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         subject.add_one(stream, src.pointer, dst.pointer)
     (kernel,) = report.work
     assert (kernel.kind, kernel.library) == ("kernel", "numba"), kernel.name
@@ -266,7 +267,7 @@ def test_numbas_kernel_is_known_by_its_name(subjects, cells):
 
 def test_an_events_sync_is_on_the_queue_that_recorded_it(cells):
     s, cell = sk.new_stream(name="s"), cells(0)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, s.handle))
         s.record().sync()
     (fill,) = report.work
@@ -294,7 +295,7 @@ def there():
 
 def test_the_work_of_two_devices_is_in_one_audit(cells, there):
     here, cell = sk.new_stream(0, name="here"), cells(0)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, here.handle))
         with on_device(1):
             check(driver.cuMemsetD32Async(there.cell.pointer, 0, 1, there.handle))
@@ -313,7 +314,7 @@ def test_the_work_of_two_devices_is_in_one_audit(cells, there):
 
 def test_a_wait_across_devices_names_both_queues(cells, there):
     here, cell = sk.new_stream(0, name="here"), cells(0)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, here.handle))
         there.stream.wait(here)
         with on_device(1):
@@ -325,7 +326,7 @@ def test_a_wait_across_devices_names_both_queues(cells, there):
 
 def test_a_copy_to_another_device_is_on_the_queue_that_was_given_it(cells, there):
     here, cell = sk.new_stream(0, name="here"), cells(3)
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         check(
             driver.cuMemcpyPeerAsync(
                 there.cell.pointer, there.context, cell.pointer, current_context(), 4, here.handle
@@ -349,12 +350,12 @@ def test_a_copy_to_another_device_is_on_the_queue_that_was_given_it(cells, there
 def test_an_error_passes_and_what_ran_is_reported(torch):
     x = torch.zeros(8, device="cuda")
     torch.cuda.synchronize()
-    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+    with pytest.raises(KeyError), sk.audit(times=True) as report:  # noqa: PT012 - the rest is what is tested
         x.fill_(1)
         torch.cuda.synchronize()
         raise KeyError
     assert len(report.work) == 1
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         x.fill_(1)
     assert len(report.work) == 1
 
@@ -365,12 +366,12 @@ def test_ending_inside_a_capture_is_refused_and_leaves_it_valid(torch):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     refused = pytest.raises(sk.CaptureError, match="ending an audit")
-    with torch.cuda.graph(graph, stream=s), refused, sk.audit():
+    with torch.cuda.graph(graph, stream=s), refused, sk.audit(times=True):
         x.add_(1)
     graph.replay()
     torch.cuda.synchronize()
     assert x[0].item() == 1
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         x.fill_(1)
     assert len(report.work) == 1
 
@@ -398,7 +399,7 @@ for _ in range(2):
     with profiler() as profile:
         fill()
     assert kernels(profile) >= 1
-    with sk.audit() as report:
+    with sk.audit(times=True) as report:
         fill()
     assert len(report.work) == 1
 
@@ -406,7 +407,7 @@ for _ in range(2):
 with profiler() as profile:
     fill()
     try:
-        with sk.audit():
+        with sk.audit(times=True):
             fill()
     except sk.ScopeError as error:
         assert "profiler is running" in str(error)
@@ -417,7 +418,7 @@ assert kernels(profile) >= 2, kernels(profile)
 
 # the profiler inside: noticed, and the next audit unharmed
 try:
-    with sk.audit():
+    with sk.audit(times=True):
         fill()
         with profiler():
             fill()
@@ -425,7 +426,7 @@ except sk.ScopeError as error:
     assert "took CUPTI" in str(error)
 else:
     raise AssertionError("it was not noticed")
-with sk.audit() as report:
+with sk.audit(times=True) as report:
     fill()
 assert len(report.work) == 1
 """

@@ -1,4 +1,4 @@
-"""``audit(times=False)`` on hardware: the queues are those of an audit with times."""
+"""``audit()`` on hardware, by callbacks: the queues are those of an audit with times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import streamkit as sk
-from streamkit._cuda.driver_callbacks import subscription  # nothing is to be left of it
+from streamkit._recording.callbacks import subscription  # nothing is to be left of it
 from support.gpu.raw import check, driver
 from support.libraries import need
 
@@ -26,7 +26,7 @@ def told(report):
 
 def test_before_three_libraries_are_on_three_queues_and_after_on_one(subjects, program):
     torch, s = subjects("torch").torch, subjects("torch").new_stream()
-    with sk.audit(times=False) as report, torch.cuda.stream(s):
+    with sk.audit() as report, torch.cuda.stream(s):
         program()
     assert [one.library for one in report.work] == ["torch", "cupy", "warp"]
     assert len(report.queues) == 3
@@ -34,17 +34,18 @@ def test_before_three_libraries_are_on_three_queues_and_after_on_one(subjects, p
     assert [one.library for one in report.legacy_work] == ["cupy"]
     with pytest.raises(sk.OneQueueError, match=r"(?s)cupy_add.*\[cupy\] on legacy default stream"):
         report.assert_one_queue(s)
-    with sk.audit(times=False) as report, sk.use(s):
+    with sk.audit() as report, sk.use(s):
         program()
     report.assert_one_queue(s)
     report.assert_one_queue(sk.wrap(s))
     assert (report.legacy_work, report.synchronisations, report.waits) == ([], [], [])
 
 
+@pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
 def test_it_sees_what_an_audit_with_times_sees(subjects, program):
     pytest.importorskip("cupti")
     torch, s = subjects("torch").torch, subjects("torch").new_stream()
-    with sk.audit() as with_times, sk.audit(times=False) as without, torch.cuda.stream(s):
+    with sk.audit(times=True) as with_times, sk.audit() as without, torch.cuda.stream(s):
         program()
     assert sorted(told(with_times)) == sorted(told(without))
     assert {one.name for one in with_times.work} == {one.name for one in without.work}
@@ -53,7 +54,7 @@ def test_it_sees_what_an_audit_with_times_sees(subjects, program):
 def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
     a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
     cell, event = cells(0), torch.cuda.Event()
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         check(driver.cuMemsetD32Async(cell.pointer, 0, 1, a.handle))
         b.wait(a)
         check(driver.cuStreamSynchronize(b.handle))
@@ -74,7 +75,7 @@ def test_waits_and_synchronisations_are_told_from_questions(torch, cells):
 
 def test_blocking_copies_hold_the_host(cells):
     cell = cells(3)
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         cell.read()
     (copy,) = report.work
     assert (copy.kind, copy.blocks_host) == ("copy", True)
@@ -87,12 +88,12 @@ def test_a_graph_is_one_operation_and_what_escapes_its_capture_is_seen(torch):
     with sk.capture():  # the first one of a process makes what no other does
         x.add_(1)
     torch.cuda.synchronize()
-    with sk.audit(times=False) as report, sk.capture() as g:
+    with sk.audit() as report, sk.capture() as g:
         x.add_(1)
         with torch.cuda.stream(elsewhere):
             y.mul_(2)
     assert [one.kind for one in report.off_queue(g.stream)] == ["kernel"]
-    with sk.audit(times=False) as report:
+    with sk.audit() as report:
         g.launch(launching)
     assert [one.name for one in report.work] == ["CUDA graph"]
     report.assert_one_queue(launching)
@@ -107,9 +108,9 @@ def test_other_threads_and_nested_audits(torch):
         with torch.cuda.stream(s):
             x.fill_(1)
 
-    with sk.audit(times=False) as outer:
+    with sk.audit() as outer:
         fill()
-        with sk.audit(times=False) as inner:
+        with sk.audit() as inner:
             thread = threading.Thread(target=fill)
             thread.start()
             thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import driver_callbacks  # where CUPTI is found
+from streamkit._recording import callbacks  # where CUPTI is found
 from streamkit.testing import assert_follows
 from support.gpu.raw import make_stream, sync
 from support.libraries import need
@@ -16,10 +16,10 @@ ONE = "does not follow the stream "
 @pytest.fixture(params=["CUPTI", "no CUPTI"])
 def has_cupti(request, monkeypatch):
     def find():
-        raise driver_callbacks.NoCallbacksError("there is no libcupti")
+        raise callbacks.NoCallbacksError("there is no libcupti")
 
     if request.param == "no CUPTI":
-        monkeypatch.setattr(driver_callbacks, "_find", find)
+        monkeypatch.setattr(callbacks, "_find", find)
     return request.param == "CUPTI"
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._cuda.driver_callbacks import subscription  # nothing is to be left of it
+from streamkit._recording.callbacks import subscription  # nothing is to be left of it
 from support.gpu.raw import check, driver, sync
 from support.libraries import need
 
@@ -258,9 +258,7 @@ def test_a_race_tells_lines_and_names(libraries):
     assert race.second.line == race.first.line + 2
     assert race.first.library == race.second.library == "torch"
     assert race.array.name == "weights"
-    assert race.mend.endswith(
-        f"should come first: work.wait(loader) before line {race.second.line}"
-    )
+    assert race.fix.endswith(f" first, add work.wait(loader) before line {race.second.line}")
     with pytest.raises(sk.RaceError, match="weights"):
         report.assert_none()
 
@@ -300,9 +298,10 @@ def test_an_error_leaves_nothing_behind_and_the_report(libraries):
     assert calls_after_the_block(libraries) == 0
 
 
+@pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
 def test_an_audit_runs_beside_it(libraries):
     pytest.importorskip("cupti")
-    with sk.audit() as audit, sk.races() as races:
+    with sk.audit(times=True) as audit, sk.races() as races:
         run(libraries, "torch", "torch", wait=False)
     assert len(audit.work) == races.coverage.total == 2
     assert len(races.races) >= 1

@@ -16,6 +16,7 @@ from support.gpu.places import own_streams_current, working_on
 from support.gpu.raw import check, driver, make_stream, on_device
 
 pytest.importorskip("cupti")
+pytestmark = pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_scopes_give_the_device_nothing_and_wait_for_nothing(  # noqa: PLR0917 -
         scopes(stream, other)  # builds the views
         kernels()
         check(driver.cuCtxSynchronize())
-        with sk.audit() as report:
+        with sk.audit(times=True) as report:
             scopes(stream, other)
     assert [one for one in report.operations if one.kind != "record"] == []
     assert {one.queue.key for one in report.operations} == recorded(report)
@@ -103,7 +104,7 @@ def test_scopes_of_many_queues_wait_for_none_of_them(three, kernels, device):
     with own_streams_current(three, device), working_on(three, device):
         kernels()
         check(driver.cuCtxSynchronize())
-        with sk.audit() as report:
+        with sk.audit(times=True) as report:
             for stream in (*streams, *streams):
                 with stream:
                     pass
@@ -115,7 +116,7 @@ def test_their_work_is_all_there_is_and_the_queues_are_theirs(  # noqa: PLR0917 
 ):
     with own_streams_current(three, device):
         scopes(stream, other)
-        with sk.audit() as report, stream:
+        with sk.audit(times=True) as report, stream:
             kernels()
             with other:
                 kernels()
@@ -134,7 +135,7 @@ def test_control_an_ordered_scope_waits_for_each_library_and_each_for_it(
         before = [sk.wrap(subject.current()) for subject in three.values()]
         with sk.use(stream, libraries=[*three], ordered=True):  # makes what it needs
             pass
-        with sk.audit() as report:
+        with sk.audit(times=True) as report:
             kernels()
             with sk.use(stream, libraries=[*three], ordered=True):
                 kernels()

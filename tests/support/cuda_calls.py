@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from streamkit._audit import driver_recording  # what is made of facts
-from streamkit._audit.operations import AuditedQueue  # what a report calls a queue
-from streamkit._cuda.driver_callbacks import Fact, Kernel  # facts are made up here
-from streamkit._cuda.driver_calls import CALLS  # facts are made up here
-from streamkit._race_engine.extents import Extent  # of an access
-from streamkit._race_engine.search import Access  # what a call does
 from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
+from streamkit._races.extents import Extent  # of an access
 from streamkit._races.memory_use import Launch  # what a call does
 from streamkit._races.places import Place  # where a call is
+from streamkit._races.search import Access  # what a call does
+from streamkit._recording import driver_recorder  # what is made of facts
+from streamkit._recording.callbacks import Fact, Kernel  # facts are made up here
+from streamkit._recording.calls import CALLS  # facts are made up here
+from streamkit._recording.operations import AuditedQueue  # what a report calls a queue
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}
@@ -85,10 +85,10 @@ class Program:
 
     def found(self):
         """Return what was found in it."""
-        program = driver_recording.steps(self.facts, self._capturing)
+        program = driver_recorder.steps(self.facts, self._capturing)
         works = {}
         for step in program:
-            if step.kind in driver_recording.WORK:
+            if step.kind in driver_recorder.WORK:
                 access = self._accesses.get(step.number)
                 launch = Launch(
                     step.kind,

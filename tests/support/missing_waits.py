@@ -95,7 +95,7 @@ def outcomes(program, folder):
             if _lines(race) in new
             and race.first.line < site.line
             and race.second.line in following
-            and race.mend.endswith(f" before line {race.second.line}")
+            and race.fix.endswith(f" before line {race.second.line}")
         ]
     return whole, found
 

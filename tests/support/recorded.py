@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from streamkit._audit import cuda_recording  # records come from a file here
 from streamkit._audit import cupti as cupti_module  # it reads CUPTI's records
+from streamkit._audit import cupti_recorder  # records come from a file here
 from streamkit._audit.audit import AuditReport  # records come from a file here
-from streamkit._audit.cuda_recording import Queues  # records come from a file here
-from streamkit._audit.operations import AuditedQueue  # records come from a file here
+from streamkit._audit.cupti_recorder import Queues  # records come from a file here
+from streamkit._recording.operations import AuditedQueue  # records come from a file here
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))
@@ -39,7 +39,7 @@ def records(part):
 def operations(part, known=(LEGACY, TORCH, WARP), window=None, own=None, delivered=None):
     queues = Queues({queue.key: queue for queue in known}, {2: 0})
     recorded = DATA["parts"][part]
-    return cuda_recording.operations(
+    return cupti_recorder.operations(
         records(part) if delivered is None else delivered,
         queues,
         (0, recorded["ended"]) if window is None else window,

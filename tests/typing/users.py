@@ -234,7 +234,7 @@ def doubles(x: CudaArray, y: CudaArray) -> int:
 
 
 def audits_are_typed(s: sk.Stream) -> None:
-    with sk.audit(times=False) as report:
+    with sk.audit(times=True) as report:
         assert_type(s.sync(), None)
     assert_type(report.has_times, bool)
     sk.audit(False)  # type: ignore[call-arg]
@@ -249,10 +249,11 @@ def races_are_typed(x: CudaArray) -> None:
         pass
     for race in report.races:
         assert_type(race.certain, bool)
-        assert_type(race.mend, str)
+        assert_type(race.fix, str)
         assert_type(race.array.name, str | None)
         assert_type(race.first.line, int)
     assert_type(report.coverage.missed, tuple[str, ...])
+    report.as_data()
     report.assert_none(possible=True)
     sk.races([x])  # type: ignore[arg-type]
 

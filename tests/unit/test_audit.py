@@ -9,9 +9,11 @@ import threading
 import pytest
 
 import streamkit as sk
-from streamkit._audit.host_recording import HostRecorder  # made to fail here
+from streamkit._audit.audit import AuditReport  # reports are made up here
 from streamkit._base import trace  # no public name tells who listens
-from streamkit._races.host import RaceRecorder  # made to fail here
+from streamkit._races.host_recorder import RaceRecorder  # made to fail here
+from streamkit._recording.host_recorder import HostRecorder  # made to fail here
+from streamkit._recording.operations import AuditedQueue, Operation  # reports are made up here
 from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -313,43 +315,48 @@ def test_the_data_gives_the_report_back(stream, other):
 # -- without times ------------------------------------------------------------------------------
 
 
-def test_without_times_the_queues_are_known_and_no_time_is(stream, other):
-    with sk.audit(times=False) as report:
-        stream.submit(sum, [1])
-        other.wait(stream)
-        other.submit(len, "ab")
-        other.sync()
-    assert not report.has_times
-    assert {(one.start_ns, one.end_ns) for one in report.operations} == {(0, 0)}
-    assert sorted(one.name for one in report.work) == ["len", "sum"]
-    assert [wait.after.id for wait in report.waits] == [stream.id]
-    assert [one.name for one in report.synchronisations] == ["sync"]
-    assert [one.name for one in report.off_queue(stream)] == ["len"]
-    with pytest.raises(sk.OneQueueError, match="1 of 2 operations did not run on"):
-        report.assert_one_queue(stream)
+@pytest.fixture
+def without_times():
+    """Return a report of work on GPUs, as it is without times."""
+    report, queues = AuditReport(), [AuditedQueue("cuda:0", name, None) for name in "ab"]
+    places = [(0, 1_000_000), (1_000_000, 2_000_000)]
+    work = [
+        Operation("kernel", f"k{queue.name}", queue, *place, "torch")
+        for queue, place in zip(queues, places, strict=True)
+    ]
+    report.complete(work, has_times=False)
+    return report
 
 
-def test_without_times_what_shows_times_is_refused(stream, tmp_path):
-    with sk.audit(times=False) as report:
-        stream.submit(sum, [1])
-    again = type(report).from_data(json.loads(json.dumps(report.as_data())))
-    for one in (report, again):
-        for draw in (one.to_html, one.to_chrome_trace):
-            with pytest.raises(sk.ScopeError, match="recorded no times"):
-                draw(tmp_path / "audit")
-        assert one._repr_html_() is None
-    assert list(tmp_path.iterdir()) == []
+def test_without_times_a_trace_is_refused_and_the_page_has_the_order(without_times, tmp_path):
+    again = AuditReport.from_data(json.loads(json.dumps(without_times.as_data())))
+    for one in (without_times, again):
+        with pytest.raises(sk.ScopeError, match=r"recorded no times.*audit\(times=True\)"):
+            one.to_chrome_trace(tmp_path / "trace")
+        text = one.to_html(tmp_path / "page").read_text(encoding="utf-8")
+        assert "in the order in which they were given" in text
+        assert '"timed":false' in text
+        assert "<iframe" in one._repr_html_()
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
 
 
-def test_without_times_the_terminal_tells_what_was_given_and_not_when(stream, other, capsys):
+def test_without_times_the_terminal_tells_what_was_given_and_not_when(without_times, capsys):
     pytest.importorskip("rich")
-    with sk.audit(times=False) as report:
-        stream.submit(sum, [1])
-        other.submit(len, "ab")
-    report.show()
+    without_times.show()
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == "2 queues. When each worked was not recorded: times=False."
-    assert second == "2 operations on 2 queues"
+    assert first == "2 queues were given work."
+    assert second == (
+        "2 operations on 2 queues, in the order in which they were given; no times were recorded."
+    )
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_the_times_of_host_queues_are_known_whether_or_not_they_are_asked_for(times, stream):
+    with sk.audit(times=times) as report:
+        stream.submit(sum, [1])
+    (one,) = report.work
+    assert report.has_times
+    assert 0 < one.start_ns < one.end_ns
 
 
 def test_data_of_an_older_version_has_times(stream):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._audit.cuda_recording import Queues  # records are made up here
 from streamkit._audit.cupti import Activity, Recorded  # records are made up here
-from streamkit._audit.operations import AuditedQueue, WaitTimes  # records are made up here
-from streamkit._pictures import kernel_names  # an audit without CUDA names no kernel
+from streamkit._audit.cupti_recorder import Queues  # records are made up here
+from streamkit._recording import kernel_names  # an audit without CUDA names no kernel
+from streamkit._recording.operations import AuditedQueue, WaitTimes  # records are made up here
 from support.recorded import DATA, LEGACY, TORCH, WARP, operations, readers, records, report
 
 

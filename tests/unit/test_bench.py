@@ -14,10 +14,11 @@ import pytest
 import bench
 from bench import (
     BenchReport,
-    after_audit,
+    after_block,
     growth,
     lateness,
     measurements,
+    stream_rows,
     timing,
 )
 from bench.end_to_end import Whole
@@ -186,10 +187,12 @@ def test_the_rows_are_those_that_were_promised():
         "wrap(the same object again)": (0.6, 0.4),
         "s.to(library), cached": (1.0, 0.7),
         "current_stream('torch')": (0.20, 0.12),
-        "a launch inside audit()": (1.5, 1.2),
-        "a CuPy or Warp launch inside races()": (3.0, 2.2),
-        "a torch launch inside races()": (4.0, 2.2),
-        "any CUDA call of the process after an audit() has ended": (1.1, 1.0),
+        "a launch inside audit()": (2.0, 1.6),
+        "a launch inside audit(times=True)": (1.5, 1.2),
+        "a launch inside races()": (2.0, 1.6),
+        "any CUDA call of the process after audit() has ended": (1.05, 1.0),
+        "any CUDA call of the process after races() has ended": (1.05, 1.0),
+        "any CUDA call of the process after audit(times=True) has ended": (3.0, 1.0),
         "g.launch(s), a small pipeline": (0.20, 0.10),
         "g.launch(s)": (1.6, 1.2),
         "g.launch(s) with random numbers": (1.6, 1.2),
@@ -261,24 +264,36 @@ def test_a_curve_has_a_point_for_each_number_of_as_many_calls_as_it_needs(clock)
     assert [log.count(("ours", count)) - 1 for count in ended] == [15, 4, 2]
 
 
-# -- what an audit leaves behind --------------------------------------------------------------
+# -- what a block leaves behind ---------------------------------------------------------------
 
 
-def after_an_audit(monkeypatch, child):
+def after_a_block(monkeypatch, child):
     """Measure in a child that runs this instead."""
-    monkeypatch.setattr(after_audit, "_CHILD", child)
-    plan = after_audit.AfterAudit("after", "before", 1.1, 1.0)
+    monkeypatch.setattr(after_block, "_CHILD", child)
+    plan = after_block.AfterBlock("after", "before", 1.1, 1.0, block="races()")
     return plan.measure(SimpleNamespace(device=3), 2, 40)
 
 
 def test_the_child_is_told_what_to_measure_and_its_last_line_is_the_times(monkeypatch):
-    child = "import sys; print('talks'); print([[*map(int, sys.argv[3:])], [1.5]])"
-    assert after_an_audit(monkeypatch, child) == [[3, 2, 40], [1.5]]
+    child = (
+        "import sys; print('talks'); assert sys.argv[3] == 'races()'; "
+        "print([[*map(int, sys.argv[4:])], [1.5]])"
+    )
+    assert after_a_block(monkeypatch, child) == [[3, 2, 40], [1.5]]
+
+
+def test_each_row_of_what_a_block_leaves_behind_names_a_block_that_there_is():
+    found = [plan for plan in stream_rows.PLANS if isinstance(plan, after_block.AfterBlock)]
+    assert {plan.block for plan in found} == {*after_block.BLOCKS}
+    assert all(plan.block in plan.name for plan in found)
+    for block in after_block.BLOCKS.values():  # on the host
+        with block():
+            pass
 
 
 def test_a_child_that_fails_says_why(monkeypatch):
     with pytest.raises(bench.CannotRunError, match=r"^ValueError: no CUPTI$"):
-        after_an_audit(monkeypatch, "raise ValueError('no CUPTI')")
+        after_a_block(monkeypatch, "raise ValueError('no CUPTI')")
 
 
 # -- all of it --------------------------------------------------------------------------------

@@ -368,10 +368,11 @@ def test_help_names_the_commands_there_are():
     assert "bench" not in done.stdout
     assert " matrix " in done.stdout
     assert " doctor " in done.stdout
-    assert "audit" not in done.stdout
+    assert " races " in done.stdout
+    assert " audit " in done.stdout
 
 
-@pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor"])
+@pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor", "races", "audit"])
 def test_each_option_and_command_has_help_of_one_line(command):
     arguments = ("--help",) if command is None else (command, "--help")
     done = run_python("-P", "-c", COMMAND, *arguments, COLUMNS="80")

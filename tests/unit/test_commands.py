@@ -14,7 +14,7 @@ from support.programs import ROOTS, streamkit_
 
 np = pytest.importorskip("numpy")
 
-COMMANDS = set(cli.COMMANDS)
+COMMANDS = {*cli.COMMANDS, *cli.PROGRAMS}
 CI = (ROOT / ".ci" / "run").read_text()
 BLOCKS = [
     (name, block)

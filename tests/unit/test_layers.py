@@ -27,13 +27,13 @@ LAYERS = (
     "_cuda",
     "backends",
     "_queues",
-    "_pictures",
     "_scopes",
     "_waiting",
     "_host",
     "_streams",
+    "_recording",
+    "_pictures",
     "_audit",
-    "_race_engine",
     "_races",
     "_sharing",
     "_graphs",
@@ -86,6 +86,13 @@ def names_of_libraries(source):
 def test_a_folder_imports_only_from_those_before_it(module):
     place = LAYERS.index(folder(module))
     assert {other for other in GRAPH[module] if LAYERS.index(folder(other)) > place} == set()
+
+
+def test_races_and_audits_stand_on_what_was_recorded_and_not_on_each_other():
+    both = {"_audit", "_races"}
+    pairs = {(folder(one), folder(other)) for one, found in GRAPH.items() for other in found}
+    assert {("_audit", "_recording"), ("_races", "_recording"), ("_races", "_pictures")} <= pairs
+    assert [pair for pair in pairs if {*pair} == both] == []
 
 
 def test_no_modules_import_each_other():

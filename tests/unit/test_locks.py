@@ -73,7 +73,7 @@ def submit_and_sync():
 
 
 def audited():
-    with sk.audit(times=False):
+    with sk.audit():
         submit_and_sync()
 
 

@@ -193,9 +193,9 @@ def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
     result.assert_outcomes(passed=2, failed=4, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            "*RaceError: nothing orders work on the same memory: 1 race found, and 0 possible*",
-            "*race on x (float64, shape (3,), 24 bytes), found once:",
-            "*if NumPy's copyto should come first: b.wait(a) before line 11",
+            "*RaceError: nothing orders work on the same memory: 1 race found.",
+            "*race on x (float64, shape (3,), 24 bytes): * reads it while * writes it",
+            "*to run NumPy's copyto of line 8 first, add b.wait(a) before line 11",
             "*KeyError: 'its own'",
         ]
     )

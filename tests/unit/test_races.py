@@ -1,4 +1,4 @@
-"""``races`` on host streams: what it accuses, what it does not, and what mends it."""
+"""``races`` on host streams: what it accuses, what it does not, and the fix that it names."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_race_that_is_reported_corrupts_under_some_seed_and_mended_under_none(
 # -- what it tells --------------------------------------------------------------------------------
 
 
-def test_a_race_tells_array_operations_places_and_what_mends_it(stream, other):
+def test_a_race_tells_array_operations_places_and_its_fix(stream, other):
     data, out = np.zeros((2, 3), np.float32), np.zeros((2, 3))
     with sk.races() as report:
         stream.submit(np.copyto, data, 7)
@@ -196,10 +196,44 @@ def test_a_race_tells_array_operations_places_and_what_mends_it(stream, other):
     assert second.line == first.line + 1
     assert race.certain
     assert race.count == 1
-    assert race.mend == (
-        f"if NumPy's copyto should come first: other.wait(stream) before line {second.line}"
+    assert race.fix == (
+        f"to run NumPy's copyto first, add other.wait(stream) before line {second.line}"
     )
+    assert str(race).splitlines() == [
+        "race on data (float32, shape (2, 3), 24 bytes): other reads it while s writes it",
+        f"  NumPy's copyto writes it on s (cpu), {__file__}:{first.line}",
+        f"  NumPy's add reads it on other (cpu), {__file__}:{second.line}",
+        f"  {race.fix}",
+    ]
     assert str(array) == "data (float32, shape (2, 3), 24 bytes)"
+
+
+def test_two_of_one_name_are_told_apart_by_their_lines_or_their_streams(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith(f"to run write of line {race.first.line} first, add other.wait(")
+    assert ": s and other both write it\n" in str(race)
+    with sk.races() as report:
+        for one in (stream, other):
+            one.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith("to run write on s first, add ")
+
+
+def test_a_report_is_data(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(read, x)
+    data = json.loads(json.dumps(report.as_data()))
+    (race,) = data["races"]
+    assert race["fix"] == report.races[0].fix
+    assert (race["certain"], race["count"]) == (True, 1)
+    assert (race["array"]["name"], race["first"]["mode"], race["second"]["mode"]) == (
+        "x", "write", "read"
+    )  # fmt: skip
+    assert data["coverage"] == {"understood": 2, "total": 2, "missed": []}
 
 
 def test_the_names_are_those_of_the_caller_or_those_given(stream, other):
@@ -216,7 +250,7 @@ def test_the_names_are_those_of_the_caller_or_those_given(stream, other):
         step.run()
     (race,) = report.races
     assert race.array.name == "part of self.x"
-    assert f"stream.wait(self.other) before line {race.second.line}" in race.mend
+    assert f"stream.wait(self.other) before line {race.second.line}" in race.fix
     with sk.races({"weights": step.x}) as report:
         step.run()
     assert report.races[0].array.name == "part of weights"
@@ -229,7 +263,7 @@ def test_what_has_no_name_is_told_by_its_kind_and_its_stream():
         streams[1].submit(read, arrays[0])
     (race,) = report.races
     assert str(race.array) == "an array (float64, shape (), 8 bytes)"
-    assert f"id={streams[1].id}.wait(host stream id={streams[0].id}) before" in race.mend
+    assert f"id={streams[1].id}.wait(host stream id={streams[0].id}) before" in race.fix
 
 
 def test_two_that_wait_for_one_source_are_ordered_after_it_and_not_with_each_other(x):
@@ -488,8 +522,7 @@ def test_what_then_calls_is_ordered_after_its_stream_alone(stream, other, x):
         other.submit(write, np.zeros(1))
     (race,) = report.races
     assert (race.first.queue.name, race.second.queue.name) == ("then of s", "s")
-    assert f"keep the future of 'then' of line {race.first.line}" in race.mend
-    assert "and stream.wait(future) before line" in race.mend
+    assert f"stream.wait(the future of 'then' of line {race.first.line})" in race.fix
     with sk.races() as report:
         stream.submit(write, x)
         stream.wait(stream.then(read, x))
@@ -852,8 +885,8 @@ def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stre
         report.assert_none()
     assert isinstance(raised.value, AssertionError)
     text = str(raised.value)
-    first = "nothing orders work on the same memory: 1 race found, and 1 possible one."
-    assert text.startswith(f"{first}\nrace on x (float64, shape (6,)")
+    first = "nothing orders work on the same memory: 1 race and 1 possible one found."
+    assert text.startswith(f"{first}\n\nrace on x (float64, shape (6,)")
     assert "  NumPy's copyto writes it on s (cpu), " in text
     assert text.endswith("2 of 3 operations understood; not: report.<locals>.<lambda>.")
     with sk.races() as possible:
@@ -868,21 +901,21 @@ def test_it_never_says_that_there_are_none(stream, x):
     with sk.races() as report:
         stream.submit(write, x)
     report.assert_none(possible=True)
-    assert str(report) == ("no race found in what was understood.\n1 of 1 operation understood.")
+    assert str(report) == ("no race found in what was understood.\n\n1 of 1 operation understood.")
 
 
 def test_it_is_shown_as_text_and_in_a_notebook(report, capsys):
     report.show()
     assert capsys.readouterr().out == f"{report}\n"
-    assert report._repr_html_().startswith("<pre>1 race found, and 1 possible one.\nrace on x")
+    assert report._repr_html_().startswith("<pre>1 race and 1 possible one found.\n\nrace on x")
     assert "&lt;lambda&gt;" in report._repr_html_()
-    assert repr(report).startswith("<streamkit race report: 1 race found, and 1 possible one; 2 of")
+    assert repr(report).startswith("<streamkit race report: 1 race and 1 possible one found; 2 of")
 
 
 def test_the_page_has_the_order_that_is_missing(report, tmp_path):
     data = page_of(report, tmp_path)
     text = (tmp_path / "races.html").read_text(encoding="utf-8")
-    assert "<h1>1 race found, and 1 possible one. 2 of 3 operations understood" in text
+    assert "<h1>1 race and 1 possible one found. 2 of 3 operations understood" in text
     assert data["rows"] == ["s (cpu)", "other (cpu)"]
     assert [(one[0], one[2]) for one in data["missing"]] == [(0, 1), (0, 1)]
     first, second = report.races[0].first, report.races[0].second
@@ -892,9 +925,7 @@ def test_the_page_has_the_order_that_is_missing(report, tmp_path):
     spans = "".join(f"<span>{line}</span>" for line in told[1:-1])
     assert f"<li><b>{told[0]}</b>{spans}<strong>{told[-1]}</strong></li>" in text
     assert "x (float64, shape (6,)" in told[0]
-    assert told[-1].startswith(
-        "if NumPy&#x27;s copyto should come first: other.wait(stream) before"
-    )
+    assert told[-1].startswith("to run NumPy&#x27;s copyto first, add other.wait(stream) before")
 
 
 def test_streams_of_one_name_are_told_apart(x, tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamkit._cuda.driver_calls import CALLS  # its numbers are CUPTI's
 from streamkit._races.report import coverage_of  # a report counts what was found
+from streamkit._recording.calls import CALLS  # its numbers are CUPTI's
 from support.cuda_calls import Program
 
 ORDERED, RACE, POSSIBLE = [], [True], [False]
@@ -153,12 +153,12 @@ def test_the_end_of_memory_on_the_whole_device_orders_all():
 # -- what a race tells ------------------------------------------------------------------------
 
 
-def test_a_race_tells_both_lines_and_what_mends_it():
+def test_a_race_tells_both_lines_and_its_fix():
     ((race, _),) = Program().run("a writes; legacy records e; nonblocking reads").found().races
     assert (race.first.line, race.second.line, race.count) == (1, 3, 1)
     assert (race.first.mode, race.second.mode) == ("write", "read")
     assert race.array.name == "x"
-    assert race.mend == "if launch should come first: nonblocking.wait(a) before line 3"
+    assert race.fix == "to run launch of line 1 first, add nonblocking.wait(a) before line 3"
 
 
 def test_the_numbers_of_the_calls_are_told_apart():

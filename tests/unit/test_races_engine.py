@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamkit._race_engine import extents, order, search  # a report shows what they say
+from streamkit._races import extents, order, search  # a report shows what they say
 from support.model import search as always_the_same
 
 np = pytest.importorskip("numpy")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from streamkit._cuda import graphs as cuda_graphs  # its questions are answered here
 from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
-from streamkit._race_engine.order import numbers, unordered_nodes  # graphs are made up here
 from streamkit._races.graph_nodes import races_of  # graphs are made up here
+from streamkit._races.order import numbers, unordered_nodes  # graphs are made up here
 from streamkit.protocols import MemoryUse
 from support.model import search as always_the_same
 
@@ -118,7 +118,7 @@ def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
     nodes = [NodeWork("memset", 3, uses=(use,)) for _ in range(2)]
     (race,), _ = races_of(nodes, [], [], [])
     assert (race.first.node, race.second.node) == (3, 3)
-    assert race.mend == "both are in the graph that is node 3: order them where it is captured"
+    assert race.fix == "both are in the graph that is node 3: order them where it is captured"
 
 
 def test_a_graph_inside_lies_between_what_comes_before_and_after_it(monkeypatch):

@@ -27,8 +27,8 @@ HOMES = (
 )
 RETURNED = {  # what public functions return, and nobody makes
     ("streamkit._audit.audit", "AuditReport"),
-    ("streamkit._audit.operations", "Operation"),
-    ("streamkit._audit.operations", "AuditedQueue"),
+    ("streamkit._recording.operations", "Operation"),
+    ("streamkit._recording.operations", "AuditedQueue"),
     ("streamkit._races.report", "RaceReport"),
     ("streamkit._races.report", "Race"),
     ("streamkit._races.report", "RacedOperation"),
@@ -109,7 +109,7 @@ def test_the_fixtures_are_those_of_the_plugin():
 def test_the_commands_and_options_are_those_there_are():
     source = (ROOT / "streamkit" / "_tools/cli.py").read_text()
     page = (REFERENCE / "command.md").read_text()
-    assert set(cli.COMMANDS) == set(re.findall(r"`streamkit (\w+)`", page))
+    assert {*cli.COMMANDS, *cli.PROGRAMS} == set(re.findall(r"`streamkit (\w+)`", page))
     options = set(re.findall(r'"(--[a-z-]+)"', source)) - {"--help"}
     assert options == set(re.findall(r"--[a-z][a-z-]*", page))
 

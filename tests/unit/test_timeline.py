@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkit as sk
-from streamkit._audit import chrome_trace  # reports are made up here
 from streamkit._audit.audit import AuditReport  # reports are made up here
-from streamkit._audit.operations import AuditedQueue, Operation  # reports are made up here
-from streamkit._audit.timeline import plain, verdict  # reports are made up here
+from streamkit._pictures import chrome_trace  # reports are made up here
 from streamkit._pictures.styles import STYLES  # reports are made up here
+from streamkit._pictures.timeline import plain, verdict  # reports are made up here
+from streamkit._recording.operations import AuditedQueue, Operation  # reports are made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.queues import pending
@@ -32,7 +32,7 @@ def small(*operations):
 
 def show(made, capsys, columns=60):
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal  # it prints to a console of the test
+    from streamkit._pictures import terminal  # it prints to a console of the test
 
     terminal.show(made, console.Console(width=columns, highlight=False))
     return capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_row_shows_whose_work_is_most_of_each_cell(capsys):
 
 def test_each_librarys_letter_is_on_its_colour_in_the_rows_and_in_the_legend():
     console = pytest.importorskip("rich.console")
-    from streamkit._audit import terminal  # it prints to a console of the test
+    from streamkit._pictures import terminal  # it prints to a console of the test
 
     operations = (
         Operation("kernel", "k", TORCH, n * 100, n * 100 + 100, library)
@@ -103,14 +103,38 @@ def test_the_terminal_names_what_ran_and_what_to_look_at(capsys):
     output = show(report("before"), capsys, columns=90)
     first, second, *_ = output.splitlines()
     assert first == "3 queues; CuPy's multiply began before torch's fill ended."
-    assert second == "6 operations on 3 queues in 0.391 ms"
+    assert second == "6 operations on 3 queues in 0.391 ms."
     assert f"\n{TORCH}: " in output
     assert "3 x sin [torch]" in output
     assert f"\n{LEGACY}: multiply [CuPy]\n" in output
     assert f"\n{WARP}: add_one [Warp]\n" in output
     assert "t torch  c CuPy  w Warp" in output
-    assert "The host waited 0 times, queues 0 times; 1 operation on the legacy stream" in output
+    assert "No queue waited for another, and the host never waited." in output
+    assert "1 operation ran on the legacy default stream." in output
     assert max(map(len, output.splitlines())) <= 90
+
+
+def test_what_held_the_host_is_listed_in_the_terminal_and_on_the_page(capsys, tmp_path):
+    queue = AuditedQueue("cuda:0", "a [bold] <b>", 1)
+    held = [
+        Operation("copy", "copy host to device", queue, n, n + 1, blocks_host=True) for n in (0, 1)
+    ]
+    made = small(
+        *held, Operation("synchronisation", "cuCtxSynchronize", None, 2, 3, blocks_host=True)
+    )
+    last = show(made, capsys, columns=90).splitlines()[-4:]
+    assert last == [
+        "No queue waited for another, and the host waited 3 times.",
+        "What held the host:",
+        "  copy host to device on a [bold] <b> (cuda:0) (2 times)",
+        "  cuCtxSynchronize on a whole device",
+    ]
+    text = made.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h2>What held the host</h2>" in text
+    assert "<li>copy host to device on a [bold] &lt;b&gt; (cuda:0) (2 times)</li>" in text
+    work = Operation("kernel", "k", queue, 0, 1)
+    assert "held the host" not in show(small(work), capsys)
+    assert "held the host" not in small(work).to_html(tmp_path / "page.html").read_text()
 
 
 def test_a_kernel_is_called_by_its_name_alone(capsys):
@@ -157,7 +181,7 @@ report.show()
 
 
 def test_an_empty_report_is_shown(capsys):
-    assert show(small(), capsys).startswith("Nothing ran.\n0 operations on 0 queues in 0.000 ms\n")
+    assert show(small(), capsys).startswith("Nothing ran.\n0 operations on 0 queues in 0.000 ms.\n")
 
 
 def test_eight_queues_fit_a_terminal_of_24_lines(capsys):

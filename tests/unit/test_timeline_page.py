@@ -11,14 +11,14 @@ import subprocess
 import pytest
 
 from streamkit._audit.audit import AuditReport  # reports are made up here
-from streamkit._audit.operations import (  # reports are made up here
+from streamkit._pictures.page import html_of, page_data  # reports are made up here
+from streamkit._pictures.styles import STYLES  # reports are made up here
+from streamkit._races.report import Coverage, RaceReport  # reports are made up here
+from streamkit._recording.operations import (  # reports are made up here
     AuditedQueue,
     Operation,
     Operations,
 )
-from streamkit._audit.page import html_of, page_data  # reports are made up here
-from streamkit._pictures.styles import STYLES  # reports are made up here
-from streamkit._races.report import Coverage, RaceReport  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
 

@@ -10,14 +10,16 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit import timeline
-from streamkit._pictures.kernel_names import short
+from streamkit._pictures import timeline
+from streamkit._pictures.race_list import STYLE, race_list
 from streamkit._pictures.styles import STYLES
+from streamkit._recording.kernel_names import short
+from streamkit._recording.operations import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from streamkit._audit.operations import AuditedQueue, Operation, Operations
+    from streamkit._recording.operations import AuditedQueue, Operation, Operations
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -38,7 +40,7 @@ _PAGE = """<!doctype html>
 <span>Drag over a part to see it larger.</span>
 </div>
 <div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
-{races}<div id="filters">
+{races}{held}<div id="filters">
 <label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
 <label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
 <span id="found" role="status"></span>
@@ -74,8 +76,9 @@ def html_of(
         title=html.escape(timeline.title(report)),
         verdict=html.escape(heading or timeline.verdict(report)),
         summary=html.escape(" ".join(_summary(report))),
-        style=_read("timeline.css"),
-        races=_races(races),
+        style=_read("timeline.css") + STYLE,
+        races=race_list(races),
+        held=_held(report),
         data=data,
         draw=_read("timeline.js"),
     )
@@ -136,30 +139,19 @@ def _arrows(
     ]
 
 
-def _races(texts: Sequence[str]) -> str:
-    """Return a list of races: the first line of each has its array, the last one mends it."""
-    items = []
-    for text in texts:
-        array, *operations, mend = map(html.escape, map(str.strip, text.splitlines()))
-        told = "".join(f"<span>{one}</span>" for one in operations)
-        items.append(f"<li><b>{array}</b>{told}<strong>{mend}</strong></li>\n")
-    return f"<h2>Nothing orders these</h2>\n<ol>\n{''.join(items)}</ol>\n" if items else ""
+def _held(report: Operations) -> str:
+    """Return a list of what held the host."""
+    lines = [html.escape(line.strip()) for line in listed(report.synchronisations)]
+    items = "".join(f"<li>{line}</li>\n" for line in lines)
+    return f"<h2>What held the host</h2>\n<ul>\n{items}</ul>\n" if items else ""
 
 
 def _summary(report: Operations) -> Iterator[str]:
-    if report.has_times:
-        yield f"{timeline.title(report)} in {timeline.duration(report)}."
-    else:
-        yield f"{timeline.title(report)}, in the order in which they were given:"
-        yield "no times were recorded."
-    yield f"Queues waited for each other {timeline.times(len(report.waits))},"
-    yield f"the host waited {timeline.times(len(report.synchronisations))}."
-    if report.legacy_work:
-        on_legacy = timeline.counted(len(report.legacy_work), "operation")
-        yield f"{on_legacy} ran on the legacy default stream."
+    yield timeline.extent(report)
+    yield from timeline.waits(report)
     if report.unfinished:
         yield f"{timeline.counted(report.unfinished, 'function')} had not run when the audit ended."
 
 
 def _read(name: str) -> str:
-    return resources.files("streamkit._audit").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("streamkit._pictures").joinpath(name).read_text(encoding="utf-8")

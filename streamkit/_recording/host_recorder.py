@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
 from streamkit._queues import registry
+from streamkit._recording.operations import AuditedQueue, Given, Operation, WaitTimes
 from streamkit._scopes import open_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._audit.operations import Kind
     from streamkit._base.trace import Step
+    from streamkit._recording.operations import Kind, When
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 SHOWN: dict[str, Kind] = {
@@ -32,8 +32,11 @@ SHOWN: dict[str, Kind] = {
 class HostRecorder:
     """Records what all threads give to host streams, from ``start`` to ``stop``."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Callable[[], int] = int) -> None:
+        """Take what counts the calls of the driver so far."""
         self._steps: list[Step] = []
+        self._calls = calls
+        self._calls_before: dict[int, int] = {}  # by the orders of steps
         self._began_ns = 0
         self._listener = self.take  # one object, to be found again
 
@@ -48,7 +51,12 @@ class HostRecorder:
 
     def take(self, step: Step) -> None:
         """Note a step, in the thread that gives it."""
+        self._calls_before[step.order] = self._calls()
         self._steps.append(step)
+
+    def when(self, step: Step) -> When:
+        """Return when a step was given."""
+        return self._calls_before[step.order], step.order
 
     def sync(self) -> None:
         """Wait until what was given has run, but for a queue that goes on when this scope ends."""
@@ -61,7 +69,7 @@ class HostRecorder:
 
     def operations(
         self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
-    ) -> tuple[list[Operation], int]:
+    ) -> tuple[list[Given], int]:
         """Return what ran, in nanoseconds since the start, and how many functions have not.
 
         ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
@@ -78,13 +86,13 @@ class HostRecorder:
             for step in self._steps
             if step.kind in ("function", "scope")
         )
-        found: list[Operation] = []
+        found: list[Given] = []
         unfinished = 0
         for step in self._steps:
             kind = SHOWN.get(step.kind)
             if kind is None:
                 continue
-            queue, after = queues[step.stream], None
+            queue, after, source = queues[step.stream], None, None
             mark = step.mark if step.kind in ("record", "wait") else None
             start, end = step.start_ns, step.end_ns
             if mark is not None:
@@ -97,7 +105,8 @@ class HostRecorder:
                 unfinished += step.kind in ("function", "scope")
                 continue
             times = start - self._began_ns, end - self._began_ns
-            found.append(operation_of(step, kind, queue, after, times))
+            operation = operation_of(step, kind, queue, after, times)
+            found.append(Given(operation, self.when(step), self.when(source or step)))
         return found, unfinished
 
 

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._cuda import driver_callbacks, loader  # CUPTI is played here
-from streamkit._cuda.driver_callbacks import (  # no public name subscribes
+from streamkit._cuda import loader  # CUPTI is played here
+from streamkit._recording import callbacks  # CUPTI is played here
+from streamkit._recording.callbacks import (  # no public name subscribes
     Fact,
     Kernel,
     NoCallbacksError,
     Subscription,
 )
-from streamkit._cuda.driver_calls import CALLS  # CUPTI's numbers
+from streamkit._recording.calls import CALLS  # CUPTI's numbers
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 
 pytestmark = pytest.mark.portable
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.portable
 @pytest.fixture
 def cupti(monkeypatch):
     played = Cupti()
-    monkeypatch.setattr(driver_callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
     return played
 
 
@@ -84,16 +85,16 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
     def missing(*_, **__):
         raise OSError
 
-    monkeypatch.setattr(driver_callbacks.sys, "platform", "linux")
-    monkeypatch.setattr(driver_callbacks.os, "RTLD_NOLOAD", 4, raising=False)
-    monkeypatch.setattr(driver_callbacks.os, "RTLD_NOW", 2, raising=False)
-    monkeypatch.setattr(driver_callbacks.ctypes, "CDLL", missing)
-    monkeypatch.setattr(driver_callbacks.importlib, "import_module", missing)
+    monkeypatch.setattr(callbacks.sys, "platform", "linux")
+    monkeypatch.setattr(callbacks.os, "RTLD_NOLOAD", 4, raising=False)
+    monkeypatch.setattr(callbacks.os, "RTLD_NOW", 2, raising=False)
+    monkeypatch.setattr(callbacks.ctypes, "CDLL", missing)
+    monkeypatch.setattr(callbacks.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
         monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
         with pytest.raises(NoCallbacksError, match=f"pip install {package}$"):
             Subscription().open(lambda: None)
-    monkeypatch.setattr(driver_callbacks.sys, "platform", "win32")
+    monkeypatch.setattr(callbacks.sys, "platform", "win32")
     with pytest.raises(NoCallbacksError, match="Linux"):
         Subscription().open(lambda: None)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._audit.operations import AuditedQueue
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
-from streamkit._cuda.driver_callbacks import Fact, Kernel, subscription
-from streamkit._cuda.driver_calls import CALLS
 from streamkit._queues import identity, registry
+from streamkit._recording.callbacks import Fact, Kernel, subscription
+from streamkit._recording.calls import CALLS
+from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.operations import AuditedQueue, Operation
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._cuda.driver_calls import DriverCall
+    from streamkit._recording.calls import DriverCall
+    from streamkit._recording.operations import Kind
 
     Met = tuple[int, AuditedQueue, bool | None]
     """How many facts there were when a queue was met, its name, and whether it is blocking."""
@@ -246,6 +249,69 @@ class DriverQueues:
 
 def _is_blocking(queue: QueueRecord) -> bool | None:
     return None if queue.nonblocking is None else not queue.nonblocking
+
+
+# -- the operations of a block ---------------------------------------------------------------------
+
+_NO_OPERATIONS = ("free", "wait for a value")
+_COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
+           "Peer": "device to another"}  # fmt: skip
+_OTHERS: dict[str, tuple[Kind, str]] = {
+    "cuGraphLaunch": ("graph", "CUDA graph"),
+    "cuLaunchHostFunc": ("function", "host function"),
+    "cuStreamAddCallback": ("function", "host function"),
+}
+
+
+def operations(
+    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
+) -> Iterator[Operation]:
+    """Yield the operations of a block, without those of private streams.
+
+    Their times are the numbers of their steps; a wait begins with that of the awaited point.
+    """
+    private = {handle for _, handle in driver.private_streams}
+    recorded: dict[int, CudaStep] = {}  # by events
+
+    def queue_of(step: CudaStep | None) -> AuditedQueue | None:
+        return None if step is None or step.queue is None else named(step.queue)
+
+    for step in steps:
+        queue, begun, found = queue_of(step), step, None
+        if step.kind in WORK:
+            found = None if step.kind in _NO_OPERATIONS else _work(step, queue)
+        elif step.kind == "record":
+            recorded[step.fields[0]] = step
+            found = Operation("record", "record", queue, 0, 0)
+        elif step.kind == "wait":
+            awaited = recorded.get(step.fields[1])
+            begun = awaited or step
+            found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
+        elif step.kind == "done" and "Synchronize" in step.call.name:
+            if step.call.kind == "event done":
+                queue = queue_of(recorded.get(step.fields[0]))
+            found = Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+        if found is not None and not (step.queue and step.queue.handle in private):
+            yield replace(found, start_ns=int(begun.number), end_ns=int(step.number))
+
+
+def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
+    call = step.call
+    if isinstance(step.fact.more, tuple):
+        name = readable(Kernel(*step.fact.more).symbol)
+        return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
+    if step.kind in ELEMENTS:
+        size = step.fields[1] * ELEMENTS[step.kind]
+        return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
+    if call.name in _OTHERS:
+        return Operation(*_OTHERS[call.name], queue, 0, 0)
+    if "Memset" in call.name:
+        return Operation("fill", "fill", queue, 0, 0)
+    which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
+    size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
+    # a call without a stream waits, but for copies inside devices
+    blocks = call.stream is None and which not in ("device to device", "device to another")
+    return Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
 
 
 # -- what a report calls queues -------------------------------------------------------------------

@@ -7,17 +7,18 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from streamkit._pictures.kernel_names import library_of_kernel, operation, readable, short
+from streamkit._pictures.race_list import STYLE, race_list
 from streamkit._pictures.styles import STYLES, UNKNOWN
+from streamkit._recording.kernel_names import library_of_kernel, operation, readable, short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamkit._cuda.graphs import Node
-    from streamkit._races.report import Race
 
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
+_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
 _STYLE = """
 .skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
 .skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
@@ -46,33 +47,37 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
 h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
-pre {{ font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }}
-</style>
+{style}</style>
 <h1>{heading}</h1>
 {picture}
 <p>{legend}</p>
-<pre>{races}</pre>
-</html>
+{races}</html>
 """
 
 
 def page(
-    nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
+    nodes: Sequence[Node],
+    edges: Sequence[tuple[int, int]],
+    races: Sequence[str],
+    missing: Sequence[tuple[int, int]],
+    heading: str,
 ) -> str:
-    """Return a page with the races, and the picture with an arrow for each missing edge."""
-    missing = {
-        (race.first.node, race.second.node)
-        for race in races
-        if race.first.node is not None
-        and race.second.node is not None
-        and race.first.node != race.second.node
-    }
+    """Return a page with the picture, an arrow for each missing edge, and the races as text.
+
+    ``missing`` are the edges that the graph lacks, as ``edges``.
+    """
     return _PAGE.format(
         heading=html.escape(heading),
         legend="Dashed arrow: an order that is missing." if missing else "",
-        races=html.escape("\n".join(map(str, races))),
-        picture=svg(nodes, edges, sorted(missing)),
+        style=STYLE,
+        races=race_list(races),
+        picture=svg(nodes, edges, missing),
     )
+
+
+def name_of(kind: str) -> str:
+    """Return what a node of this kind does, in the words of a report."""
+    return _NAMES.get(kind, kind)
 
 
 def svg(
@@ -140,7 +145,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return a node: what it does, and whose it is."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
-    text, below = node.kind, f"node {number}"
+    text, below = name_of(node.kind), f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
         style = STYLES[library or UNKNOWN]
@@ -150,7 +155,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     middle = x + _BOX / 2
     return (
-        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or node.kind)}</title>'
+        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or text)}</title>'
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
         f'<text x="{middle:g}" y="{y + 19:g}"{ink}>{html.escape(text)}</text>'
         f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit._audit.callback_recording import operations as given_to_cuda
-from streamkit._audit.driver_recording import DriverRecording
-from streamkit._audit.operations import Operation, distinct_names
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
-from streamkit._cuda.driver_callbacks import NoCallbacksError
 from streamkit._queues import registry
 from streamkit._races import places
 from streamkit._races.cuda_races import Found, PlacedLaunch, find
 from streamkit._races.memory_use import LaunchReader, NamedMemory, WorkReader, named_memory
 from streamkit._races.places import Place
+from streamkit._recording.callbacks import NoCallbacksError
+from streamkit._recording.driver_recorder import DriverRecording
+from streamkit._recording.driver_recorder import operations as given_to_cuda
+from streamkit._recording.operations import Operation, distinct_names
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
-    from streamkit._audit.driver_recording import CudaQueue, CudaStep, DriverQueues
-    from streamkit._audit.operations import AuditedQueue
-    from streamkit._cuda.driver_callbacks import Fact
+    from streamkit._recording.callbacks import Fact
+    from streamkit._recording.driver_recorder import CudaQueue, CudaStep, DriverQueues
+    from streamkit._recording.operations import AuditedQueue
 
     _Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
@@ -50,8 +50,15 @@ class CudaRaceRecorder:
         has_driver = False
         with contextlib.suppress(StreamKitError):  # the driver gives an error
             has_driver = _has_driver()
-        if not has_driver:
-            return
+        if has_driver:
+            self._start()
+
+    def start_early(self) -> None:
+        """Begin, if there is a driver, and leave it to the program to initialise it."""
+        if loader.driver_version():
+            self._start()
+
+    def _start(self) -> None:
         calls = DriverRecording(self._place)
         try:
             calls.start()

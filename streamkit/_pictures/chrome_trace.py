@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from streamkit._audit.timeline import library_of, rows_of
 from streamkit._pictures.styles import STYLES
+from streamkit._pictures.timeline import library_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamkit._audit.operations import Operation, Operations
+    from streamkit._recording.operations import Operation, Operations
 
 
 def events(report: Operations) -> Iterator[dict[str, Any]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._pictures import kernel_names
 from streamkit._pictures.styles import STYLES, UNKNOWN
+from streamkit._recording import kernel_names
 
 if TYPE_CHECKING:
-    from streamkit._audit.operations import AuditedQueue, Operation, Operations
+    from collections.abc import Iterator
+
+    from streamkit._recording.operations import AuditedQueue, Operation, Operations
 
 
 HOST = "the host waits"
@@ -71,11 +73,24 @@ def title(report: Operations) -> str:
     return f"{work} on {queues}"
 
 
-def duration(report: Operations) -> str:
-    """Return how long everything took, in words."""
+def extent(report: Operations) -> str:
+    """Return how much ran and how long everything took, or what is known in place of that."""
+    if not report.has_times:
+        return f"{title(report)}, in the order in which they were given; no times were recorded."
     start, end = span_ns(report)
     seconds = (end - start) / 1e9
-    return f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+    took = f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+    return f"{title(report)} in {took}."
+
+
+def waits(report: Operations) -> Iterator[str]:
+    """Yield in sentences who waited, and what ran on the legacy default stream."""
+    queues, host, legacy = report.waits, report.synchronisations, report.legacy_work
+    between = f"Queues waited for each other {times(len(queues))}"
+    between = between if queues else "No queue waited for another"
+    yield f"{between}, and the host {f'waited {times(len(host))}' if host else 'never waited'}."
+    if legacy:
+        yield f"{counted(len(legacy), 'operation')} ran on the legacy default stream."
 
 
 def verdict(report: Operations) -> str:
@@ -84,7 +99,7 @@ def verdict(report: Operations) -> str:
     if len(queues) < 2:  # noqa: PLR2004 - one queue is what is wanted
         return f"All work ran on {queues[0]}." if queues else "Nothing ran."
     if not report.has_times:
-        return f"{len(queues)} queues. When each worked was not recorded: times=False."
+        return f"{len(queues)} queues were given work."
     early = _at_once(report)
     if early is None:
         return f"{len(queues)} queues; no two of them worked at the same time."

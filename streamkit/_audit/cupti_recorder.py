@@ -16,13 +16,13 @@ from streamkit._audit.cupti import (
     Sync,
     collector,
 )
-from streamkit._audit.driver_recording import audited, default_queue, name_of, used_contexts
-from streamkit._audit.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY, PER_THREAD, QueueRecord
 from streamkit._cuda import driver, loader
-from streamkit._pictures.kernel_names import library_of_kernel, readable
 from streamkit._queues import identity, ordering
+from streamkit._recording.driver_recorder import audited, default_queue, name_of, used_contexts
+from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.operations import AuditedQueue, Operation, WaitTimes
 from streamkit._streams.current import current_streams
 from streamkit.errors import ScopeError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.locks import new_lock
 from streamkit._cuda import loader
-from streamkit._cuda.driver_calls import CALLS
+from streamkit._recording.calls import CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

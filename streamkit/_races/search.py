@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._race_engine.extents import overlap
+from streamkit._races.extents import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from streamkit._race_engine.extents import Extent
+    from streamkit._races.extents import Extent
 
 Mode = Literal["read", "write", "unknown"]
 

@@ -1,15 +1,16 @@
-"""What an audit leaves behind: the same calls before and after one, in a process of their own."""
+"""What a block leaves behind: the same calls before and after it, in a process of their own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from bench.timing import (
@@ -24,25 +25,36 @@ from bench.timing import (
 from streamkit._cuda import loader
 from streamkit._tools.machine import CannotRunError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
 _CHILD = (
     "import sys; sys.path[:0] = sys.argv[1:3]; "
-    "from bench import after_audit; after_audit.main(*map(int, sys.argv[3:]))"
+    "from bench import after_block; after_block.main(sys.argv[3], *map(int, sys.argv[4:]))"
 )
 _SECONDS = 100
+BLOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "audit()": sk.audit,
+    "audit(times=True)": partial(sk.audit, times=True),
+    "races()": sk.races,
+}
 
 
 @dataclass(frozen=True)
-class AfterAudit(Plan):
-    """A row that a child measures: this process may have been audited, and is spared it."""
+class AfterBlock(Plan):
+    """A row that a child measures: this process may have had such a block, and is spared it."""
 
     arrange: Any = None  # the child does
+    block: str = ""
+    """One of ``BLOCKS``."""
     is_last: bool = True
 
     def measure(self, libraries: Libraries, repeats: int, iterations: int) -> list[list[float]]:
         """Return the times after and before, of the call that became the slowest."""
         numbers = map(str, (libraries.device, repeats, iterations))
         homes = (str(Path(file).parents[1]) for file in (sk.__file__, __file__))
-        command = [sys.executable, "-P", "-c", _CHILD, *homes, *numbers]
+        command = [sys.executable, "-P", "-c", _CHILD, *homes, self.block, *numbers]
         try:
             done = subprocess.run(
                 command, capture_output=True, check=False, timeout=_SECONDS, text=True
@@ -55,9 +67,11 @@ class AfterAudit(Plan):
         return found
 
 
-def main(device: int, repeats: int, iterations: int) -> None:
+def main(block: str, device: int, repeats: int, iterations: int) -> None:
     """Measure in this process, and print the times."""
     import torch
+
+    warnings.simplefilter("ignore", RuntimeWarning)  # of what an audit with times leaves behind
 
     x = torch.zeros(1, device=f"cuda:{device}")
     stream = loader.cu.CUstream(torch.cuda.current_stream(device).cuda_stream)
@@ -68,7 +82,7 @@ def main(device: int, repeats: int, iterations: int) -> None:
         return [take_turns(one, repeats, iterations, torch.cuda.synchronize)[0] for one in arms]
 
     before = times()
-    with sk.audit():
+    with BLOCKS[block]():
         x.fill_(1)
     pairs = zip(times(), before, strict=True)
     print(json.dumps(max(pairs, key=lambda pair: median(pair[0]) / median(pair[1]))))

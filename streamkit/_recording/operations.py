@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._pictures.kernel_names import in_one_line
+from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 Kind = Literal[
     "kernel", "copy", "fill", "graph", "function", "scope", "record", "wait", "synchronisation"
 ]
+When = tuple[int, int]
+"""When something was given: the number of the driver's call, and that of a host stream's step."""
 WORK = ("kernel", "copy", "fill", "graph", "function", "scope")
 """What a queue does; the other kinds order it, or hold the host up."""
+LAST = 1 << 62  # the call of the driver comes after the steps that were given before it
 _LINE = 100
 _LINES = 12
 
@@ -43,8 +46,9 @@ class AuditedQueue:
 class Operation:
     """One thing that was done on a queue, or for which the host waited.
 
-    Times are nanoseconds since the block began; without times they are 0. A wait begins when the
-    other queue got to the awaited point, and ends when its own queue went on.
+    Times are nanoseconds since the block began. In a report without times they are places in the
+    order in which work was given: its n-th piece is from n - 1 to n milliseconds. A wait begins
+    when the other queue got to the awaited point, and ends when its own queue went on.
     """
 
     kind: Kind
@@ -72,6 +76,20 @@ class Operation:
         name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
         return f"{name}{whose} on {self.queue or 'a whole device'}"
+
+
+class Given(NamedTuple):
+    """An operation, and when it was given."""
+
+    operation: Operation
+    when: When
+    since: When
+    """For a wait, when what it waits for was recorded; else the same."""
+
+
+def given_to_cuda(operation: Operation) -> Given:
+    """Return an operation of CUDA's, whose times are the numbers of calls of the driver."""
+    return Given(operation, (operation.end_ns, LAST), (operation.start_ns, LAST))
 
 
 def listed(operations: Iterable[Operation]) -> list[str]:
@@ -130,7 +148,7 @@ class Operations:
     def operations(self) -> tuple[Operation, ...]:
         """Everything, in the order in which it began. Inside the block this raises ScopeError.
 
-        Without times it is what was given to GPUs, in that order, and then what ran on the host.
+        Without times it is in the order in which it was given.
         """
         if self._operations is None:
             raise ScopeError(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from streamkit._audit import timeline
 from streamkit._base import messages
+from streamkit._pictures import timeline
 from streamkit._pictures.styles import STYLES
+from streamkit._recording.operations import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from streamkit._audit.operations import Operation, Operations
-    from streamkit._audit.timeline import Row
     from streamkit._pictures.styles import Style
+    from streamkit._pictures.timeline import Row
+    from streamkit._recording.operations import Operation, Operations
 
 _HOST = "="
 _NAMES = 6  # operations named for each row
@@ -31,8 +32,7 @@ def show(report: Operations, console: Console | None = None) -> None:
     console = console or RichConsole(highlight=False)
     start, end = timeline.span_ns(report)
     console.print(Text(_writable(timeline.verdict(report), console), style="bold"), soft_wrap=True)
-    took = f" in {timeline.duration(report)}" if report.has_times else ""
-    console.print(f"{timeline.title(report)}{took}", soft_wrap=True)
+    console.print(timeline.extent(report), soft_wrap=True)
     nothing = "·" if _writable("·", console) == "·" else "."
     console.print()
     for row in timeline.rows_of(report):  # two lines each: eight queues fit a terminal of 24
@@ -50,12 +50,11 @@ def show(report: Operations, console: Console | None = None) -> None:
     console.print()
     if seen and report.has_times:
         console.print(legend)
-    on_legacy = timeline.counted(len(report.legacy_work), "operation")
-    console.print(
-        f"The host waited {timeline.times(len(report.synchronisations))}, queues "
-        f"{timeline.times(len(report.waits))}; {on_legacy} on the legacy stream",
-        soft_wrap=True,
-    )
+    for sentence in timeline.waits(report):
+        console.print(sentence, soft_wrap=True)
+    held = listed(report.synchronisations)
+    for line in ["What held the host:", *held] if held else []:
+        console.print(_writable(line, console), soft_wrap=True, markup=False)
 
 
 def _writable(text: str, console: Console) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._audit.host_recording import HostRecorder
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
-from streamkit._race_engine.order import EVERYTHING, VectorClocks
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
+from streamkit._races.order import EVERYTHING, VectorClocks
+from streamkit._recording.host_recorder import HostRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from streamkit._race_engine.order import Clock, Stamp
-    from streamkit._race_engine.search import Access
+    from streamkit._races.order import Clock, Stamp
     from streamkit._races.places import Place
+    from streamkit._races.search import Access
 
 
 class Given(NamedTuple):
@@ -39,12 +39,10 @@ class RaceRecorder(HostRecorder):
 
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
         """Take arrays by their names, and what counts the calls of the driver so far."""
-        super().__init__()
+        super().__init__(calls)
         self.given: dict[int, Given] = {}
         """By the order of their steps."""
         self._arrays = dict(arrays)
-        self._calls = calls
-        self._calls_before: dict[int, int] = {}  # by the orders of steps
         self._memories = Memories()
         self._lock = threading.Lock()
 
@@ -59,13 +57,8 @@ class RaceRecorder(HostRecorder):
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
-    def when(self, order: int) -> tuple[int, int]:
-        """Return when the step of this order was given: after how many calls of the driver."""
-        return self._calls_before[order], order
-
     def take(self, step: Step) -> None:
         """Note a step and what it uses, in the thread that gives it."""
-        self._calls_before[step.order] = self._calls()
         super().take(step)
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)

@@ -1,0 +1,1 @@
+"""What ran, and what ordered it: the calls of the driver and the steps of host streams."""
