@@ -6,10 +6,10 @@ from the graph's memory, if it finds none. So for the capture those that are the
 after it those that were made are the graph's.
 
 torch has no call for that: ``clearCublasWorkspaces`` also frees what the program's own graphs use.
-So its maps are changed in place, where torch's header declares them as that of 2.11 does, or as that
-of 2.13, whose entries have their size too. Nothing is inserted or removed, for that would need their
-lock: a hidden entry has the address of its stream and one, which no stream has and which keeps the
-order. From 2.15 on torch itself takes the memory for each product in a capture from the graph's.
+So its maps are changed in place, where torch's header declares them as that of 2.11 does, or as
+that of 2.13, whose entries have their size too. Nothing is inserted or removed, for that would need
+their lock: a hidden entry has the address of its stream and one, which no stream has and which
+keeps the order. From 2.15 on torch itself takes such memory in a capture from the graph's.
 """
 
 from __future__ import annotations
