@@ -110,7 +110,7 @@ def ranges() -> str:
     """Return, for each library, the oldest version, and the newest that was tested where."""
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
     pythons = [text.rpartition(" ")[2] for text in project["classifiers"] if " 3." in text]
-    oldest = project["requires-python"].removeprefix(">=")
+    oldest = project["requires-python"].removeprefix(">=").partition(",")[0]
     rows = [["Python", oldest, max(pythons, key=_numbers), _on_a_gpu("Python")]]
     for row in LIBRARIES:
         name = NAMES[row.name]
