@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import runpy
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from streamkit._queues.registry import LIBRARIES
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 SUITE = FOLDER.parents[1] / "tests" / "gpu" / "evidence.py"
@@ -39,6 +43,7 @@ NAMES = {
     "cuda-bindings": "cuda-bindings",
     "jax": "JAX",
     "triton": "Triton",
+    "rmm": "RMM",
     "rmm-cu13": "RMM",
     "nvmath-python": "nvmath-python",
     "cuda-cccl": "cuda.compute",
@@ -99,6 +104,29 @@ def versions() -> str:
     rows += [[name, *(_version(record, name) for record in records)] for name in known]
     rows.append(["result", *(_result(record) for record in records)])
     return table(["", *(told for told, _ in named)], rows)
+
+
+def ranges() -> str:
+    """Return, for each library, the oldest version, and the newest that was tested where."""
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    pythons = [text.rpartition(" ")[2] for text in project["classifiers"] if " 3." in text]
+    oldest = project["requires-python"].removeprefix(">=").partition(",")[0]
+    rows = [["Python", oldest, max(pythons, key=_numbers), _on_a_gpu("Python")]]
+    for row in LIBRARIES:
+        name = NAMES[row.name]
+        versions = [".".join(map(str, version)) for version in (row.oldest, row.newest)]
+        rows.append([name, *versions, _on_a_gpu(name)])
+    return table(["", "oldest", "newest tested without a GPU", "newest tested on a GPU"], rows)
+
+
+def _on_a_gpu(name: str) -> str:
+    records = [*_runs(), *(read(record) for record in RECORDS if record != "gpu.json")]
+    found = [version for one in records if (version := _version(one, name)) != "not used"]
+    return max(found, key=_numbers, default="none").partition("+")[0]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def _runs() -> list[dict[str, Any]]:

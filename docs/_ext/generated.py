@@ -31,6 +31,7 @@ PICTURES = DOCS / "pictures"
 
 MAKERS: dict[str, Callable[[], str]] = {
     "versions": evidence.versions,
+    "ranges": evidence.ranges,
     "gpu_share": evidence.gpu_share,
     "speed": evidence.speed,
     "counts": evidence.counts,
@@ -52,7 +53,7 @@ MAKERS |= {name: lambda name=name: parity.as_table(parity.read(name)) for name i
 MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in troubleshooting.KINDS}
 """By name, what makes a table, a list or a plot in Markdown."""
 
-KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}
+KINDS = {name: name for name in ("versions", "ranges", "speed", "counts", "layers", "consumers")}
 KINDS |= dict.fromkeys(("lateness", "growth", "end_to_end", "memory", "a_step"), "speed")
 
 SOURCES = (

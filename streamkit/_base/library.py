@@ -28,6 +28,8 @@ class Library(NamedTuple):
     """A pattern of its distributions' names, if it has several; only one may be installed."""
     oldest: tuple[int, ...] = ()
     """The oldest version that StreamKit can serve."""
+    newest: tuple[int, ...] = ()
+    """The newest version that StreamKit's tests have run with, on a GPU or without one."""
     cuda: str | None = None
     """A pattern that finds the CUDA of a build in "name==version", or in ``cuda_file``.
 

@@ -94,15 +94,26 @@ def core_stream(handle: int) -> Any:
 def core_that_keeps(owner: Any, handle: int) -> Any:
     """Return an object of cuda.core's that keeps the owner's stream beyond the owner's ``close``.
 
-    None if the owner is not cuda.core's, or does not share its stream, as before 1.2.
+    None if the owner is not cuda.core's, or does not share its stream, as before 1.2, or if it
+    cannot be told, because cuda.core's streams are declared in another way.
     """
     core = sys.modules.get("cuda.core")
     kind: Any = getattr(core, "Stream", ())
     own = owner.stream if type(owner).__name__ == "GraphBuilder" else owner
-    if not isinstance(own, kind):
+    if not isinstance(own, kind) or not _has_handle_first():
         return None
     second = core_stream(handle)
     return second if shared_by(second) == shared_by(own) else None
+
+
+@functools.cache
+def _has_handle_first() -> bool:
+    """Whether the ``_stream.pxd`` of this cuda.core declares its streams as ``shared_by`` reads."""
+    from pathlib import Path  # noqa: PLC0415 - slow to import, and seldom needed
+
+    declared = re.compile(r"cdef class Stream:\s+cdef:\s+StreamHandle _h_stream\s")
+    files = [*Path(str(_core().__file__)).parent.rglob("_stream.pxd")]
+    return bool(files) and all(declared.search(file.read_text("utf-8")) for file in files)
 
 
 def shared_by(stream: Any) -> int | None:

@@ -177,6 +177,7 @@ class Installed:
                 "cuda.core",
             )
         yield from self._too_old(driver)
+        yield from self._untested()
         yield from self._builds(driver)
         yield from self._switches()
         if self.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
@@ -207,6 +208,21 @@ class Installed:
                     "old-library",
                     f"{name} {package.version} is older than StreamKit can serve ({wanted})",
                     self.replacement(name, driver),
+                    name,
+                )
+
+    def _untested(self) -> Iterator[Finding]:
+        """Yield what is newer than all that StreamKit was tested with, and is used all the same."""
+        for name, package in self.packages.items():
+            newest = _ROWS[name].newest if name in _ROWS else ()
+            if newest and package.numbers[: len(newest)] > newest:
+                tested = ".".join(map(str, newest))
+                yield Finding(
+                    "untested-library",
+                    f"{name} {package.version} is beyond what this StreamKit was tested with (up "
+                    f"to {tested}); it is used all the same",
+                    f"Update {DISTRIBUTION}. If something goes wrong: pip install "
+                    f'"{package.name}=={tested}.*"',
                     name,
                 )
 

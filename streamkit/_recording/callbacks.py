@@ -150,10 +150,12 @@ class Subscription:
 
     def _catch_interrupts(self) -> None:
         """Have those that come as the callback begins, before it can catch them, come after it."""
-        former = sys.unraisablehook
+        former, code = sys.unraisablehook, self.noted_by.__code__
 
         def hook(unraisable: Any) -> None:
-            if unraisable.object is self.noted_by and unraisable.exc_type is KeyboardInterrupt:
+            # by its traceback: from Python 3.13 on ctypes does not say whose the exception is
+            raised = unraisable.exc_type is KeyboardInterrupt and unraisable.exc_traceback
+            if raised and raised.tb_frame.f_code is code:
                 _interrupt_later()
             else:
                 former(unraisable)

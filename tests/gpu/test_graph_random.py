@@ -1,7 +1,7 @@
 """torch's random numbers in graphs that run beside each other, and beside eager work.
 
 The same is done with torch alone, whose graphs share the memory of a generator's seed and offset up
-to torch 2.12: that control must be wrong.
+to torch 2.11: that control must be wrong.
 """
 
 from __future__ import annotations

@@ -20,10 +20,15 @@ HERE, OTHER = 0x50, 0x90  # handles
 S, T = 0x1000, 0x2000  # streams
 
 
+VALUE = (48, 56, 64)  # where a node has the words of a DataPtr
+SIZED = (*VALUE, 80)  # and of a pair of it and its size, as from torch 2.13 on
+
+
 class Tree:
     """A map as libstdc++ lays it out, in which nodes are inserted and never moved."""
 
-    def __init__(self):
+    def __init__(self, value):
+        self.value = value
         self._memory = []
         self.address = self._allocate(6)
 
@@ -33,8 +38,11 @@ class Tree:
         return ctypes.addressof(block)
 
     def insert(self, handle, stream, memory):
-        node, place = self._allocate(10), self.address + 16
-        for offset, value in ((32, stream), (40, handle), (48, memory), (56, 7), (64, memory)):
+        node, place = self._allocate(self.value[-1] // 8 + 2), self.address + 16
+        words = {32: stream, 40: handle, 48: memory, 56: 7, 64: memory}
+        if self.value == SIZED:
+            words[80] = memory * 100
+        for offset, value in words.items():
             workspaces._word(node + offset).value = value
         while at := workspaces._word(place).value:
             place = at + (24 if workspaces._key(at) < (handle, stream) else 16)
@@ -44,17 +52,22 @@ class Tree:
         """The memory that torch would find; None if it would make some."""
         node = workspaces._first(self.address, handle, stream)
         is_there = node and workspaces._key(node) == (handle, stream)
-        return workspaces._word(node + 48).value if is_there else None
+        if not is_there:
+            return None
+        memory = workspaces._word(node + 48).value
+        assert self.value == VALUE or workspaces._word(node + 80).value == memory * 100
+        return memory
 
 
-@pytest.fixture
-def tree(monkeypatch):
-    tree = Tree()
+@pytest.fixture(params=[VALUE, SIZED], ids=["2.11", "2.13"])
+def tree(monkeypatch, request):
+    tree = Tree(request.param)
     for handle, stream, memory in (
         (OTHER, S, 4), (HERE, T, 2), (HERE, 0, 3), (OTHER, T, 5), (HERE, S, 1), (OTHER, 0, 6),
     ):  # fmt: skip
         tree.insert(handle, stream, memory)
-    monkeypatch.setattr(workspaces, "_maps", lambda: (tree.address,))
+    maps = workspaces._Maps((tree.address,), tree.value)
+    monkeypatch.setattr(workspaces, "_maps", lambda: maps)
     workspaces._prepared.handle = HERE
     return tree
 
@@ -132,7 +145,7 @@ def test_work_of_another_thread_keeps_what_it_makes(tree):
 
 def test_where_the_layout_is_not_known_nothing_is_done(tree, monkeypatch):
     before = everything(tree)
-    monkeypatch.setattr(workspaces, "_maps", lambda: ())
+    monkeypatch.setattr(workspaces, "_maps", lambda: workspaces._Maps((), ()))
     assert begun().end() == []
     assert everything(tree) == before
 
@@ -147,11 +160,43 @@ def test_memory_is_given_back_once():
     assert sorted(freed) == [0x10, 0x20]
 
 
-def test_the_maps_are_those_of_a_header_that_declares_them_so():
-    declared = """struct WorkspaceMapWithMutex {
+DECLARED = """struct WorkspaceMapWithMutex {
   std::map<std::tuple<void*, void*>, at::DataPtr> map;
   std::shared_mutex mutex;
 };"""
-    later = declared.replace("at::DataPtr", "std::pair<at::DataPtr, size_t>")
-    assert workspaces._DECLARED.search(declared)
-    assert not workspaces._DECLARED.search(later)  # of torch 2.13
+LATER = DECLARED.replace("at::DataPtr", "std::pair<at::DataPtr, size_t>")
+OWN = LATER + "TORCH_CUDA_CPP_API at::DataPtr allocateCUDABlasWorkspace(size_t size);"
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "shared"),
+    [
+        (DECLARED, VALUE, False),
+        (LATER, SIZED, False),
+        (OWN, (), False),  # from 2.15 on: a capture's come from its graph's memory
+        (DECLARED.replace("std::map", "std::unordered_map"), (), True),
+        ("", (), True),
+    ],
+    ids=["2.11", "2.13", "2.15", "another", "no-headers"],
+)
+def test_the_header_tells_how_the_maps_are_laid_out(monkeypatch, header, value, shared):
+    class Library:
+        """It has a function for each map, as torch's own for CUDA has."""
+
+        def __getitem__(self, name):
+            return ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: 64)
+
+    monkeypatch.setattr(workspaces, "_header", lambda: header)
+    monkeypatch.setattr(workspaces.ctypes, "CDLL", lambda _: Library())
+    workspaces._maps.cache_clear()
+    try:
+        assert workspaces._maps() == ((64, 64) if value else (), value)
+        assert workspaces.are_shared() is shared
+    finally:
+        workspaces._maps.cache_clear()
+
+
+def test_the_header_of_this_torch_is_one_that_is_known():
+    assert "struct WorkspaceMapWithMutex" in workspaces._header()
+    known = workspaces._DECLARED.search(workspaces._header())
+    assert known or workspaces._SEPARATES in workspaces._header()

@@ -111,6 +111,14 @@ PLANTED = {
     "torch for another CUDA": ({"torch_cuda": "'12.8'"}, {}, [("cuda-majors", None)]),
     "an old torch": ({"torch": "2.9.1+cu130"}, {}, [("old-library", "torch")]),
     "an old Warp": ({"warp-lang": "1.9.1"}, {}, [("old-library", "warp")]),
+    "a newer torch": ({"torch": "2.16.0+cu130"}, {}, [("untested-library", "torch")]),
+    "a newer cuda.bindings": (
+        {"cuda_bindings": "13.6.0"},
+        {},
+        [("untested-library", "cuda.bindings")],
+    ),
+    "newer patches of what was tested": ({"warp-lang": "1.19.9", "cuda-core": "1.2.9"}, {}, []),
+    "an old numba-cuda": ({"numba-cuda": "0.30.1"}, {}, [("old-library", "numba")]),
     "no cuda.core": ({"cuda-core": None}, {}, [("no-cuda-python", "cuda.core")]),
     "another streamkit": ({"streamkit": "0.3.2"}, {}, [("other-streamkit", None)]),
     "CuPy's switch": ({}, {CUPY_SWITCH: "1"}, [SWITCHES]),
@@ -188,6 +196,13 @@ def remedy(found, code, driver=DRIVER):
     """The remedy of the one finding of a kind."""
     (finding,) = [finding for finding in found.check(driver) if finding.code == code]
     return finding.remedy
+
+
+def test_beside_a_version_beyond_the_tested_ones_stands_the_newest_of_these(installed):
+    found = installed({**CLEAN, "torch": "2.16.0+cu130"})
+    assert remedy(found, "untested-library") == (
+        'Update streamkit-cuda. If something goes wrong: pip install "torch==2.15.*"'
+    )
 
 
 def without(distributions, *names):

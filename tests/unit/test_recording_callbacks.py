@@ -9,7 +9,6 @@ import struct
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -264,21 +263,40 @@ def test_an_interrupt_in_a_callback_comes_after_it(cupti):
     assert made.lost == 0
 
 
+def raise_at_the_beginning_of(function, error):
+    """Have the error come as a signal does: at the first step of the function, before any line."""
+
+    def begins(frame, event, _argument):
+        if frame.f_code is function.__code__:
+            sys.settrace(None)
+            raise error
+
+    sys.settrace(begins)
+
+
 def test_an_interrupt_before_a_callback_can_catch_it_comes_after_it(cupti, monkeypatch):
     others = []
     monkeypatch.setattr(sys, "unraisablehook", others.append)
     before = sys.unraisablehook
     made = Subscription()
     made.open(lambda: None)
-    unraisable = SimpleNamespace(object=made.noted_by, exc_type=KeyboardInterrupt)
+    call = cupti.callback  # by ctypes, whose report differs between versions of Python
+
+    def interrupted():
+        raise_at_the_beginning_of(made.noted_by, KeyboardInterrupt)
+        call(None, 0, 0, None)
+
     with pytest.raises(KeyboardInterrupt):
-        wait_for_interrupt(lambda: sys.unraisablehook(unraisable))
+        wait_for_interrupt(interrupted)
     assert others == []
-    for other in (
-        SimpleNamespace(object=None, exc_type=KeyboardInterrupt),
-        SimpleNamespace(object=made.noted_by, exc_type=ValueError),
-    ):
-        sys.unraisablehook(other)
-    assert len(others) == 2
+
+    def other_function(*_):
+        raise KeyboardInterrupt
+
+    type(call)(other_function)(None, 0, 0, None)
+    raise_at_the_beginning_of(made.noted_by, ValueError)
+    call(None, 0, 0, None)
+    assert [found.exc_type for found in others] == [KeyboardInterrupt, ValueError]
+    others.clear()  # they hold frames
     made.close()
     assert sys.unraisablehook is before

@@ -12,6 +12,7 @@ import pytest
 
 import streamkit as sk
 from streamkit import processes, types
+from streamkit._queues import registry  # its rows have the versions
 from streamkit._tools import cli  # its commands
 from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostEvent, HostStream
 from support.documents import ROOT, blocks
@@ -254,6 +255,37 @@ def test_the_versions_are_those_of_the_records():
         assert run["date"] in table
     passed = [int(count) for count in re.findall(r"(\d+) passed", table)]
     assert sum(passed) == list(outcomes.values()).count("passed")
+
+
+def cells(row):
+    """Return those of a row of a Markdown table."""
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+CALL = re.compile(r"`(cu[A-Z]\w+)`")
+
+
+def test_the_newest_versions_of_a_library_are_those_of_its_row_and_of_the_records():
+    rows = {row[0]: row[1:] for row in map(cells, evidence.ranges().splitlines()[2:])}
+    assert rows.keys() == {"Python", *(evidence.NAMES[row.name] for row in registry.LIBRARIES)}
+    assert rows["torch"][:2] == ["2.10", "2.15"]
+    recorded = {run["versions"]["torch"] for run in evidence.read("gpu.json")["runs"]}
+    assert rows["torch"][2] in recorded
+    assert rows["Python"][0] == "3.11"
+    for row in registry.LIBRARIES:
+        assert () < row.oldest < row.newest, row.name
+        oldest, newest, on_a_gpu = map(evidence._numbers, rows[evidence.NAMES[row.name]])
+        assert on_a_gpu == [] or oldest <= on_a_gpu[: len(oldest)]
+        assert on_a_gpu[: len(newest)] <= newest
+
+
+def test_the_page_of_the_native_calls_has_each_that_goes_through_ctypes():
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "streamkit").rglob("*.py"))
+    asked = set(re.findall(r'with(?:out)?_gil\("(\w+)"\)', source))
+    assert len(asked) >= 4
+    page = (ROOT / "docs/concepts/native.md").read_text(encoding="utf-8")
+    told = {name for row in page.splitlines() if "| ctypes" in row for name in CALL.findall(row)}
+    assert told == asked | {"cuDriverGetVersion"}  # that of a driver which may not start
 
 
 def test_what_the_gpu_tests_use_is_in_their_record_and_on_the_page():

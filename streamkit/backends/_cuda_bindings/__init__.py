@@ -13,6 +13,7 @@ LIBRARY = Library(
     },
     distribution="cuda-bindings",
     oldest=(12, 9, 3),
+    newest=(13, 5),
     cuda=r"==(\d+(?:\.\d+)?)",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     numeric_switch={12: (12, 9, 7), 13: (13, 3)},

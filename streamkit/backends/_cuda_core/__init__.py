@@ -13,6 +13,7 @@ LIBRARY = Library(
     },
     distribution="cuda-core",
     oldest=(1, 0),
+    newest=(1, 2),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     aliases=("cuda",),
 )

@@ -11,6 +11,7 @@ LIBRARY = Library(
     distribution="cupy",
     variants=r"cupy(-(cuda|rocm).*)?",
     oldest=(14, 0),
+    newest=(14, 2),
     cuda=r"^cupy-cuda(\d\d)",  # from source or from conda it is called cupy: it has to be asked
     switch="CUPY_CUDA_PER_THREAD_DEFAULT_STREAM",
     has_current=True,

@@ -40,12 +40,13 @@ _NO_CUDA = (3, 35, 100, 801, 803, 804)
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
 
 
-_BaseStream: Any = cupy.cuda.stream._BaseStream  # noqa: SLF001 - the common base
+# the second is deprecated, and still what many people hold
+_KINDS = cupy.cuda.Stream, getattr(cupy.cuda, "ExternalStream", cupy.cuda.Stream)
 
 
 def extract(obj: Any) -> Queue:
     """Read a CuPy stream; its device -1 means unknown."""
-    if not isinstance(obj, _BaseStream):
+    if not isinstance(obj, _KINDS):
         raise messages.not_a_stream(obj)
     handle, device = obj.ptr, obj.device_id
     if device < 0:

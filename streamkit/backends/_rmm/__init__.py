@@ -11,5 +11,6 @@ LIBRARY = Library(
     distribution="rmm-cu13",
     variants=r"rmm-cu.*",
     oldest=(25, 12),
+    newest=(26, 10),
     cuda=r"^rmm-cu(\d\d)",
 )

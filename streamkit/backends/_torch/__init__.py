@@ -14,6 +14,7 @@ LIBRARY = Library(
     on_macos='"torch>=2.10"',
     distribution="torch",
     oldest=(2, 10),
+    newest=(2, 15),
     cuda=r"(?m)^cuda\b.*?=\s*(?:None|['\"]([\d.]+)['\"])",
     cuda_file="torch/version.py",
     has_current=True,

@@ -20,10 +20,10 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
 # functions of the adapter too
 __all__ = ["explain_kernel", "pieces_of_memory"]
@@ -272,6 +272,22 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     )
 
 
+# -- what is wrong with this torch, and raises nothing --------------------------------------------
+
+
+def diagnose() -> Iterator[Finding]:
+    """Read whether graphs have scratch memory of their own."""
+    if torch.version.cuda and workspaces.are_shared():
+        yield Finding(
+            "shared-workspaces",
+            f"StreamKit does not know how torch {torch.__version__} keeps the scratch memory of "
+            "cuBLAS, so two graphs captured on one stream share it, and results are wrong if they "
+            "run at once",
+            "Capture each graph on a stream of its own: 'with streamkit.capture() as graph:'.",
+            name,
+        )
+
+
 # -- collective operations --------------------------------------------------------------------
 
 _LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
@@ -455,7 +471,8 @@ def _own_storage(array: Any) -> Any:
     storage = array.untyped_storage()
     # the question that torch itself asks; without it an array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
-    return storage if is_own is not None and is_own(storage._cdata) else None  # noqa: SLF001
+    address = getattr(storage, "_cdata", None)
+    return storage if address is not None and is_own is not None and is_own(address) else None
 
 
 def _not_strided(array: Any) -> TypeError:

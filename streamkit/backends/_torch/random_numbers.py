@@ -1,9 +1,9 @@
 """torch's random numbers in graphs: each graph has a state of torch's generator of its own.
 
-Up to torch 2.12 all graphs of a generator share the memory from which their kernels read its seed
+Up to torch 2.11 all graphs of a generator share the memory from which their kernels read its seed
 and offset. ``CUDAGraph.replay`` fills it before each run, ``capture_begin`` before a capture, and a
 graph that runs meanwhile draws the numbers of another. A state of its own has its own memory. From
-2.13 on torch itself gives each graph such memory, for every generator.
+2.12 on torch itself gives each graph such memory, for every generator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _are_shared() -> bool:
         header = Path(str(torch.__file__)).with_name("include") / "ATen/cuda/CUDAGeneratorImpl.h"
         return "struct CUDAGeneratorCaptureState" not in header.read_text()
     except OSError:  # this installation has no headers
-        return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+        return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 
 ARE_SHARED = _are_shared()

@@ -6,9 +6,10 @@ from the graph's memory, if it finds none. So for the capture those that are the
 after it those that were made are the graph's.
 
 torch has no call for that: ``clearCublasWorkspaces`` also frees what the program's own graphs use.
-So its maps are changed in place, where torch's header declares them as that of 2.11 does. Nothing
-is inserted or removed, for that would need their lock: a hidden entry has the address of its stream
-and one, which no stream has and which keeps the order.
+So its maps are changed in place, where torch's header declares them as that of 2.11 does, or as
+that of 2.13, whose entries have their size too. Nothing is inserted or removed, for that would need
+their lock: a hidden entry has the address of its stream and one, which no stream has and which
+keeps the order. From 2.15 on torch itself takes such memory in a capture from the graph's.
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DECLARED = re.compile(
-    r"struct WorkspaceMapWithMutex \{\s*"
-    r"std::map<std::tuple<void\s?\*, void\s?\*>, at::DataPtr> map;\s*std::shared_mutex mutex;\s*\};"
+    r"struct WorkspaceMapWithMutex \{\s*std::map<std::tuple<void\s?\*, void\s?\*>, "
+    r"(?:at::DataPtr|(?P<sized>std::pair<at::DataPtr, size_t>))> map;\s*"
+    r"std::shared_mutex mutex;\s*\};"
 )
+_SEPARATES = "allocateCUDABlasWorkspace("  # declared by a torch whose captures leave the maps alone
 _MAPS = (
     "_ZN2at4cuda33cublas_handle_stream_to_workspaceEv",
     "_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv",
 )
 # where libstdc++ has a map's root, and a node's branches, key (the last part first) and value
 _ROOT, _LEFT, _RIGHT, _STREAM, _HANDLE, _DATA, _DELETER, _CONTEXT = 16, 16, 24, 32, 40, 48, 56, 64
+_SIZE = 80  # where a node has its value's size, if it has one
 _HIDDEN = 1
+_LIBRARY = "libtorch_cuda.so"
 
 _prepared = threading.local()
 
@@ -70,7 +75,7 @@ class CaptureWorkspaces:
 
     def begin(self) -> None:
         """Hide those of this thread, and those of the stream: backward passes have a thread too."""
-        for tree in _maps():
+        for tree in _maps().addresses:
             for node in self._entries(tree):
                 handle, stream = _key(node)
                 self._hidden.append((tree, handle, stream, _word(node + _CONTEXT).value))
@@ -81,7 +86,8 @@ class CaptureWorkspaces:
         hidden, self._hidden = self._hidden, []
         if not hidden:  # the layout is not known, or this is the second time
             return []
-        made = [_take(tree, node) for tree in _maps() for node in self._entries(tree)]
+        trees, value = _maps()
+        made = [_take(tree, node, value) for tree in trees for node in self._entries(tree)]
         for tree, handle, stream, memory in hidden:
             node = _first(tree, handle, stream + _HIDDEN)
             if _is(node, handle, stream + _HIDDEN) and _word(node + _CONTEXT).value == memory:
@@ -102,7 +108,7 @@ class CaptureWorkspaces:
                 stream += 2
 
 
-def _take(tree: int, node: int) -> Workspace:
+def _take(tree: int, node: int, value: tuple[int, ...]) -> Workspace:
     """Take an entry's memory; it gets the hidden entry's, or becomes a hidden one without any."""
     handle, stream = _key(node)
     made = Workspace(_word(node + _DELETER).value, _word(node + _CONTEXT).value)
@@ -110,7 +116,7 @@ def _take(tree: int, node: int) -> Workspace:
     other = _first(tree, handle, stream + _HIDDEN)
     has_other = _is(other, handle, stream + _HIDDEN) and _word(other + _CONTEXT).value
     if has_other:
-        for place in (_DATA, _DELETER, _CONTEXT):
+        for place in value:
             _word(node + place).value = _word(other + place).value
     else:
         _word(node + _STREAM).value = stream + _HIDDEN
@@ -119,16 +125,38 @@ def _take(tree: int, node: int) -> Workspace:
     return made
 
 
+class _Maps(NamedTuple):
+    """torch's maps, by their addresses, and where their nodes have the words of a value."""
+
+    addresses: tuple[int, ...]
+    value: tuple[int, ...]
+
+
 @functools.cache
-def _maps() -> tuple[int, ...]:
-    """Return the addresses of torch's maps; none if they are not known to be laid out so."""
-    folder = Path(str(torch.__file__)).parent
-    with contextlib.suppress(OSError, AttributeError):
-        header = (folder / "include/ATen/cuda/CUDAContextLight.h").read_text()
-        if _DECLARED.search(header) and torch.compiled_with_cxx11_abi():  # libstdc++'s
-            library = ctypes.CDLL(str(folder / "lib/libtorch_cuda.so"))
-            return tuple(_address(library, name) for name in _MAPS)
-    return ()
+def _header() -> str:
+    """Return how torch declares its maps; nothing if this installation has no headers."""
+    path = Path(str(torch.__file__)).with_name("include") / "ATen/cuda/CUDAContextLight.h"
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _maps() -> _Maps:
+    """Return torch's maps; none if they are not known to be laid out so, or are left alone."""
+    declared = _DECLARED.search(_header())
+    if declared and _SEPARATES not in _header() and torch.compiled_with_cxx11_abi():  # libstdc++'s
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(Path(str(torch.__file__)).with_name("lib") / _LIBRARY))
+            value = (_DATA, _DELETER, _CONTEXT, *([_SIZE] if declared["sized"] else []))
+            return _Maps(tuple(_address(library, name) for name in _MAPS), value)
+    return _Maps((), ())
+
+
+def are_shared() -> bool:
+    """Whether graphs of one stream share this memory, because torch has it in an unknown way."""
+    return not _maps().addresses and _SEPARATES not in _header()
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

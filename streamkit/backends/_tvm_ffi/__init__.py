@@ -10,6 +10,7 @@ LIBRARY = Library(
     requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA
     distribution="apache-tvm-ffi",
     oldest=(0, 1, 6),
+    newest=(0, 1, 15),
     aliases=("tvm-ffi",),
     has_current=True,
 )

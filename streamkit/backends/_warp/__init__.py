@@ -14,6 +14,7 @@ LIBRARY = Library(
     on_macos='"warp-lang>=1.14"',
     distribution="warp-lang",
     oldest=(1, 14),
+    newest=(1, 19),
     cuda=r"\+cu(\d\d)",  # a build from the index has no such label
     carries_cuda=True,
     has_current=True,

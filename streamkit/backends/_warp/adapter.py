@@ -121,7 +121,7 @@ def _find_registered(handle: int, device: Any) -> Any:
 @functools.cache
 def _watch_handles() -> bool:
     """Note the handles from now on; False if this Warp has other functions."""
-    core = vars(current_stream.warp_runtime().core)
+    core = getattr(getattr(current_stream.warp_runtime(), "core", None), "__dict__", {})
     if not {_CREATE, _DESTROY, _REGISTER, _UNREGISTER} <= core.keys():
         return False
     create = core[_CREATE]
@@ -209,10 +209,12 @@ def lend(array: Any, owner: object) -> Any:
     The gradient is an array by itself, so it needs the owner too.
     """
     lent = array.view(array.dtype)
-    for part in (lent, lent.grad):
+    for part, whole in ((lent, array), (lent.grad, array.grad)):
         if part is not None:
+            for attribute, value in [*vars(part).items()]:
+                if value is whole:  # what it is a view of, under whatever name
+                    setattr(part, attribute, None)
             part._streamkit_loan = owner
-            part._ref = None  # noqa: SLF001 - what it is a view of, always an array
     return lent
 
 
@@ -244,6 +246,14 @@ def copy_array(to: Any, source: Any, stream: Any) -> None:
 
 def diagnose() -> Iterator[Finding]:
     """Read Warp's own tables and the objects that the garbage collector knows."""
+    if current_stream.is_slow():
+        yield Finding(
+            "slow-scopes",
+            f"StreamKit does not know Warp {warp.__version__} from inside, so that entering and "
+            "leaving a scope takes several times as long; what runs where is the same",
+            "Nothing if that is quick enough. Else install warp-lang 1.19, or a newer StreamKit.",
+            name,
+        )
     yield from _two_views()
     for device in warp.get_cuda_devices():
         if device.has_stream:

@@ -54,7 +54,10 @@ def free_deferred() -> None:
     an empty one begins and ends here. ``wp.capture_begin`` does not serve, because until its end
     other threads' ``wp.synchronize`` would raise.
     """
-    core = warp_runtime().core
+    core: Any = getattr(warp_runtime(), "core", None)
+    if not hasattr(core, "wp_cuda_graph_begin_capture"):  # in another Warp
+        warp.synchronize()
+        return
     mode = [int(option) for option in _options("relaxed").values()]
     graph = ctypes.c_void_p()
     with _lock, garbage.held_back():

@@ -218,6 +218,9 @@ def is_level(stream: object) -> bool:
 # -- Warp's own state, directly where its version is known, else through its public functions ----
 
 
+_KNOWN = (1, 19)  # the version of Warp whose own state is known
+
+
 class _Public:
     """A device's ``_stream`` and the runtime's ``default_device``, by the public functions."""
 
@@ -246,8 +249,11 @@ def _place(device: Any) -> tuple[Any, Any]:
 
 
 def warp_runtime() -> Any:
-    """Return Warp's own runtime object, which has its native functions; None before ``wp.init``."""
-    return getattr(getattr(warp, "_src", warp).context, "runtime", None)
+    """Return Warp's own runtime object, which has its native functions.
+
+    None before ``wp.init``, and where a later Warp has it elsewhere.
+    """
+    return getattr(getattr(getattr(warp, "_src", warp), "context", None), "runtime", None)
 
 
 @functools.cache
@@ -257,12 +263,21 @@ def _native() -> Any:
     They are called with the GIL held, because where threads enter scopes at once, each call that
     frees the GIL costs a change of threads.
     """
-    if not warp.__version__.startswith("1.19.") or warp_runtime() is None:
+    if not warp.__version__.startswith(f"{_KNOWN[0]}.{_KNOWN[1]}.") or warp_runtime() is None:
         return None
-    native = ctypes.PyDLL(warp_runtime().core._name)
-    native.wp_cuda_context_set_stream.restype = None
-    native.wp_cuda_context_get_current.restype = ctypes.c_size_t  # 0 for none
+    try:
+        native = ctypes.PyDLL(warp_runtime().core._name)
+        native.wp_cuda_context_set_stream.restype = None
+        native.wp_cuda_context_get_current.restype = ctypes.c_size_t  # 0 for none
+    except (AttributeError, OSError):
+        return None
     return native
+
+
+def is_slow() -> bool:
+    """Whether scopes go through Warp's public functions although Warp is not an older one."""
+    version = tuple(map(int, warp.__version__.split(".")[:2]))
+    return version >= _KNOWN and _native() is None
 
 
 def native_context() -> Callable[[], int] | None:

@@ -37,16 +37,12 @@ def take_memory(giver: Memory) -> Callable[[], bool]:
         warp.set_device_allocator(ours.device, ours)
 
     def restore() -> bool:
-        still = [ours for ours in allocators if _set_in(ours.device) is ours]
+        still = [ours for ours in allocators if memory.allocator_of(ours.device) is ours]
         for ours in still:
             warp.set_device_allocator(ours.device, ours.former)
         return len(still) == len(allocators)
 
     return restore
-
-
-def _set_in(device: Any) -> Any:
-    return device._custom_allocator  # noqa: SLF001 - no public way to see that none is set
 
 
 class _Allocator:
@@ -56,7 +52,7 @@ class _Allocator:
 
     def __init__(self, device: Any, giver: Memory, frees: Frees) -> None:
         self.device, self._giver, self._frees = device, giver, frees
-        self.former = _set_in(device)
+        self.former = memory.allocator_of(device)
         self._streams: dict[int, Any] = {}
         self._own: dict[int, Any] = {}
         """By address, which allocator of Warp's has memory for a graph, if the giver has none."""
@@ -97,6 +93,9 @@ class _Allocator:
 
 def _can_free() -> bool:
     """Have the legacy stream wait for the lent queues; False while Warp knows of a capture."""
-    if getattr(warp_runtime(), "captures", None):
+    captures = getattr(warp_runtime(), "captures", None)
+    if captures is None:  # in another Warp
+        captures = any(device.is_capturing for device in warp.get_cuda_devices())
+    if captures:
         return False
     return not memory.watched or memory.wait_for_queues()

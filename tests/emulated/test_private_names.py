@@ -1,0 +1,163 @@
+"""A private name of a library that has gone, where streams exist: slower, and nothing else.
+
+Each is taken from the real library as far as that itself goes on without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+
+import pytest
+
+import streamkit as sk
+from support.libraries import need
+
+
+@pytest.fixture
+def state(warp, monkeypatch):
+    """Warp's current streams for StreamKit, chosen anew: after the test as before."""
+    from streamkit.backends._warp import current_stream  # its roads are chosen there
+
+    if not warp.__version__.startswith("1.19."):
+        pytest.skip("an older Warp takes the public road anyway")
+    sk.new_stream().to("warp")
+    current_stream._native.cache_clear()
+    yield current_stream
+    monkeypatch.undo()
+    current_stream._native.cache_clear()
+    assert current_stream._native() is not None
+
+
+def slow_scopes():
+    return [one for one in sk.doctor().findings if one.code == "slow-scopes"]
+
+
+def check_scopes(warp, warp_state):
+    """Work goes to the scope's stream, in Python and natively, and then where it went before."""
+    before, stream = warp_state(), sk.new_stream(1)
+    with stream:
+        streams, native, default, _ = warp_state()
+        assert (streams[1].cuda_stream, native[1], default) == (stream.handle,) * 2 + ("cuda:1",)
+        assert sk.current_stream("warp", device=1) == stream
+    assert warp_state() == before
+
+
+def test_control_a_known_warp_is_no_finding(warp, warp_state, state):
+    check_scopes(warp, warp_state)
+    assert state._native() is not None
+    assert slow_scopes() == []
+
+
+@pytest.mark.parametrize("version", ["1.20.0", "2.0.0.dev1"])
+def test_of_a_newer_warp_the_doctor_says_that_its_scopes_are_slow(
+    warp, warp_state, state, monkeypatch, version
+):
+    monkeypatch.setattr(warp, "__version__", version)
+    check_scopes(warp, warp_state)
+    (finding,) = slow_scopes()
+    assert version in finding.what
+
+
+def test_without_the_native_functions_scopes_take_the_public_road(
+    warp, warp_state, state, monkeypatch
+):
+    class Without(ctypes.PyDLL):
+        def __getattr__(self, name):
+            if name == "wp_cuda_context_set_stream":
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    monkeypatch.setattr(ctypes, "PyDLL", Without)
+    check_scopes(warp, warp_state)
+    assert state._native() is None
+    assert len(slow_scopes()) == 1
+
+
+def test_without_warps_runtime_its_streams_are_found_and_its_scopes_are_right(
+    warp, warp_state, state, monkeypatch
+):
+    from streamkit.backends._warp import adapter, capture  # they ask for the runtime
+
+    adapter._watch_handles.cache_clear()
+    for module in (state, adapter.current_stream, capture):
+        monkeypatch.setattr(module, "warp_runtime", lambda: None)
+    check_scopes(warp, warp_state)
+    own = warp.Stream("cuda:0")
+    assert sk.from_handle(own.cuda_stream, device=0).to("warp") is own
+    capture.free_deferred()  # by a wait for the devices, which frees it too
+    assert len(slow_scopes()) == 1
+    monkeypatch.undo()
+    adapter._watch_handles.cache_clear()
+
+
+class Own:
+    """An allocator of the program's."""
+
+    def allocate(self, size_in_bytes):
+        raise NotImplementedError
+
+    def deallocate(self, ptr, size_in_bytes):
+        raise NotImplementedError
+
+
+def test_the_programs_allocator_is_known_without_the_private_name(warp):
+    """A device is asked for by name here, which has no such attribute."""
+    from streamkit.backends._warp import memory  # it warns of the program's allocators
+
+    device, own = warp.get_cuda_device(0), Own()
+    assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is None
+    warp.set_device_allocator(device, own)
+    try:
+        assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is own
+    finally:
+        warp.set_device_allocator(device, None)
+
+
+def test_a_lent_view_holds_its_array_under_no_name(warp):
+    class Later(warp.array):
+        """As a Warp would be that keeps what a view is of under another name."""
+
+        def view(self, dtype):
+            view = super().view(dtype)
+            view._whole, view._ref = view._ref, None
+            return view
+
+    from streamkit._queues import registry  # what is lent otherwise belongs to a stream
+
+    array = Later(ptr=4096, shape=4, dtype=warp.float32, device="cuda:0")
+    owner = Own()
+    lent, gone = registry.adapter("warp").lend(array, owner), weakref.ref(array)
+    assert registry.adapter("warp").lent_by(lent) is owner
+    del array
+    gc.collect()
+    assert gone() is None
+    assert lent.ptr == 4096
+
+
+def test_memory_for_warp_waits_for_captures_without_the_runtimes_table(warp, monkeypatch):
+    from streamkit.backends._warp import shared_pool  # a pool of another library needs one
+
+    monkeypatch.setattr(shared_pool, "warp_runtime", lambda: None)
+    # the real answer needs the runtime's part of the driver, which is not emulated
+    for capturing in (False, True, False):
+        answer = property(lambda _, capturing=capturing: capturing)
+        monkeypatch.setattr(type(warp.get_cuda_device(0)), "is_capturing", answer)
+        assert shared_pool._can_free() is not capturing
+
+
+def test_an_array_of_cupy_goes_to_and_fro_without_its_memorys_owner(monkeypatch):
+    cupy = need("cupy")
+    from streamkit._queues import registry  # the name is of a C class, from which none is deleted
+
+    adapter = registry.adapter("cupy")
+    monkeypatch.setattr(adapter, "lent_by", lambda _: None)
+    memory = cupy.cuda.UnownedMemory(4096, 16, None, 0)  # of its own it makes none here
+    array = cupy.ndarray((4,), cupy.float32, cupy.cuda.MemoryPointer(memory, 0))
+    first, second = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    there = array
+    for stream, other in ((first, second), (second, first)) * 2:
+        there = sk.handoff(there, stream, after=other)
+        assert type(there) is cupy.ndarray
+        assert (there.data.ptr, there.shape) == (4096, (4,))
