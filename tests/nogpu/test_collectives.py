@@ -109,7 +109,7 @@ def test_its_error_is_the_queues(tmp_path):
     told = run_ranks(
         START
         + """
-sys.unraisablehook = lambda found: print(repr(found.object))
+sys.unraisablehook = lambda found: print(found.err_msg, repr(found.object))
 if rank == 0:
     message, told = dist.irecv(torch.zeros(4), src=1), []
     store.set("begun", "")

@@ -62,7 +62,8 @@ def reported(monkeypatch):
     seen = []
 
     def hook(args):
-        seen.append((args.exc_value, repr(args.object)))
+        # from Python 3.14 on the object is in the message alone
+        seen.append((args.exc_value, f"{args.err_msg} {args.object!r}"))
 
     monkeypatch.setattr(sys, "unraisablehook", hook)
     yield seen

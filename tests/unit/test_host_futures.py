@@ -80,15 +80,13 @@ def test_a_future_of_an_executor_and_one_of_then(stream):
     assert log == [1, 2, 3, 4]
 
 
-def test_an_error_that_nobody_waits_for_names_the_line(stream, monkeypatch):
-    told = []
-    monkeypatch.setattr("sys.unraisablehook", lambda found: told.append(repr(found.object)))
+def test_an_error_that_nobody_waits_for_names_the_line(stream, reported):
     future = concurrent.futures.Future()
     stream.wait(future)
     stream.close()
     future.set_exception(LookupError())
-    assert eventually(lambda: told)
-    assert f'Future, submitted in "{__file__}"' in told[0]
+    assert eventually(lambda: reported)
+    assert f'Future, submitted in "{__file__}"' in reported[0][1]
 
 
 def test_an_error_of_a_librarys_work_names_the_line(stream, monkeypatch, reported):
