@@ -17,9 +17,13 @@ version = release = streamkit.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
+    "sphinx_design",
     "generated",
+    "inventories",
     "references",
+    "searching",
 ]
 exclude_patterns = ["_build", "evidence"]
 nitpicky = True
