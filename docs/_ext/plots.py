@@ -68,16 +68,30 @@ def panels() -> str:
     """Return a panel for each curve and each way of waiting, from zero up."""
     record = evidence.read("bench.json")
     drawn = [
-        _panel(
-            curve,
-            curve["over"],
-            "an operation",
-            [
-                (point["count"], point["ours_ns"] / 1e3, point["theirs_ns"] / 1e3)
-                for point in curve["points"]
-            ],
-        )
+        _panel(curve, curve["over"], "an operation", _points(curve))
         for curve in record.get("curves", [])
+    ]
+    return _grid(drawn)
+
+
+GAINED = {  # a curve's name and what it counts, and what it is called on a page for users
+    ("with s:, three libraries, torch's pool stream", "known streams"): "A scope of three libraries",
+    ("with sk.use(q, libraries=('torch', 'cupy'))", "threads"): "A scope of two, in many threads",
+    ("s.wait(native stream), wrapped by nobody", "known streams"): "A wait for another library",
+}
+
+
+def gains() -> str:
+    """Return the panels of what users do most, with their words."""
+    drawn = [
+        _panel(
+            {"name": GAINED[curve["name"], curve["over"]], "against": curve["against"]},
+            curve["over"],
+            "each",
+            _points(curve),
+        )
+        for curve in evidence.read("bench.json").get("curves", [])
+        if (curve["name"], curve["over"]) in GAINED
     ]
     return _grid(drawn)
 
@@ -112,6 +126,11 @@ def whole() -> str:
             ),
         ]
     return "\n".join([*lines, "</div>"]) if ways else evidence.OLDER
+
+
+def _points(curve: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """Return count and microseconds of both sides."""
+    return [(one["count"], one["ours_ns"] / 1e3, one["theirs_ns"] / 1e3) for one in curve["points"]]
 
 
 def _words(row: dict[str, Any]) -> str:

@@ -108,6 +108,33 @@ def test_every_step_that_runs_tests_is_expected_to_pass_some():
         assert "*" in str(path) or path.exists(), skip["test"]
 
 
+# -- the extras --------------------------------------------------------------------------------
+
+
+def brought(extra):
+    """The distributions that an extra installs, with those of the extras that it names."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    found, asked = set(), [extra]
+    while asked:
+        for line in extras[asked.pop()]:
+            own = re.match(r"streamkit-cuda\[(.*)\]", line)
+            asked += own[1].split(",") if own else []
+            found |= set() if own else {line.partition(";")[0]}
+    return found
+
+
+@pytest.mark.parametrize("extra", ["cupy", "cupy12", "cupy13", "cuda12", "cuda13", "all12", "all13"])
+def test_an_extra_for_a_cuda_brings_cuda_python_for_it(extra):
+    major = int(re.search(r"\d+$", extra)[0]) if extra != "cupy" else 12
+    assert any(re.match(rf"cuda-bindings>=[\d.]+,<{major + 1}$", line) for line in brought(extra))
+    assert "cuda-core>=1.0" in brought(extra)
+
+
+def test_torch_brings_the_half_of_cuda_python_that_torch_itself_does_not():
+    assert brought("torch") == {"torch>=2.10", "cuda-core>=1.0"}
+
+
 # -- the oldest versions ----------------------------------------------------------------------
 
 NEVER_OLDEST = {"torch"}  # for gigabytes of CUDA: see tests/oldest
