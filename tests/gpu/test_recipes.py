@@ -38,7 +38,7 @@ def test_the_workers_of_a_data_loader_leave_cuda_to_the_main_process(tmp_path):
 def test_a_compiled_function_and_cupy_share_a_scope(tmp_path):
     pytest.importorskip("triton")
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which torch.compile needs")
+        pytest.skip("a consumer that is not installed: a C compiler, for torch.compile")
     printed, shown = recipe("torch.compile", tmp_path)
     assert printed == shown
 
