@@ -35,7 +35,9 @@ class Entries(SphinxTransform):
         """Add them."""
         page = self.env.docname
         self.env.note_dependency(str(SEARCHES))
-        sections = {each: one for one in self.document.findall(nodes.section) for each in one["ids"]}
+        sections = {
+            each: one for one in self.document.findall(nodes.section) for each in one["ids"]
+        }
         for phrase, answer in searches()["indexed"].items():
             home, _, anchor = answer.partition("#")
             if home == page:
@@ -61,7 +63,9 @@ def calls(document: nodes.document) -> set[str]:
     found = set()
     for row in document.findall(nodes.row):
         for literal in row.children[0].findall(nodes.literal):
-            found |= {OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", literal.astext())}
+            found |= {
+                OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", literal.astext())
+            }
     return found
 
 

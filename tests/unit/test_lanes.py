@@ -124,7 +124,9 @@ def brought(extra):
     return found
 
 
-@pytest.mark.parametrize("extra", ["cupy", "cupy12", "cupy13", "cuda12", "cuda13", "all12", "all13"])
+@pytest.mark.parametrize(
+    "extra", ["cupy", "cupy12", "cupy13", "cuda12", "cuda13", "all12", "all13"]
+)
 def test_an_extra_for_a_cuda_brings_cuda_python_for_it(extra):
     major = int(re.search(r"\d+$", extra)[0]) if extra != "cupy" else 12
     assert any(re.match(rf"cuda-bindings>=[\d.]+,<{major + 1}$", line) for line in brought(extra))

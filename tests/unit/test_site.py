@@ -219,7 +219,9 @@ def test_what_a_user_gains_is_of_the_record_at_hand():
     assert f"takes {ways['a scope a step']:.1f} ms" in lines[0]
     assert f"{ways['nested managers a step'] / ways['one scope']:.1f} times" in lines[1]
     made = Text(plots.gains())
-    assert [name for name in plots.GAINED.values() if made.text.count(f"{name} against") != 1] == []
+    assert [
+        name for name in plots.GAINED.values() if made.text.count(f"{name}, against") != 1
+    ] == []
 
 
 def test_a_record_without_whole_programs_has_no_gains(monkeypatch):
@@ -272,9 +274,7 @@ def test_each_search_of_the_list_names_a_page_that_there_is():
     assert {"changelog", "maintain/evidence"} <= set(searches["last"])
     assert len(searches["indexed"]) >= 18
     assert not [
-        page
-        for page in answers
-        if not (ROOT / "docs" / f"{page.partition('#')[0]}.md").exists()
+        page for page in answers if not (ROOT / "docs" / f"{page.partition('#')[0]}.md").exists()
     ]
 
 
