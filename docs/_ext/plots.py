@@ -78,7 +78,7 @@ GAINED = {  # a curve's name and what it counts, and what it is called on a page
     (
         "with s:, three libraries, torch's pool stream",
         "known streams",
-    ): "A scope of three libraries",
+    ): "A scope of all three",
     ("with sk.use(q, libraries=('torch', 'cupy'))", "threads"): "A scope of two, in many threads",
     ("s.wait(native stream), wrapped by nobody", "known streams"): "A wait for another library",
 }

@@ -1,8 +1,9 @@
 """What people type into the search, and the section that answers them: ``docs/searches.toml``.
 
-Each phrase becomes an entry of the index, because the search alone finds only pages that have all of
-its words, and leads to a page rather than to a section. The calls of other libraries in the first
-column of the porting page become entries as well. ``docs/check_search.py`` asks the built site.
+Each phrase becomes an entry of the index, because the search alone finds only pages that have all
+of its words, and leads to a page rather than to a section. The calls of other libraries in the
+first column of the porting page become entries as well. ``docs/check_search.py`` asks the built
+site.
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ class Entries(SphinxTransform):
         """Add them."""
         page = self.env.docname
         self.env.note_dependency(str(SEARCHES))
-        sections = {
-            each: one for one in self.document.findall(nodes.section) for each in one["ids"]
-        }
+        found = list(self.document.findall(nodes.section))
+        sections = {anchor: section for section in found for anchor in section["ids"]}
         for phrase, answer in searches()["indexed"].items():
             home, _, anchor = answer.partition("#")
             if home == page:
@@ -60,12 +60,10 @@ def entry(phrase: str, anchor: str) -> nodes.Node:
 
 def calls(document: nodes.document) -> set[str]:
     """Return what stands for a call or a member in the first column of a page's tables."""
-    found = set()
+    found: set[str] = set()
     for row in document.findall(nodes.row):
-        for literal in row.children[0].findall(nodes.literal):
-            found |= {
-                OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", literal.astext())
-            }
+        code = " ".join(one.astext() for one in row.children[0].findall(nodes.literal))
+        found |= {OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", code)}
     return found
 
 

@@ -1,4 +1,4 @@
-"""The recipes of the cookbook that need more than a GPU and its libraries, each as a file of its own."""
+"""The recipes of the cookbook that need more than a GPU and its libraries, each as a program."""
 
 from __future__ import annotations
 

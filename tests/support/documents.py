@@ -1,9 +1,9 @@
 """The code blocks of README.md and docs, and how each of them is run.
 
-A page is one program whose blocks run one after the other in one module, because a guide develops one
-example. On the pages of ``PASTED`` each block is a program of its own, because a reader takes one block
-and leaves the rest. An HTML comment right above a block, which readers do not see, says what the block
-needs, or why it is not run:
+A page is one program whose blocks run one after the other in one module, because a guide develops
+one example. On the pages of ``PASTED`` each block is a program of its own, because a reader takes
+one block and leaves the rest. An HTML comment right above a block, which readers do not see, says
+what the block needs, or why it is not run:
 
     <!-- gpu -->                    needs a CUDA device and the libraries
     <!-- gpus: 2 -->                needs two
