@@ -240,12 +240,14 @@ def gains() -> str:
     took = {way["name"]: way["ms"] for way in read("bench.json").get("end_to_end", [])}
     if not took:
         return OLDER
-    by_hand, scope, graph = took["nested managers a step"], took["one scope"], took["one graph"]
-    return f"""\
-- A scope in each step takes {took["a scope a step"]:.1f} ms, where the libraries' own managers, nested,
-  take {by_hand:.1f} ms.
-- One scope around all steps takes {scope:.1f} ms, so it is {by_hand / scope:.1f} times as fast.
-- One graph of all three libraries takes {graph:.2f} ms, which is {by_hand / graph:.0f} times as fast."""
+    nested, scope, graph = took["nested managers a step"], took["one scope"], took["one graph"]
+    step = took["a scope a step"]
+    lines = [
+        f"A scope in each step takes {step:.1f} ms; the libraries' own managers, {nested:.1f} ms.",
+        f"One scope around all steps takes {scope:.1f} ms: {nested / scope:.1f} times as fast.",
+        f"One graph of all three takes {graph:.2f} ms: {nested / graph:.0f} times as fast.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def memory() -> str:

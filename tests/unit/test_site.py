@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pickle
 import re
 import tomllib
+import zlib
 from html.parser import HTMLParser
 
 import pytest
@@ -214,7 +216,7 @@ def test_a_step_adds_up_what_it_calls(monkeypatch):
 
 def test_what_a_user_gains_is_of_the_record_at_hand():
     ways = {way["name"]: way["ms"] for way in plots.evidence.read("bench.json")["end_to_end"]}
-    lines = plots.evidence.gains().split("\n- ")
+    lines = plots.evidence.gains().splitlines()
     assert len(lines) == 3
     assert f"takes {ways['a scope a step']:.1f} ms" in lines[0]
     assert f"{ways['nested managers a step'] / ways['one scope']:.1f} times" in lines[1]
@@ -276,6 +278,27 @@ def test_each_search_of_the_list_names_a_page_that_there_is():
     assert not [
         page for page in answers if not (ROOT / "docs" / f"{page.partition('#')[0]}.md").exists()
     ]
+
+
+# -- links to other projects -------------------------------------------------------------------
+
+inventories = extension("inventories")
+
+
+def test_an_inventory_is_what_intersphinx_reads():
+    made = inventories.inventory("other", {"url": "https://x/", "class": {"a.B": "a.html#$"}})
+    head, _, packed = made.partition(b"zlib.\n")
+    assert head.startswith(b"# Sphinx inventory version 2\n# Project: other\n# Version: \n")
+    assert zlib.decompress(packed) == b"a.B py:class 1 a.html#$ -\n"
+
+
+def test_each_name_of_python_that_pages_may_link_to_is_there():
+    named = tomllib.loads(inventories.NAMES.read_text(encoding="utf-8"))
+    found = [name for kind, names in named["python"].items() if kind != "url" for name in names]
+    assert len(found) > 10
+    for name in found:
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module or "builtins"), last), name
 
 
 # -- the messages ------------------------------------------------------------------------------
