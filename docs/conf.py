@@ -48,3 +48,4 @@ html_title = f"StreamKit {version}"
 html_static_path = ["_static"]
 html_css_files = ["libraries.css", "streamkit.css"]
 html_copy_source = False
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"  # not what is printed
