@@ -244,7 +244,7 @@ def gains() -> str:
     step = took["a scope a step"]
     lines = [
         f"A scope in each step takes {step:.1f} ms; the libraries' own managers, {nested:.1f} ms.",
-        f"One scope around all steps takes {scope:.1f} ms, {nested / scope:.1f} times as fast as they.",
+        f"One scope for all steps takes {scope:.1f} ms, {nested / scope:.1f} times as fast as they.",
         f"One graph of all three takes {graph:.2f} ms, {nested / graph:.0f} times as fast as they.",
     ]
     return "\n".join(f"- {line}" for line in lines)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import architecture
 import evidence
+import messages
 import parity
 import plots
-import troubleshooting
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
@@ -51,7 +51,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "consumers_evidence": parity.consumers_evidence,
 }
 MAKERS |= {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
-MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in troubleshooting.KINDS}
+MAKERS |= {kind: lambda kind=kind: messages.listing(kind) for kind in messages.KINDS}
 """By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "speed", "counts", "layers", "consumers")}

@@ -303,12 +303,12 @@ def test_each_name_of_python_that_pages_may_link_to_is_there():
 
 # -- the messages ------------------------------------------------------------------------------
 
-troubleshooting = extension("troubleshooting")
+messages = extension("messages")
 
 
 def test_every_error_that_says_something_has_its_place_among_the_messages():
     page = (ROOT / "docs" / "reference" / "messages.md").read_text(encoding="utf-8")
-    told = {kind for kind, texts in troubleshooting.messages().items() if texts}
+    told = {kind for kind, texts in messages.messages().items() if texts}
     assert set(re.findall(r"\{generated\} (\w+)", page)) == told
     assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == told
 
@@ -340,8 +340,7 @@ def raised(fn, *args):
 def test_what_an_error_says_is_found_among_the_messages(fn):
     kind, text = raised(fn)
     patterns = [
-        ".*".join(re.escape(part) for part in one.split("..."))
-        for one in troubleshooting.messages()[kind]
+        ".*".join(re.escape(part) for part in one.split("...")) for one in messages.messages()[kind]
     ]
     assert [one for one in patterns if re.fullmatch(one, text)], text
     assert not [one for one in patterns if re.fullmatch(one, "anything else")]
@@ -361,7 +360,7 @@ def other(x):
     shared = {"closed": ast.parse(
         "def closed(obj):\n    return StreamClosedError(f'{obj} is closed.')"
     ).body[0]}  # fmt: skip
-    assert set(troubleshooting.of(ast.parse(source), {}, shared)) == {
+    assert set(messages.of(ast.parse(source), {}, shared)) == {
         ("ValueError", "cannot go on: it is too old. Ask again."),
         ("ValueError", "cannot go on: ... is missing. Ask again."),
         ("StreamClosedError", "... is closed."),
