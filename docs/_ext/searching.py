@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SEARCHES = Path(__file__).parents[1] / "searches.toml"
 SCORER = Path(__file__).parent / "scorer.js"
 PORTING = "guides/porting"
-OWN_NAMES = re.compile(r"^(?:s|e|g|start|tensor|device|kernel)\.")  # which a reader chooses
+OWN_NAMES = re.compile(r"^(?:s|e|g|c|start|tensor|device|kernel)\.")  # which a reader chooses
 
 
 class Entries(SphinxTransform):
