@@ -17,9 +17,13 @@ version = release = streamkit.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
+    "sphinx_design",
     "generated",
+    "inventories",
     "references",
+    "searching",
 ]
 exclude_patterns = ["_build", "evidence"]
 nitpicky = True
@@ -44,3 +48,4 @@ html_title = f"StreamKit {version}"
 html_static_path = ["_static"]
 html_css_files = ["libraries.css", "streamkit.css"]
 html_copy_source = False
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"  # not what is printed

@@ -1,7 +1,7 @@
 """torch and CuPy on one shared stream: torch makes the numbers, CuPy goes on with them.
 
 Nothing waits on the way, and no array is copied. Without a GPU the same program runs on a host
-queue, with NumPy in the place of both.
+stream, with NumPy in the place of both.
 """
 
 import sys
@@ -15,7 +15,7 @@ import streamkit as sk
 
 COUNT = 1_000_001
 
-s = sk.new_stream()  # a CUDA stream, or a host queue where there is no GPU
+s = sk.new_stream()  # a CUDA stream, or a host stream where there is no GPU
 on_gpu = s.device != "cpu"
 if on_gpu:
     import cupy as xp

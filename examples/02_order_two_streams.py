@@ -47,7 +47,7 @@ def read() -> None:
 
 
 writer.submit(write)
-reader.wait(writer)  # a torch stream and a CuPy stream, or two host queues
+reader.wait(writer)  # a torch stream and a CuPy stream, or two host streams
 reader.submit(read)
 reader.sync()
 

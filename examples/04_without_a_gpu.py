@@ -1,4 +1,4 @@
-"""Two host queues: the interface of CUDA streams where there is no GPU, for tests and laptops."""
+"""Two host streams: the interface of CUDA streams where there is no GPU, for tests and laptops."""
 
 import sys
 import time

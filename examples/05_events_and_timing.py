@@ -9,7 +9,7 @@ s = sk.new_stream()
 if s.device == "cpu":
 
     def work() -> None:
-        """Take 30 ms of a host queue."""
+        """Take 30 ms of a host stream."""
         time.sleep(0.03)
 
 else:

@@ -1,6 +1,6 @@
 """A queue of each of two devices: the second waits for the first, across devices.
 
-On a machine with one GPU both queues are on that one, and without a GPU both are host queues.
+On a machine with one GPU both queues are on that one, and without a GPU both are host streams.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A wait is missing: `sk.races` names it, and the line where it belongs.
 
-The two streams are queues of the CPU, so it runs everywhere. Around work on a GPU the same block
+The two streams are host streams, so it runs everywhere. Around work on a GPU the same block
 sees what torch, CuPy, Warp and all other libraries launch.
 """
 

@@ -263,6 +263,21 @@ def end_to_end() -> str:
     return table(["100 steps of torch, CuPy and Warp", "time"], rows) if rows else OLDER
 
 
+def gains() -> str:
+    """Return what a user gains, in three lines."""
+    took = {way["name"]: way["ms"] for way in read("bench.json").get("end_to_end", [])}
+    if not took:
+        return OLDER
+    own, scope, graph = took["nested managers a step"], took["one scope"], took["one graph"]
+    step = took["a scope a step"]
+    lines = [
+        f"A scope in each step takes {step:.1f} ms; the libraries' own managers, {own:.1f} ms.",
+        f"One scope for all steps takes {scope:.1f} ms, {own / scope:.1f} times as fast as they.",
+        f"One graph of all three takes {graph:.2f} ms, {own / graph:.0f} times as fast as they.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def memory() -> str:
     """Return the most memory that the libraries take at a time, with one pool and without."""
     rows = [

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import architecture
 import evidence
+import messages
 import parity
 import plots
-import troubleshooting
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
@@ -41,16 +41,18 @@ MAKERS: dict[str, Callable[[], str]] = {
     "end_to_end": evidence.end_to_end,
     "memory": evidence.memory,
     "a_step": evidence.a_step,
+    "gains": evidence.gains,
     "plot_speed": plots.bars,
     "plot_lateness": plots.late,
     "plot_growth": plots.panels,
+    "plot_gains": plots.gains,
     "plot_end_to_end": plots.whole,
     "layers": architecture.listing,
     "consumers": parity.consumers_table,
     "consumers_evidence": parity.consumers_evidence,
 }
 MAKERS |= {name: lambda name=name: parity.as_table(parity.read(name)) for name in parity.classes()}
-MAKERS |= {kind: lambda kind=kind: troubleshooting.listing(kind) for kind in troubleshooting.KINDS}
+MAKERS |= {kind: lambda kind=kind: messages.listing(kind) for kind in messages.KINDS}
 """By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "ranges", "speed", "counts", "layers", "consumers")}

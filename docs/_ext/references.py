@@ -1,8 +1,8 @@
 """Docstrings as Sphinx wants them, and references that it cannot resolve by itself.
 
 A public class is documented under the name that users import, but annotations name the module that
-defines it. Names of the standard library are shown and not linked: the site is built, and read,
-without a network. Whatever else is unknown stays a warning, which fails the build.
+defines it. A name of the standard library is a link if ``docs/inventories.toml`` has it, and is
+shown without one otherwise. Whatever else is unknown stays a warning, which fails the build.
 """
 
 from __future__ import annotations

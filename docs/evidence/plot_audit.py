@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 TITLES = {
     "before": "Before: with torch.cuda.stream(s) alone, x is {:g}",
-    "after": "After: with sk.use(s), x is {:g}",
+    "after": "After: all three on one StreamKit stream, in order, x is {:g}",
 }
 WIDTH, LEFT, RIGHT, ROW, BAR = 640, 12, 628, 66, 26
 LEAST = 9  # a kernel of a microsecond has to be seen

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from support.documents import PAGES, ROOT, blocks, run
+from support.engines import run_with_children
 from support.libraries import cuda_devices, need
 
 need("torch", "cupy", "warp", "numba", "cuda")
@@ -25,3 +28,25 @@ def test_the_code_of_a_page_runs(path, tmp_path, subjects, pytestconfig):
         subjects(name)  # warmed up: a first use inside a page could wait for the device
     if not run(path, tmp_path, cuda_devices()):
         pytest.skip("one CUDA device, and its code needs more")
+
+
+@pytest.mark.parametrize("words", ["DataLoader(", "torch.compile", "jax.dlpack"])
+def test_a_recipe_that_needs_more_than_the_libraries_runs_as_a_program(words, tmp_path):
+    """It starts processes, compiles, or mixes in a library that is not StreamKit's."""
+    if words == "torch.compile":
+        pytest.importorskip("triton")
+        if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+            pytest.skip("a consumer that is not installed: a C compiler")
+    if words == "jax.dlpack":
+        pytest.importorskip("jax")
+    page = ROOT / "docs" / "cookbook.md"
+    (recipe,) = (
+        block
+        for block in blocks(page.read_text(encoding="utf-8"))
+        if "not run" in block.marks and words in block.code
+    )
+    script = tmp_path / "recipe.py"
+    script.write_text(recipe.code, encoding="utf-8")
+    # or JAX takes most of the memory that this process has not taken
+    done = run_with_children("-P", script, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    assert (done.returncode, done.stdout) == (0, recipe.prints), done.stdout + done.stderr

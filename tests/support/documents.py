@@ -1,7 +1,9 @@
 """The code blocks of README.md and docs, and how each of them is run.
 
-A page is one program: its blocks run one after the other in one module. An HTML comment right above
-a block, which readers do not see, says what the block needs, or why it is not run:
+A page is one program whose blocks run one after the other in one module, because a guide develops
+one example. On the pages of ``PASTED`` each block is a program of its own, because a reader takes
+one block and leaves the rest. An HTML comment right above a block, which readers do not see, says
+what the block needs, or why it is not run:
 
     <!-- gpu -->                    needs a CUDA device and the libraries
     <!-- gpus: 2 -->                needs two
@@ -19,9 +21,11 @@ runs a block of the shell that calls ``streamkit`` alone and has no ``ci`` and n
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import doctest
 import io
+import symtable
 import sys
 import types
 from dataclasses import dataclass
@@ -31,6 +35,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PASTED = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "cookbook.md"]
 
 
 @dataclass
@@ -97,14 +102,29 @@ def run(path: Path, folder: Path, devices: int) -> int:
     chosen = [block for block in blocks(path.read_text(encoding="utf-8")) if block.runs(devices)]
     program = folder / f"page_{path.stem.replace('-', '_')}.py"
     program.write_text(source_of(chosen), encoding="utf-8")
-    module = sys.modules[program.stem] = types.ModuleType(program.stem)
-    module.__file__ = str(program)
-    try:
-        for block in chosen:
-            _run(block, path, program, module.__dict__)
-    finally:
-        del sys.modules[program.stem]
+    programs = [[block] for block in chosen] if path in PASTED else [chosen]
+    for one in programs:
+        module = sys.modules[program.stem] = types.ModuleType(program.stem)
+        module.__file__ = str(program)
+        try:
+            for block in one:
+                _run(block, path, program, module.__dict__)
+        finally:
+            del sys.modules[program.stem]
     return len(chosen)
+
+
+def taken_from_elsewhere(code: str) -> set[str]:
+    """Return the names that a program uses, and neither makes nor imports."""
+    tables = [symtable.symtable(code, "block", "exec")]
+    made = {one.get_name() for one in tables[0].get_symbols() if one.is_assigned()}
+    made |= {one.get_name() for one in tables[0].get_symbols() if one.is_imported()}
+    used = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {one.get_name() for one in table.get_symbols() if one.is_global()}
+    return used - made - vars(builtins).keys()
 
 
 def _run(block: Block, path: Path, program: Path, names: dict[str, object]) -> None:

@@ -36,6 +36,7 @@ _ON_GPU = "it runs on a GPU alone"
 
 HOST = Cases(
     (
+        "README.md",
         *_EXAMPLES,
         *_paths("docs", "md", (
             "quickstart cookbook concepts/queues guides/arrays guides/asyncio guides/library "
@@ -53,6 +54,7 @@ HOST = Cases(
         "examples/07_thread_pool.py": 1,  # unknown functions use parts of one array
     },
     not_found={
+        "README.md": {"sk.use(s, ordered=True)": _BODY},
         "docs/concepts/queues.md": {"b.wait(ready)": _LISTS},
         "docs/guides/asyncio.md": {"s.wait(pool.submit(print, 'loaded'))": "it prints"},
         "docs/guides/library.md": {"mine.wait(side)": _BLOCK, "side.wait(mine)": _BLOCK},
@@ -94,10 +96,10 @@ GPU = Cases(
     possible={},
     not_found={
         "README.md": {
-            "sk.use(s, ordered=True)": _NO_MORE,
+            "sk.use(s, ordered=True)": _SYNC,
             "t.wait(s)": "nothing is given to t",
         },
-        "docs/index.md": {"sk.use(s, ordered=True)": _NO_MORE},
+        "docs/index.md": {"sk.use(s, ordered=True)": _SYNC},
         "docs/quickstart.md": {
             "sk.use(s, ordered=True)": _SYNC,
             "reader.wait(theirs)": "nothing was given to theirs",
@@ -155,6 +157,7 @@ GPU = Cases(
 ELSEWHERE = {
     "docs/guides/asyncio.md": "host streams alone, so that HOST is enough",
     "docs/guides/devices.md": "two GPUs: torch's copies between devices order themselves",
+    "docs/why.md": "the first of its blocks has races on purpose, and the host waits for that one",
     "docs/reference/processes.md": "the event is for another process, which races() does not see",
     "examples/11_torchrun.py": "the work is in several processes",
     "examples/12_ray.py": "the work is in other processes",

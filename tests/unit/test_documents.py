@@ -53,6 +53,17 @@ def test_the_code_of_a_page_for_a_gpu_compiles(name):
     compile(documents.source_of([b for b in BLOCKS[name] if b.runs(99)]), name, "exec")
 
 
+@pytest.mark.parametrize("path", documents.PASTED, ids=lambda path: path.name)
+def test_a_block_that_is_pasted_alone_makes_all_that_it_uses(path):
+    """Also one for a GPU, which runs in that tier: here its names are looked up."""
+    text = path.read_text(encoding="utf-8")
+    assert "<!-- hidden" not in text, "a reader does not see it"
+    found = [one for one in blocks(text) if one.language == "python"]
+    assert found
+    for block in found:
+        assert documents.taken_from_elsewhere(block.code) == set(), f"{path.name}:{block.line + 1}"
+
+
 def test_there_are_pages_of_both_kinds():
     assert len(WITH_CODE) > 8
     runs = [block for name in NAMES for block in BLOCKS[name] if block.runs(0)]
@@ -124,6 +135,33 @@ def test_marks_choose_what_runs(tmp_path):
     assert run(page, tmp_path, devices=1) == 4
     with pytest.raises(NameError):
         run(page.replace("not run", "raises"), tmp_path)
+
+
+def test_a_block_of_a_page_to_paste_from_has_nothing_of_the_others(tmp_path, monkeypatch):
+    page = "```python\nx = 1\n```\n\n```python\nx\n```\n"
+    assert run(page, tmp_path) == 2
+    monkeypatch.setattr(documents, "PASTED", [tmp_path / "page.md"])
+    with pytest.raises(NameError):
+        run(page, tmp_path)
+
+
+def test_a_name_that_a_block_does_not_make_is_found():
+    made = """
+import numpy as np
+from a import b as c
+
+def double(x, *, by=2):
+    total = sum(x)
+    return [np.add(one, c) * by for one in x], total, later
+
+class Kind:
+    size = len(missing)
+
+later = double
+"""
+    assert documents.taken_from_elsewhere(made) == {"missing"}
+    assert documents.taken_from_elsewhere("print(x)") == {"x"}
+    assert documents.taken_from_elsewhere("def f():\n    return s.handle\n") == {"s"}
 
 
 # -- docstrings -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Those that need an engine, such as torchrun, say what installs it: tests/nogpu r
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 from pathlib import Path
@@ -134,6 +135,34 @@ def test_an_example_is_short_and_documented(path):
     source = path.read_text()
     assert len(source.splitlines()) <= 75
     assert re.match(r'"""[A-Z0-9a-z]', source)
+
+
+# -- the gallery --------------------------------------------------------------------------------
+
+GALLERY = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+
+
+def sections():
+    """The text of each example's section of the gallery, by the name of its file."""
+    found = {}
+    for section in re.split(r"^## ", GALLERY, flags=re.MULTILINE)[1:]:
+        (name,) = set(re.findall(r"\.\./examples/([\w.]+)", section))
+        found[name] = section
+    return found
+
+
+def test_every_example_has_its_section_and_its_card_in_the_gallery():
+    there = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert set(sections()) == there
+    titles = {section.partition("\n")[0] for section in sections().values()}
+    assert set(re.findall(r"\{grid-item-card\} (.*)", GALLERY)) == titles
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_gallery_shows_what_an_example_prints(path, no_driver):
+    (shown,) = re.findall(r"```text\n(.*?)```", sections()[path.name], re.DOTALL)
+    printed = run(path, path.read_text()).stdout.lstrip("\n")
+    assert doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS), printed
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

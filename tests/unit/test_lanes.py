@@ -108,6 +108,34 @@ def test_every_step_that_runs_tests_is_expected_to_pass_some():
         assert "*" in str(path) or path.exists(), skip["test"]
 
 
+# -- the extras --------------------------------------------------------------------------------
+
+
+def brought(extra):
+    """The distributions that an extra installs, with those of the extras that it names."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    found, asked = set(), [extra]
+    while asked:
+        for line in extras[asked.pop()]:
+            own = re.match(r"streamkit-cuda\[(.*)\]", line)
+            asked += own[1].split(",") if own else []
+            found |= set() if own else {line.partition(";")[0]}
+    return found
+
+
+@pytest.mark.parametrize("name", ["cuda", "cupy", "all"])
+@pytest.mark.parametrize("major", [12, 13])
+def test_an_extra_for_a_cuda_brings_cuda_python_for_it(name, major):
+    extra = f"{name}{major}"
+    assert any(re.match(rf"cuda-bindings>=[\d.]+,<{major + 1}$", line) for line in brought(extra))
+    assert "cuda-core>=1.0" in brought(extra)
+
+
+def test_torch_brings_the_half_of_cuda_python_that_torch_itself_does_not():
+    assert brought("torch") == {"torch>=2.10", "cuda-core>=1.0"}
+
+
 # -- the oldest versions ----------------------------------------------------------------------
 
 NEVER_OLDEST = {"torch"}  # for gigabytes of CUDA: see tests/oldest

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pickle
 import re
+import tomllib
+import zlib
 from html.parser import HTMLParser
 
 import pytest
@@ -211,12 +214,101 @@ def test_a_step_adds_up_what_it_calls(monkeypatch):
     assert "| together |  |  | **10.00 µs** |" in plots.evidence.a_step()
 
 
-troubleshooting = extension("troubleshooting")
+def test_what_a_user_gains_is_of_the_record_at_hand():
+    ways = {way["name"]: way["ms"] for way in plots.evidence.read("bench.json")["end_to_end"]}
+    lines = plots.evidence.gains().splitlines()
+    assert len(lines) == 3
+    assert f"takes {ways['a scope a step']:.1f} ms" in lines[0]
+    assert f"{ways['nested managers a step'] / ways['one scope']:.1f} times" in lines[1]
+    made = Text(plots.gains())
+    drawn_once = [made.text.count(f"{name}, against") == 1 for name in plots.GAINED.values()]
+    assert len(drawn_once) >= 3
+    assert all(drawn_once)
 
 
-def test_every_error_that_says_something_has_its_place_under_troubleshooting():
-    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    told = {kind for kind, texts in troubleshooting.messages().items() if texts}
+def test_a_record_without_whole_programs_has_no_gains(monkeypatch):
+    monkeypatch.setattr(plots.evidence, "read", lambda _: {})
+    assert plots.evidence.gains() == plots.evidence.OLDER
+
+
+# -- the search --------------------------------------------------------------------------------
+
+check_search = extension("check_search", "docs")
+SEARCHES = {
+    "last": ["changelog"],
+    "indexed": {"prefetch": "cookbook#prefetch"},
+    "words": {"ahead": "cookbook"},
+    "first": {"wait_stream": "porting"},
+}
+ANSWERS = {
+    "prefetch": ["a", "b", "cookbook#prefetch", "changelog"],
+    "ahead": ["cookbook", "changelog"],
+    "wait_stream": ["porting", "a"],
+}
+
+
+def test_a_search_that_finds_its_page_is_no_problem():
+    assert check_search.problems(SEARCHES, ANSWERS) == []
+
+
+@pytest.mark.parametrize(
+    ("phrase", "found", "problem"),
+    [
+        ("prefetch", ["a", "b", "c", "cookbook#prefetch"], "'prefetch' should find cookbook#pre"),
+        ("prefetch", ["cookbook"], "finds cookbook"),
+        ("ahead", [], "'ahead' should find cookbook, and finds nothing"),
+        ("wait_stream", ["a", "porting"], "'wait_stream' should find porting first"),
+        ("ahead", ["cookbook", "changelog#x", "a"], "'ahead' finds a page that should come last"),
+    ],
+)
+def test_a_search_that_does_not_find_its_page_is_named(phrase, found, problem):
+    (wrong,) = check_search.problems(SEARCHES, {**ANSWERS, phrase: found})
+    assert problem in wrong
+
+
+def test_each_search_of_the_list_names_a_page_that_there_is():
+    text = (ROOT / "docs" / "searches.toml").read_text(encoding="utf-8")
+    searches = tomllib.loads(text)
+    answers = [
+        *searches["last"],
+        *(page for kind in ("indexed", "words", "first") for page in searches[kind].values()),
+    ]
+    assert {"changelog", "maintain/evidence"} <= set(searches["last"])
+    assert len(searches["indexed"]) >= 18
+    assert not [
+        page for page in answers if not (ROOT / "docs" / f"{page.partition('#')[0]}.md").exists()
+    ]
+
+
+# -- links to other projects -------------------------------------------------------------------
+
+inventories = extension("inventories")
+
+
+def test_an_inventory_is_what_intersphinx_reads():
+    made = inventories.inventory("other", {"url": "https://x/", "class": {"a.B": "a.html#$"}})
+    head, _, packed = made.partition(b"zlib.\n")
+    assert head.startswith(b"# Sphinx inventory version 2\n# Project: other\n# Version: \n")
+    assert zlib.decompress(packed) == b"a.B py:class 1 a.html#$ -\n"
+
+
+def test_each_name_of_python_that_pages_may_link_to_is_there():
+    named = tomllib.loads(inventories.NAMES.read_text(encoding="utf-8"))
+    found = [name for kind, names in named["python"].items() if kind != "url" for name in names]
+    assert len(found) > 10
+    for name in found:
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module or "builtins"), last), name
+
+
+# -- the messages ------------------------------------------------------------------------------
+
+messages = extension("messages")
+
+
+def test_every_error_that_says_something_has_its_place_among_the_messages():
+    page = (ROOT / "docs" / "reference" / "messages.md").read_text(encoding="utf-8")
+    told = {kind for kind, texts in messages.messages().items() if texts}
     assert set(re.findall(r"\{generated\} (\w+)", page)) == told
     assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == told
 
@@ -245,11 +337,10 @@ def raised(fn, *args):
         lambda: streamkit.handoff(object(), streamkit.new_stream("cpu")),
     ],
 )
-def test_what_an_error_says_is_found_under_troubleshooting(fn):
+def test_what_an_error_says_is_found_among_the_messages(fn):
     kind, text = raised(fn)
     patterns = [
-        ".*".join(re.escape(part) for part in one.split("..."))
-        for one in troubleshooting.messages()[kind]
+        ".*".join(re.escape(part) for part in one.split("...")) for one in messages.messages()[kind]
     ]
     assert [one for one in patterns if re.fullmatch(one, text)], text
     assert not [one for one in patterns if re.fullmatch(one, "anything else")]
@@ -269,7 +360,7 @@ def other(x):
     shared = {"closed": ast.parse(
         "def closed(obj):\n    return StreamClosedError(f'{obj} is closed.')"
     ).body[0]}  # fmt: skip
-    assert set(troubleshooting.of(ast.parse(source), {}, shared)) == {
+    assert set(messages.of(ast.parse(source), {}, shared)) == {
         ("ValueError", "cannot go on: it is too old. Ask again."),
         ("ValueError", "cannot go on: ... is missing. Ask again."),
         ("StreamClosedError", "... is closed."),
