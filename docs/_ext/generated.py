@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +15,7 @@ import architecture
 import evidence
 import parity
 import plots
+import porting
 import troubleshooting
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -45,6 +47,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "plot_growth": plots.panels,
     "plot_end_to_end": plots.whole,
     "layers": architecture.listing,
+    "porting": porting.table,
     "consumers": parity.consumers_table,
     "consumers_evidence": parity.consumers_evidence,
 }
@@ -123,9 +126,19 @@ def write_colours(app: Sphinx) -> None:
     path.write_text(library_colours(), encoding="utf-8")
 
 
+def without_traps(*call: Any) -> tuple[str, str | None] | None:
+    """Take out of a signature what accepts nothing, and is there to answer wrong calls."""
+    signature, returned = call[-2:]
+    if signature is None:
+        return None
+    shown = re.sub(r"\*misplaced: \S*Never", "*", signature)
+    return re.sub(r", \*\*_misspelled: \S*Never", "", shown), returned
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register both directives and the colours."""
     app.connect("builder-inited", write_colours)
+    app.connect("autodoc-process-signature", without_traps)
     app.add_directive("picture", Picture)
     app.add_directive("generated", Generated)
     return {"parallel_read_safe": True}

@@ -19,7 +19,7 @@ from streamkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 DISTRIBUTION = "streamkit-cuda"
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
@@ -209,6 +209,22 @@ def cannot_watch() -> RuntimeError:
         "cannot start the thread that waits for the queue: the interpreter is ending, or there "
         "are too many threads. Call sync() instead."
     )
+
+
+def misplaced_arguments(call: str, given: Sequence[object]) -> TypeError:
+    """Return the error for arguments without their names; ``call`` shows how it is written."""
+    listed = ", ".join(map(describe, given))
+    return TypeError(f"{listed} needs the name of its argument: write {call}.")
+
+
+def misspelled_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> TypeError:
+    """Return the error for named arguments that a function does not have."""
+    import difflib  # noqa: PLC0415 - slow to import, and for errors only
+
+    name = next(iter(given))
+    meant = difflib.get_close_matches(name, known, 1)
+    instead = f"write {function}({meant[0]}=...)" if meant else f"it has {', '.join(known)}"
+    return TypeError(f"{function}() has no argument {name!r}: {instead}.")
 
 
 def raise_timeout(what: object, timeout: float) -> NoReturn:

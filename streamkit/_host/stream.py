@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._base import classes, futures, later, messages, trace, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure, Submitted
-from streamkit._host.event import HostEvent, no_cuda
+from streamkit._host.event import HostEvent, no_cuda, no_view
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
 from streamkit._queues import keepalive, registry
 from streamkit._scopes import open_scopes
@@ -42,7 +42,7 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
-@classes.answer(classes.OF_STREAMS)
+@classes.answer(registry.other_names("stream"))
 class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
@@ -92,7 +92,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     def to(self, library: str) -> NoReturn:
         registry.check_name(library)
-        raise no_cuda(self, "stream of another library")
+        raise no_view(self, "stream", "inside 'with s:' the library's CPU work is this stream's")
 
     @property
     def context(self) -> NoReturn:

@@ -79,12 +79,12 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         UnsupportedStreamError: This system does not share memory between processes.
     """
     keepalive.drain()
-    library, device = place_of(array)
+    try:
+        library, device = place_of(array)
+    except TypeError as error:
+        raise _not_on_a_device(array) from error
     if library is None or device is None:
-        raise TypeError(
-            f"{messages.describe(array)} is on the host: send it as it is, by pickle or by "
-            "multiprocessing.shared_memory."
-        )
+        raise _not_on_a_device(array)
     source: Any = current_of_array(array, library, device) if after is None else wrap(after)
     if not isinstance(source, CudaStream) or source.device_id != device:
         raise messages.device_mismatch(array, source, "name the stream that has written the array.")
@@ -131,3 +131,10 @@ def _layout(array: Any) -> Layout:
     if 0 in layout.shape:
         raise ValueError(f"{messages.describe(array)} has no elements to share: send its shape.")
     return layout
+
+
+def _not_on_a_device(obj: object) -> TypeError:
+    return TypeError(
+        f"{messages.describe(obj)} is not an array in the memory of a GPU, so it needs no lease: "
+        "send it as it is, by pickle or by multiprocessing.shared_memory."
+    )

@@ -38,7 +38,7 @@ _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
-@classes.answer(classes.OF_EVENTS)
+@classes.answer(registry.other_names("event"))
 class CudaEvent(Event, metaclass=classes.Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 

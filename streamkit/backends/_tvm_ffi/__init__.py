@@ -1,6 +1,6 @@
 """tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._base.library import Library, OtherName
 
 LIBRARY = Library(
     "tvm_ffi",
@@ -12,4 +12,12 @@ LIBRARY = Library(
     oldest=(0, 1, 6),
     aliases=("tvm-ffi",),
     has_current=True,
+    names=(
+        OtherName(
+            "A stream with each launch",
+            "with tvm_ffi.use_raw_stream(device, handle):",
+            "with sk.use(s):",
+            package="use_raw_stream use_torch_stream",
+        ),
+    ),
 )
