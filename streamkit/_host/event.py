@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     """Return the error for something of CUDA that a host object does not have."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} is on the CPU and has no {what}, because a handle of 0 would be "
-        "CUDA's legacy default stream. On a GPU, streamkit.new_stream('cuda') has one."
+        f"{messages.describe(obj)} lives on the host and has no {what}, because a handle of 0 would "
+        "be CUDA's legacy default stream. On a GPU, streamkit.new_stream('cuda') has one."
     )
 
 
 def no_view(obj: object, kind: str, instead: str) -> errors.UnsupportedStreamError:
     """Return the error for a library's own object on a host object; ``instead`` is what to do."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} is on the CPU, where no library has {kind}s of its own. Leave "
-        f"out to(): {instead}. On a GPU, streamkit.new_stream('cuda') has them."
+        f"{messages.describe(obj)} lives on the host, where no library has {kind}s of its own. "
+        f"Leave out to(): {instead}. On a GPU, streamkit.new_stream('cuda') has them."
     )
 
 

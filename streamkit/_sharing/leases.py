@@ -82,9 +82,15 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
     try:
         library, device = place_of(array)
     except TypeError as error:
-        raise _not_on_a_device(array) from error
+        raise TypeError(
+            f"{messages.describe(array)} is not an array, and share lends arrays of a GPU: send it "
+            "as it is, by pickle."
+        ) from error
     if library is None or device is None:
-        raise _not_on_a_device(array)
+        raise TypeError(
+            f"{messages.describe(array)} is on the host: send it as it is, by pickle or by "
+            "multiprocessing.shared_memory."
+        )
     source: Any = current_of_array(array, library, device) if after is None else wrap(after)
     if not isinstance(source, CudaStream) or source.device_id != device:
         raise messages.device_mismatch(array, source, "name the stream that has written the array.")
@@ -131,10 +137,3 @@ def _layout(array: Any) -> Layout:
     if 0 in layout.shape:
         raise ValueError(f"{messages.describe(array)} has no elements to share: send its shape.")
     return layout
-
-
-def _not_on_a_device(obj: object) -> TypeError:
-    return TypeError(
-        f"{messages.describe(obj)} is not an array in the memory of a GPU, so it needs no lease: "
-        "send it as it is, by pickle or by multiprocessing.shared_memory."
-    )

@@ -108,7 +108,7 @@ def test_a_misspelled_library_is_named_on_a_host_stream_too(stream, name):
 def test_a_library_that_is_known_is_none_for_the_host(stream):
     for to in (stream.to, stream.record().to):
         for name in ("torch", "cupy", "warp", "cuda.core"):
-            with pytest.raises(sk.UnsupportedStreamError, match="is on the CPU"):
+            with pytest.raises(sk.UnsupportedStreamError, match="lives on the host"):
                 to(name)
 
 
@@ -238,8 +238,8 @@ def test_a_class_that_implements_an_interface_is_made_as_any_other():
         (lambda s: sk.use(s, "torch", True), r"'torch', True .*use\(stream, libraries="),
         (lambda s: sk.follow("torch", ["cupy"]), r"\['cupy'\] .*follow\(library, libraries="),
         (lambda s: sk.follow(len), r"not .*function.*@streamkit\.follow\('torch'\)"),
-        (lambda s: sk.share([1]), r"\[1\] is not an array .* GPU.*pickle"),
-        (lambda s: sk.share(np.ones(1)), r"is not an array .* GPU.*pickle"),
+        (lambda s: sk.share([1]), r"\[1\] is not an array, .* GPU.*pickle"),
+        (lambda s: sk.share(np.ones(1)), r"is on the host: .*pickle"),
     ],
 )
 def test_a_guess_at_the_arguments_is_answered_with_the_line(stream, reported, call, instead):

@@ -569,7 +569,7 @@ def test_each_share_lets_go_of_what_the_receivers_have_dropped(monkeypatch):
     del array
     kept.enter(one.name).close()
     monkeypatch.setattr(kept, "_ask_at", 0.0)  # else the leases may have been asked just now
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="not an array"):
         sk.share("text")
     assert alive() is None
 
@@ -619,7 +619,7 @@ def test_the_host_has_no_events_and_arrays_for_other_processes():
         sk.new_event(device="cpu", interprocess=True, timing=True)
     with pytest.raises(TypeError, match="no token of an event"):
         open_event(ARRAY)
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="not an array"):
         sk.share("text")
 
 

@@ -61,7 +61,7 @@ LIBRARY = Library(
             "with torch.cuda.stream(s):",
             "with sk.use(s):",
             '; torch alone: `sk.use(s, libraries=["torch"])`',
-            package="stream StreamContext",
+            package="stream StreamContext use_torch_stream",
         ),
         OtherName(
             "The current stream",

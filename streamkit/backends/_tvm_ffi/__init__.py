@@ -17,7 +17,7 @@ LIBRARY = Library(
             "A stream with each launch",
             "with tvm_ffi.use_raw_stream(device, handle):",
             "with sk.use(s):",
-            package="use_raw_stream use_torch_stream",
+            package="use_raw_stream",
         ),
     ),
 )
