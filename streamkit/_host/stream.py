@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamkit._host.futures import After
     from streamkit._host.work_queue import Item
+    from streamkit._waiting.callbacks import Outcome
     from streamkit.protocols import EventLike, StreamLike, WorkLike
 
     P = ParamSpec("P")
@@ -364,7 +365,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._work.put(mark)
         return mark
 
-    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Have a function called when all work submitted so far has run; return its future.
 
         The arguments are those of ``CudaStream.then``. If a function that was submitted before has
@@ -379,7 +380,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         step = trace.note(self, "then", fn, call=call, is_inline=open_scopes.holds(self))
-        future: Future[T] = after.add(self._put, Mark(self._work), call, what, step)
+        future: Outcome[T] = after.add(self._put, Mark(self._work), call, what, step)
         return future
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from streamkit._base import locks, messages, trace, uncollected, workers
@@ -23,6 +23,8 @@ from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+
+T = TypeVar("T")
 
 _MOST = 4  # threads, apart from those that wait for what another function may hold up
 _PAUSE = 0.1  # seconds after which it looks again
@@ -37,8 +39,11 @@ _all: WeakSet[SerialCalls] = WeakSet()
 _is_over = False
 
 
-class Outcome(Future[Any]):
-    """A future that may share its error with others, and reports it if no one asks for it."""
+class Outcome(Future[T]):
+    """What ``then`` of a stream returns: a future of ``concurrent.futures`` that asyncio can await.
+
+    An error that it has and that no code asks for is reported through ``sys.unraisablehook``.
+    """
 
     _failure: Failure | None = None
     step: object = None  # what recorders know of the function
@@ -58,9 +63,35 @@ class Outcome(Future[Any]):
         trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> T:
         self.exception(timeout)
         return super().result(timeout)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Suspend an asyncio task until the function has been called; its result, or its error.
+
+        As with asyncio's own futures, cancelling the task cancels this future too: a function that
+        has not begun is not called then. ``asyncio.shield`` prevents that.
+        """
+        import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            reached = asyncio.Event()
+
+            def tell(_: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
+                    loop.call_soon_threadsafe(reached.set)
+
+            self.add_done_callback(tell)
+            try:
+                yield from reached.wait().__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self.cancelled():
+            raise asyncio.CancelledError
+        return self.result()
 
     def refuse(self) -> None:
         """Raise in a forked child, where no thread calls the function.
@@ -89,11 +120,11 @@ class Call:
         call: Callable[[], Any],
         what: object,
         keeps: object = None,
-        future: Outcome | None = None,
+        future: Outcome[Any] | None = None,
     ) -> None:
         self.what = what
         self.is_ready = False  # whether the work before it has run
-        self.future: Outcome = future or Outcome()
+        self.future: Outcome[Any] = future or Outcome()
         self._call = call
         self._keeps = keeps
         self._thread = 0  # the one that runs it

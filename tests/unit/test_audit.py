@@ -9,7 +9,9 @@ import threading
 import pytest
 
 import streamkit as sk
+from streamkit._audit.audit import AuditReport  # of an operation without a queue
 from streamkit._audit.host_recording import HostRecorder  # made to fail here
+from streamkit._audit.operations import Operation  # made up here
 from streamkit._base import trace  # no public name tells who listens
 from streamkit._races.host import RaceRecorder  # made to fail here
 from streamkit.testing import adversarial
@@ -269,8 +271,30 @@ def test_one_queue_is_asserted_and_strays_are_listed(stream, other):
 def test_that_nothing_ran_is_not_one_queue(stream):
     with sk.audit() as report:
         pass
-    with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
-        report.assert_one_queue(stream)
+    for of in (stream, None):
+        with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
+            report.assert_one_queue(of)
+
+
+def test_one_queue_is_asserted_whichever_it_is(stream, other):
+    with sk.audit() as report:
+        stream.submit(first)
+        stream.submit(second)
+    report.assert_one_queue()
+    with sk.audit() as report:
+        stream.submit(first)
+        other.submit(second)
+        other.submit(second)
+    with pytest.raises(sk.OneQueueError, match=r"1 of 3 .* on AuditedQueue.*'other'") as raised:
+        report.assert_one_queue()
+    assert "  first on s (cpu)\n" in str(raised.value)
+
+
+def test_work_whose_queue_is_not_known_is_no_one_queue():
+    report = AuditReport()
+    report.complete([Operation("kernel", "k", None, 0, 1)])
+    with pytest.raises(sk.OneQueueError, match="1 of 1 operations did not run on a queue that"):
+        report.assert_one_queue()
 
 
 def test_of_many_strays_some_are_listed_and_the_rest_counted(stream, other):
