@@ -80,18 +80,21 @@ class DoctorReport:
         return not self.findings
 
     def show(self) -> None:
-        # what the terminal cannot show is written out
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(str(self).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.write(_writable(str(self), sys.stdout.encoding or "utf-8") + "\n")
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return _writable("\n".join(_lines(self)))
 
     def __repr__(self) -> str:
         return f"<streamkit doctor report: {_counted(self)}>"
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
+
+
+def _writable(text: str, encoding: str = "utf-8") -> str:
+    """Return a text with what the encoding lacks written out, as bytes in a variable are."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Token:
             own = self._own_seal()
         except FileNotFoundError as error:
             raise messages.gone(self, self._process) from error
-        if not hmac.compare_digest(own.encode(), self._seal.encode()):
+        if not hmac.compare_digest(own.encode(), self._seal.encode(errors="replace")):
             raise ValueError(
                 f"{messages.describe(self)} was not made by the process that it names, or it was "
                 "changed on the way, so nothing was opened. Send bytes(token) as it is."

@@ -13,10 +13,11 @@ import functools
 import importlib
 import io
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import streamkit
 from streamkit._tools.machine import CannotRunError
@@ -54,13 +55,24 @@ class _Parser(argparse.ArgumentParser):
 
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
-    _exit(_parser(), sys.argv[1:] or ["--help"])
+    if sys.stdout is None:  # it was closed before Python began
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+    try:
+        try:
+            _exit(_parser(), sys.argv[1:] or ["--help"])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has ended, as "head" does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        sys.exit(1)
 
 
 def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
     try:
         options = parser.parse_args(words)
         status: int = options.run(options)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         is_ours = isinstance(error, (_CommandError, CannotRunError))
         if not is_ours and not isinstance(error, (StreamKitError, OSError)):
@@ -84,8 +96,7 @@ def _parser() -> _Parser:
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for name, (run, output) in COMMANDS.items():
-        text = str(run.__doc__)
+    for name, (run, text, output) in COMMANDS.items():
         command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
         command.add_report(run, output)
         if output is None:
@@ -101,11 +112,6 @@ def _parser() -> _Parser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    """Run a small image pipeline over torch, CuPy and Warp.
-
-    It runs on one stream, and NumPy checks the result. Without a GPU it runs on a host queue. Exits
-    with 1 if the result is wrong.
-    """
     from streamkit._tools import demo
 
     output: Path | None = options.output
@@ -125,11 +131,6 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _matrix(options: argparse.Namespace) -> int:
-    """Try every pair of libraries here on one queue.
-
-    Each pair in both orders: is it one queue, is it kept alive, does one wait for the other?
-    Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
-    """
     from streamkit._tools import matrix
 
     _need("streamkit matrix", options)
@@ -137,22 +138,45 @@ def _matrix(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Find what is wrong with CUDA and the libraries here.
-
-    It says what to do about each finding. Exits with 1 if there is one.
-    """
     from streamkit._doctor import doctor, report
 
     run = functools.partial(doctor.examine, load=options.load)
     return _report(options, run, report.as_data, report.DoctorReport.show)
 
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
-    "demo": (_demo, "Write the image to this .png or .pgm file."),
-    "matrix": (_matrix, "Write the data to this file, as JSON."),
-    "doctor": (_doctor, None),
+class Command(NamedTuple):
+    """One command. Its text is no docstring, which ``python -OO`` leaves out."""
+
+    run: Callable[[argparse.Namespace], int]
+    text: str
+    """What ``--help`` says; its first line stands in the list of the commands."""
+    output: str | None
+    """What ``--output`` writes; None if there is no such option."""
+
+
+COMMANDS = {
+    "demo": Command(
+        _demo,
+        "Run a small image pipeline over torch, CuPy and Warp.\n\n"
+        "It runs on one stream, or on a host stream where there is no GPU, and NumPy checks the "
+        "result. Exits with 1 if the result is wrong.",
+        "Write the image to this .png or .pgm file.",
+    ),
+    "matrix": Command(
+        _matrix,
+        "Try every pair of libraries here on one queue.\n\n"
+        "Each pair is tried in both orders: is it one queue, is it kept alive, and does one wait "
+        "for the other? It needs a CUDA GPU. Exits with 1 if a pair fails.",
+        "Write the data to this file, as JSON.",
+    ),
+    "doctor": Command(
+        _doctor,
+        "Find what is wrong with CUDA and the libraries here.\n\n"
+        "It says what to do about each finding. Exits with 1 if there is one; a machine without a "
+        "GPU is none.",
+        None,
+    ),
 }
-"""Each command, and what its ``--output`` writes."""
 
 
 # -- what they share --------------------------------------------------------------------------
@@ -208,7 +232,8 @@ def _report(
     if options.as_json:
         _print_json({"error": failed, **data} if failed else data)
     elif output is not None and not failed:
-        sys.stdout.write(f"Written: {output.absolute()}\n")
+        path = str(output.absolute()).encode(errors="backslashreplace").decode()
+        sys.stdout.write(f"Written: {path}\n")
     return 0 if getattr(report, "ok", True) and not failed else 1
 
 
