@@ -62,6 +62,8 @@ class Library(NamedTuple):
     """What pip is given on macOS, which has no CUDA; None if the library is nothing without."""
     carries_cuda: bool = False
     """Whether CUDA's libraries are a part of it, so that it goes with builds for any CUDA."""
+    compiles_with: str | None = None
+    """The library of the CUDA toolkit that it loads to compile kernels, if it brings none."""
     switch: str | None = None
     """The environment variable that makes handle 0 the per-thread default stream for it."""
     numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field that no code changes

@@ -102,7 +102,8 @@ NO_CUDA = "CUDA does not exist on macOS."
 
 def no_device(what: str) -> NoDeviceError:
     """Return the error for a machine without CUDA."""
-    why = NO_CUDA if sys.platform == "darwin" else f"{what}."
+    is_mac = sys.platform == "darwin"
+    why = NO_CUDA if is_mac else f"{what}. The command 'streamkit doctor' looks for the cause."
     return NoDeviceError(
         f"no CUDA device: {why} Without a GPU, streamkit.new_stream(device='cpu') gives the "
         "same interface on the host."

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base.messages import NO_CUDA
 from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
@@ -124,7 +125,7 @@ def run_check(
 def _lines(report: DoctorReport) -> Iterator[str]:
     """Yield the driver, the libraries, their current streams, the findings, and the verdict."""
     yield f"StreamKit {report.streamkit}, Python {report.python}"
-    yield _driver(report.driver)
+    yield _driver(report)
     for name, value in report.environment.items():
         yield f"{name}={value}"
     yield from _table(
@@ -159,9 +160,13 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
     yield ""
 
 
-def _driver(driver: Driver | None) -> str:
-    if driver is None:
+def _driver(report: DoctorReport) -> str:
+    driver = report.driver
+    if driver is None and report.findings:
         return "No CUDA driver"
+    if driver is None:
+        why = NO_CUDA if sys.platform == "darwin" else "A machine with an NVIDIA GPU needs one."
+        return f"No CUDA driver, so that programs run on host streams. {why}"
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"

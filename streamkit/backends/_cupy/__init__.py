@@ -12,6 +12,7 @@ LIBRARY = Library(
     variants=r"cupy(-(cuda|rocm).*)?",
     oldest=(14, 0),
     cuda=r"^cupy-cuda(\d\d)",  # from source or from conda it is called cupy: it has to be asked
+    compiles_with="nvrtc",
     switch="CUPY_CUDA_PER_THREAD_DEFAULT_STREAM",
     has_current=True,
     kernels=r"^cupy_",
