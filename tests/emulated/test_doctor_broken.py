@@ -19,12 +19,12 @@ import streamkit as sk
 from streamkit._cuda import toolkit  # what is missing is made up here
 lacking = {lacking!r}
 toolkit.has = lambda name, major: name not in lacking
+report = sk.doctor()
 try:
     sk.new_stream("cuda")
     error = ""
 except Exception as raised:
     error = str(raised)
-report = sk.doctor()
 print(json.dumps([[found._asdict() for found in report.findings], error]))
 """
 
@@ -61,13 +61,12 @@ def test_control_nothing_of_this_is_found_where_all_is_right(look):
 
 
 def test_the_stub_of_a_toolkit_in_the_place_of_the_driver(look):
-    found, error = look(EMULATED_FAIL=",".join(f"cuInit:{call}:34" for call in range(1, 9)))
+    found, _ = look(EMULATED_FAIL="cuInit:1:34")
     told = found["driver-fails"]
     assert "CUDA_ERROR_STUB_LIBRARY (34)" in told["what"]
     assert "libcuda.so" in told["what"]
     assert "stubs, off LD_LIBRARY_PATH" in told["remedy"]
     assert "restart" not in told["remedy"]
-    assert "STUB_LIBRARY" in error
 
 
 @pytest.mark.parametrize(
