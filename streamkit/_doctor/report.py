@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base.messages import NO_CUDA
+from streamkit._base import messages
 from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
@@ -165,7 +165,11 @@ def _driver(report: DoctorReport) -> str:
     if driver is None and report.findings:
         return "No CUDA driver"
     if driver is None:
-        why = NO_CUDA if sys.platform == "darwin" else "A machine with an NVIDIA GPU needs one."
+        why = (
+            messages.NO_CUDA
+            if sys.platform == "darwin"
+            else "A machine with an NVIDIA GPU needs one."
+        )
         return f"No CUDA driver, so that programs run on host streams. {why}"
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))

@@ -13,7 +13,7 @@ from streamkit._base import messages
 from streamkit._base.adapter import GROUPS, TOGETHER, functions
 from streamkit._cuda import driver, graphs
 from streamkit._queues import registry
-from streamkit.protocols import API, Adapter, CurrentStream, Traits
+from streamkit.protocols import API, Adapter, CurrentStream, Queue, Traits
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import (
     NotApplicableError,
@@ -126,17 +126,20 @@ def extract_accepts_subclasses(subject: Subject) -> None:
     queue = subject.adapter.extract(own)
     try:
         own.__class__ = type("Derived", (type(own),), {"__slots__": ()})
-    except TypeError as reason:
-        raise NotApplicableError(f"its class cannot be derived from: {reason}") from None
-    try:
-        found = subject.adapter.extract(own)
     except TypeError as error:
-        subject.fail(
-            f"extract refused {messages.describe(own)}, of a class derived from the library's: "
-            f"{error} Test with isinstance."
-        )
+        raise NotApplicableError(f"its class cannot be derived from: {error}") from None
+    reason = ""
+    try:
+        handle = subject.adapter.extract(own).handle
+    except TypeError as error:
+        handle, reason = None, f": {error}"
     subject.require(
-        found.handle == queue.handle,
+        handle is not None,
+        f"extract refused {messages.describe(own)}, of a class derived from the library's{reason} "
+        "Test with isinstance.",
+    )
+    subject.require(
+        handle == queue.handle,
         f"extract reads another handle from {messages.describe(own)}, whose class is derived",
     )
 
@@ -224,9 +227,10 @@ def other_device(subject: Subject) -> None:
             )
             del view, stream
             gc.collect()
-        if isinstance(subject.adapter, CurrentStream):
-            current = subject.adapter.current(there)
-            queue = subject.adapter.extract(current)
+        adapter = subject.adapter
+        if isinstance(adapter, CurrentStream):
+            current = adapter.current(there)
+            queue: Queue = subject.adapter.extract(current)
             found = queue.device
             if found is None and queue.handle > _PER_THREAD:
                 found = _gate.stream_device(queue.handle)
