@@ -160,7 +160,9 @@ def kept_in_capture(stream: object) -> CaptureError:
 
 def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
     """Return the error for two objects of different devices in one operation."""
-    return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
+    return DeviceMismatchError(
+        f"{describe(first)} and {describe(second)} are not of one device: {instead}"
+    )
 
 
 def not_copied(obj: object) -> TypeError:
@@ -183,7 +185,7 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
 def not_an_array(obj: object) -> TypeError:
     """Return the error for the handoff of something that no library can lend as an array."""
     return TypeError(
-        f"{describe(obj)} is no array that can be handed over. To order two streams, use "
+        f"{describe(obj)} is not an array that can be handed over. To order two streams, use "
         "s.wait(stream). To keep an object alive until submitted work has run, use s.keep(obj)."
     )
 

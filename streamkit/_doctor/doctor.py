@@ -384,8 +384,8 @@ class _OnDevice:
         if kinds[True] and kinds[False]:
             yield Finding(
                 "blocking-mixture",
-                f"{', '.join(kinds[True])} use(s) a nonblocking stream and "
-                f"{', '.join(kinds[False])} a blocking one, which alone has the implicit order "
+                f"the current stream is a nonblocking one of {', '.join(kinds[True])}, and a "
+                f"blocking one of {', '.join(kinds[False])}, which alone has the implicit order "
                 "with the legacy default stream",
                 "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
                 "t.wait(s).",

@@ -304,7 +304,7 @@ class Installed:
                 readers = ", ".join(row.name for row in rows if row.switch == switch)
                 yield Finding(
                     "per-thread-switches",
-                    f"{switch}={value!r} is no number, and {readers} fail(s) on it",
+                    f"{switch}={value!r} is not a number, so that {readers} cannot start",
                     f"Unset {switch} before Python starts.",
                 )
         for row in rows:

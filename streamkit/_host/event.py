@@ -1,4 +1,4 @@
-"""``HostEvent``: a point of a host queue."""
+"""``HostEvent``: a point of a host stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_view(obj: object, kind: str, instead: str) -> errors.UnsupportedStreamErr
 
 @classes.answer(registry.other_names("event"))
 class HostEvent(Event, metaclass=classes.Concrete):
-    """A point of a host queue. Safe to use from any thread.
+    """A point of a host stream. Safe to use from any thread.
 
     What it promises is documented on ``Event``. ``done``, ``sync`` and ``await`` raise the first
     error of the functions before the point, each time; the stream's own ``sync`` still raises it

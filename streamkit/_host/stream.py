@@ -103,7 +103,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def _refuse_external(self, *, external: bool) -> None:
         if external:
             raise errors.UnsupportedStreamError(
-                f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
+                f"{self!r} is a host stream, which has no graphs: leave out external=True, "
+                "which is for a CUDA stream that captures."
             )
 
     @property
@@ -147,12 +148,12 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether it was made nonblocking; no host queue has an implicit order."""
+        """Whether it was made nonblocking; no host stream has an implicit order."""
         return self._nonblocking
 
     @property
     def priority(self) -> int:
-        """0: host queues have one priority."""
+        """0: host streams have one priority."""
         return 0
 
     @property
@@ -517,10 +518,10 @@ class _KeptOnHost(keepalive.KeepAlive):
 def _not_on_host(stream: HostStream, other: object) -> Exception:
     if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
         return messages.device_mismatch(
-            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
+            stream, other, "a host stream cannot wait for CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor a host event."
+        f"{messages.describe(other)} is neither a host stream nor an event of one."
     )
 
 

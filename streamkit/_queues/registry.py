@@ -200,7 +200,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
         raise errors.BackendNotInstalledError(message, name=entry.name) from error
     if not isinstance(loaded, Adapter) or isinstance(loaded, type):
         message = (
-            f"{plugin} is no adapter: it must be a module or an instance with name, api, "
+            f"{plugin} is not an adapter: it must be a module or an instance with name, api, "
             "extract(obj) and borrow(queue). Ask its author."
         )
     elif loaded.api != API:

@@ -80,8 +80,8 @@ class follow:  # noqa: N801 - used as a function
             row = registry.BY_NAME.get(library)
             if row is not None and not registry.is_loaded(row.module):
                 raise ScopeError(
-                    f"there is no current stream of {row.label} to follow, for {row.module} is not "
-                    "imported. Import it before the block."
+                    f"there is no current stream of {row.label} to follow, because {row.module} is "
+                    "not imported. Import it before the block."
                 )
             scopes += (_UnmovedScope(self),)
             return scopes[-1].stream or host_stream.default_stream
@@ -156,7 +156,7 @@ class _UnmovedScope:
 def _check_function(fn: object, scope: follow) -> None:
     if not callable(fn) or isinstance(fn, (type, staticmethod, classmethod)):
         raise TypeError(
-            f"{scope!r} cannot decorate {describe(fn)}, which is no function: decorate the "
+            f"{scope!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
             "functions of a class, below @staticmethod or @classmethod."
         )
     kind = later.kind_of(fn)

@@ -114,8 +114,8 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
     """
     if not callable(program):
         raise TypeError(
-            f"for_seeds calls a program, and {messages.describe(program)} is no function: pass the "
-            "function itself, as in for_seeds(program), not what it returns."
+            f"for_seeds needs a function, and was given {messages.describe(program)}: pass the "
+            "program itself, as in for_seeds(program), and not what it returns."
         )
     had_work = []
     kind = later.kind_of(program)

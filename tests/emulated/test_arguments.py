@@ -64,7 +64,7 @@ def test_what_is_no_library_is_named(name):
 
 @pytest.mark.parametrize("event", [5, object()], ids=["int", "object"])
 def test_what_is_no_event_is_not_recorded(event):
-    with pytest.raises(sk.UnsupportedStreamError, match="is no event of a library"):
+    with pytest.raises(sk.UnsupportedStreamError, match="is not an event of a library"):
         sk.new_stream().record(event)
 
 

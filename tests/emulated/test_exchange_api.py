@@ -55,9 +55,9 @@ def test_managed_memory_is_on_its_device_too(place):
     ("options", "why"),
     [
         ({"place": 1}, "on the host"),
-        ({"place": 10}, "no array that can be handed over"),
-        ({"functions": ()}, "no array that can be handed over"),
-        ({"functions": ("from_object", "to_object")}, "no array that can be handed over"),
+        ({"place": 10}, "not an array that can be handed over"),
+        ({"functions": ()}, "not an array that can be handed over"),
+        ({"functions": ("from_object", "to_object")}, "not an array that can be handed over"),
     ],
     ids=["host", "another GPU", "an empty table", "no current stream"],
 )

@@ -407,7 +407,7 @@ def test_it_is_no_decorator_because_its_report_would_be_lost(make, name):
 
     block = make()
     with pytest.raises(
-        TypeError, match=rf"{name}\(\) is no decorator.*with .*{name}\(\) as report:"
+        TypeError, match=rf"{name}\(\) is not a decorator.*with .*{name}\(\) as report:"
     ):
         block(decorated)
     with block:

@@ -42,7 +42,7 @@ def test_demo_shows_a_row_for_each_stage_and_the_verdict_last():
 def test_demo_prints_no_escape_codes_and_breaks_no_line_where_there_is_no_terminal():
     done = streamkit_("demo")
     assert "\x1b" not in done.stdout
-    (note,) = [line for line in done.stdout.splitlines() if "host queue" in line]
+    (note,) = [line for line in done.stdout.splitlines() if "host stream" in line]
     assert note.endswith(".")
 
 

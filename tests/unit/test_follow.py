@@ -53,7 +53,7 @@ def test_what_would_hold_the_scope_across_a_pause_is_refused_with_the_reason(fn,
     "obj", [None, 5, Callable, staticmethod(len), classmethod(len), property(len)]
 )
 def test_what_is_no_function_is_refused(obj):
-    with pytest.raises(TypeError, match="is no function"):
+    with pytest.raises(TypeError, match="is not a function"):
         sk.follow("torch")(obj)
 
 

@@ -198,6 +198,6 @@ def test_the_command_says_plainly_that_there_is_no_device(monkeypatch, capsys, a
         cli.main()
     assert exited.value.code == 1
     output, complaints = capsys.readouterr()
-    said = "There is no CUDA device here, and the libraries' streams are on one."
+    said = "streamkit matrix needs a CUDA GPU; none was found."
     assert complaints == f"{said}\n"
     assert (json.loads(output) == {"error": said}) if arguments else not output

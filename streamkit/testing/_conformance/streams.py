@@ -106,7 +106,7 @@ def extract_reads_handle(subject: Subject) -> None:
         what = f"extract({messages.describe(stream)})"
         queue = subject.adapter.extract(stream)
         subject.require(
-            type(queue.handle) is int, f"{what}.handle is no int: {queue.handle!r}. Convert it."
+            type(queue.handle) is int, f"{what}.handle is not an int: {queue.handle!r}. Convert it."
         )
         subject.require(
             queue.handle == handle,
