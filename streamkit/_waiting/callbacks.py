@@ -48,7 +48,7 @@ class Outcome(Future[T]):
     _failure: Failure | None = None
     step: object = None  # what recorders know of the function
 
-    def fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure) -> None:
         """Have the future raise the error."""
         self._failure = failure
         self.set_exception(failure.error)
@@ -93,7 +93,7 @@ class Outcome(Future[T]):
             raise asyncio.CancelledError
         return self.result()
 
-    def refuse(self) -> None:
+    def _refuse(self) -> None:
         """Raise in a forked child, where no thread calls the function.
 
         Its callbacks and waiters belong to the parent, so they are dropped here.
@@ -107,7 +107,7 @@ class Outcome(Future[T]):
                 "the parent, and its outcome is known there only. Ask for it before the fork, or "
                 "start workers with multiprocessing's 'spawn' or 'forkserver' method."
             )
-            self.fail(Failure(error, self, is_told=True))
+            self._fail(Failure(error, self, is_told=True))
 
 
 class Call:
@@ -136,7 +136,7 @@ class Call:
     def refuse(self) -> None:
         """Let the future raise in a forked child, unless the call itself has forked and goes on."""
         if self._thread != threading.get_ident():
-            self.future.refuse()
+            self.future._refuse()  # noqa: SLF001 - the class is public
 
     def run(
         self,
@@ -162,7 +162,7 @@ class Call:
             if failed is None:
                 future.set_result(result)
             else:
-                future.fail(failed)
+                future._fail(failed)  # noqa: SLF001 - the class is public
         except BaseException:  # noqa: BLE001 - a callback of the future raised it
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:

@@ -70,7 +70,7 @@ def test_a_class_whose_attribute_is_no_table_is_refused(toy):
     class Array(toy.Array):
         __dlpack_c_exchange_api__ = 5
 
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="not an array"):
         sk.current_stream(of=Array(0))
 
 

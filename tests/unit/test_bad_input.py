@@ -441,7 +441,7 @@ BAD_EVENTS = {
 
 @pytest.mark.parametrize("obj", BAD_EVENTS.values(), ids=BAD_EVENTS)
 def test_what_is_no_event_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError, match="no event"):
+    with pytest.raises(sk.UnsupportedStreamError, match="not an event"):
         sk.wrap_event(obj)
 
 

@@ -15,10 +15,7 @@ from pathlib import Path
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import (
-    loader,  # its library is made up here
-    toolkit,  # the same
-)
+from streamkit._cuda import loader, toolkit  # the system's libraries are made up here
 from streamkit._doctor import doctor, driver_library  # a machine is made up here
 from streamkit._interprocess import processes  # another user is made up here
 from support.command import COMMAND
@@ -178,7 +175,10 @@ def test_what_the_system_finds_is_there(tmp_path):
     (tmp_path / "empty.c").write_text("")
     library = tmp_path / "libnvrtc.so.99"
     subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "empty.c"], check=True)  # noqa: S607 - as found
-    program = "from streamkit._cuda import toolkit; print(toolkit.has('nvrtc', 99))"
+    program = """
+from streamkit._cuda import toolkit  # no public function asks for one library
+print(toolkit.has("nvrtc", 99))
+"""
     for where, expected in ((tmp_path, "True"), (Path("/nowhere"), "False")):
         done = run_python("-P", "-c", program, LD_LIBRARY_PATH=str(where))
         assert done.stdout.strip() == expected, done.stderr

@@ -105,7 +105,7 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
 
 def test_without_a_device_it_cannot_run(monkeypatch):
     monkeypatch.setattr(driver, "is_present", lambda: False)
-    with pytest.raises(tool.CannotRunError, match="no CUDA device"):
+    with pytest.raises(tool.CannotRunError, match="needs a CUDA GPU; none was found"):
         tool.run()
 
 

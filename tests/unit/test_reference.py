@@ -139,7 +139,11 @@ def public_callables():
             found = inspect.getmembers(
                 value, lambda one: inspect.isfunction(one) or inspect.ismethod(one)
             )
-            yield from ((f"{name}.{one}", method) for one, method in found if one[0] != "_")
+            yield from (
+                (f"{name}.{one}", method)
+                for one, method in found
+                if one[0] != "_" and method.__module__.startswith("streamkit")
+            )
 
 
 @functools.cache
