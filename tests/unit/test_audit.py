@@ -322,6 +322,16 @@ def test_queues_of_one_name_are_told_apart():
     assert type(report).from_data(report.as_data()).operations == report.operations
 
 
+def test_a_name_that_is_no_text_is_written_out(tmp_path, capsys):
+    stream = sk.new_stream("cpu", name="a\udc80")
+    with sk.audit() as report:
+        stream.submit(first)
+    report.show()
+    print(report, report.work[0])
+    assert "a\\udc80" in capsys.readouterr().out
+    assert "a\\udc80" in report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_the_data_gives_the_report_back(stream, other):
     with sk.audit() as report:
         stream.submit(first)

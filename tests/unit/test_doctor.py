@@ -707,6 +707,14 @@ DoctorReport("3.11", "0.1", None, 0, [], [], {}, found).show()
     assert "1. a-code: \\xe9\n" in out
 
 
+def test_a_variable_of_bytes_that_are_no_text_is_written_out():
+    report = dataclasses.replace(report_of(), environment={"A": "x\udc80"})
+    assert "A=x\\udc80" in str(report)
+    assert "x\\udc80" in report._repr_html_()
+    str(report).encode()
+    json.dumps(report_module.as_data(report)).encode()
+
+
 def test_without_rich_the_report_is_the_same():
     program = """
 import streamkit as sk
