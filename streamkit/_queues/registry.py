@@ -40,6 +40,7 @@ FoundT = TypeVar("FoundT")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
+_CLOSE = 0.8  # so like a library's name is only one that means it, and "numpy" means none
 
 LIBRARIES = library_rows.LIBRARIES
 LIBRARIES[:] = [
@@ -158,7 +159,7 @@ def _meant(library: object) -> str | None:
 
     names = {name.lower(): row.name for name, row in BY_NAME.items()}
     names |= {row.distribution: row.name for row in LIBRARIES}
-    close = difflib.get_close_matches(str(library).lower(), names, 1)
+    close = difflib.get_close_matches(str(library).lower(), names, 1, _CLOSE)
     return names[close[0]] if close else None
 
 
