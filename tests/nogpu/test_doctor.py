@@ -63,6 +63,14 @@ def test_loading_all_of_them_leaves_none_out():
     assert all(row["loaded"] for row in data["libraries"] if row["name"] != "oldtoylib")
 
 
+def test_a_cpu_build_of_torch_is_right_where_there_is_no_gpu():
+    if need("torch").version.cuda is not None:
+        pytest.skip("this build has CUDA")
+    data = look()
+    assert ("torch", "cpu") in {(row["name"], row["cuda"]) for row in data["libraries"]}
+    assert "torch-cpu" not in {found["code"] for found in data["findings"]}
+
+
 @pytest.mark.parametrize("library", ["torch", "cupy", "cuda"])
 def test_the_cuda_that_a_library_is_built_for_is_what_it_says_itself(library):
     module = need(library)

@@ -395,6 +395,10 @@ def test_an_unknown_command_exits_2():
 # -- into what is closed, and without docstrings ---------------------------------------------------
 
 
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="this system closes files otherwise")
+
+
+@on_posix
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [(("doctor",), 1), (("doctor", "--json"), 1), (("demo", "--json"), 1), (("--help",), 0)],
@@ -413,7 +417,7 @@ def test_a_reader_that_has_ended_gets_no_traceback(arguments, status):
     assert (running.returncode, errors) == (status, "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its shell has another way to close a file")
+@on_posix
 @pytest.mark.parametrize("arguments", ["doctor --json", "doctor", "demo --json"])
 def test_a_stdout_that_was_closed_before_the_start_is_no_error(arguments):
     code = BLOCKER.format(blocked=ROOTS) + COMMAND
@@ -440,6 +444,7 @@ def test_help_is_the_same_without_docstrings():
         assert "None" not in found[0].stdout
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has names that are text")
 def test_a_path_that_is_no_text_is_written_out(tmp_path):
     name = os.fsdecode(os.fsencode(tmp_path) + b"/a\x80b.pgm")
     done = streamkit_("demo", "--output", name)

@@ -21,7 +21,7 @@ from streamkit._interprocess import processes  # another user is made up here
 from support.command import COMMAND
 from support.programs import environment, run_python
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="it is of Linux")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="this system is not Linux")
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_file_of_the_users_that_shadows_a_library(tmp_path, name):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder that another user shares through, in a place that both have named."""
-    pytest.importorskip("fcntl", reason="nothing is shared on this system")
+    pytest.importorskip("fcntl", reason="this system shares nothing")
     monkeypatch.setenv(processes.SETTING, str(tmp_path))
     made = processes.folder()
     assert list(doctor.look_at_folder()) == []
