@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 MAPS = Path("/proc/self/maps")
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 WSL = Path("/usr/lib/wsl/lib")
-_ABSENT = "No such file or directory"
 
 
 def loaded_from() -> str:
@@ -40,7 +39,7 @@ def look() -> Iterator[Finding]:
         )
     elif sys.platform != "linux":
         return  # it has no other places for the library
-    elif _ABSENT not in why:
+    elif "/" in why.partition(":")[0]:  # it found the file, which it otherwise only names
         yield Finding(
             "driver-fails",
             f"the driver's library is there and cannot be loaded: {why}",
