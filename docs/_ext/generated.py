@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -126,19 +125,9 @@ def write_colours(app: Sphinx) -> None:
     path.write_text(library_colours(), encoding="utf-8")
 
 
-def without_traps(*call: Any) -> tuple[str, str | None] | None:
-    """Take out of a signature what accepts nothing, and is there to answer wrong calls."""
-    signature, returned = call[-2:]
-    if signature is None:
-        return None
-    shown = re.sub(r"\*misplaced: \S*Never", "*", signature)
-    return re.sub(r", \*\*_misspelled: \S*Never", "", shown), returned
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register both directives and the colours."""
     app.connect("builder-inited", write_colours)
-    app.connect("autodoc-process-signature", without_traps)
     app.add_directive("picture", Picture)
     app.add_directive("generated", Generated)
     return {"parallel_read_safe": True}

@@ -274,7 +274,7 @@ class Installed:
         if driver is None or not driver.devices:
             return
         served = min(max(major_of(driver.cuda), OLDEST), NEWEST)
-        if not any(toolkit.has("cupti", major) for major in (NEWEST, OLDEST)):
+        if not toolkit.has("cupti", NEWEST, OLDEST):
             yield Finding(
                 "no-cupti",
                 "libcupti, through which audit(), races() and assert_follows() see what runs, "

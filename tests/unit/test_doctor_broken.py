@@ -164,7 +164,7 @@ def test_a_sharing_folder_that_is_open_to_others(folder):
 
 def test_what_the_toolkit_lacks_cannot_be_loaded():
     if sys.platform == "linux":
-        assert not toolkit.has("nothing_of_cuda", 13)
+        assert not toolkit.has("nothing_of_cuda", 13, 12)
     assert toolkit.install_line("nvrtc", 13) == "pip install nvidia-cuda-nvrtc"
     assert toolkit.install_line("nvrtc", 12) == "pip install nvidia-cuda-nvrtc-cu12"
 
@@ -177,11 +177,31 @@ def test_what_the_system_finds_is_there(tmp_path):
     subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "empty.c"], check=True)  # noqa: S607 - as found
     program = """
 from streamkit._cuda import toolkit  # no public function asks for one library
-print(toolkit.has("nvrtc", 99))
+print(toolkit.has("nvrtc", 98, 99))
 """
     for where, expected in ((tmp_path, "True"), (Path("/nowhere"), "False")):
         done = run_python("-P", "-c", program, LD_LIBRARY_PATH=str(where))
         assert done.stdout.strip() == expected, done.stderr
+
+
+@on_linux
+def test_what_is_loaded_is_there_and_no_other_is_looked_for():
+    """A second libcupti would not know of the one that a profiler has loaded."""
+    program = """
+import ctypes, sys
+from streamkit._cuda import toolkit  # no public function asks for one library
+load = ctypes.CDLL
+load("libstdc++.so.6")
+
+def look_only(name, mode=0):
+    assert mode, "another one is loaded"
+    return load(name, mode=mode)
+
+ctypes.CDLL, sys.modules["cuda.pathfinder"] = look_only, None  # that loads what it finds
+print(toolkit.has("stdc++", 7, 6))
+"""
+    done = run_python("-P", "-c", program)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 # -- the errors that lead there -------------------------------------------------------------------

@@ -297,21 +297,3 @@ def test_what_the_porting_page_says_to_write_is_python():
         line = f"{row.ours} pass" if row.ours.endswith(":") else row.ours
         line = f"{line}\ndef f(): pass" if line.startswith("@") else line
         compile(line, row.ours, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def test_a_signature_is_shown_without_what_accepts_nothing():
-    shown = "(stream: StreamLike, *misplaced: ~typing.Never, ordered: bool = False)"
-    source = (ROOT / "docs/_ext/generated.py").read_text(encoding="utf-8")
-    (function,) = [
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef) and node.name == "without_traps"
-    ]
-    names = {"re": re, "Any": object}
-    exec(compile(ast.unparse(function), "generated", "exec"), names)  # noqa: S102 - ours
-    without_traps = names["without_traps"]
-    assert without_traps("app", shown, None) == (
-        "(stream: StreamLike, *, ordered: bool = False)", None,
-    )  # fmt: skip
-    assert without_traps("app", "(name: str, **_misspelled: Never)", "X") == ("(name: str)", "X")
-    assert without_traps("app", None, None) is None
