@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from streamkit._queues import registry
 from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
 from streamkit._streams.event import new_event, wrap_event
 from streamkit._streams.factories import (
@@ -128,6 +129,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
+        line = registry.other_names("package").get(name)
+        if line is not None:
+            message += f": write '{line}' instead."
         raise AttributeError(message)
     found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
     return found

@@ -26,7 +26,7 @@ from streamkit._base.adapter import (
     MemoryUse,
     Traits,
 )
-from streamkit._base.classes import StaticProtocol
+from streamkit._base.classes import StaticProtocol, made_by
 from streamkit._base.queue import Queue
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@made_by("streamkit.new_stream() makes a stream, and streamkit.wrap(obj) takes another library's")
 @runtime_checkable
 class Stream(Protocol, metaclass=StaticProtocol):
     """An ordered queue of GPU (or host) work: work submitted to it runs in order.
@@ -202,6 +203,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """Restore what ``__enter__`` changed."""
 
 
+@made_by("streamkit.new_event() makes an event, and streamkit.wrap_event(obj) takes any library's")
 @runtime_checkable
 class Event(Protocol, metaclass=StaticProtocol):
     """A point of a queue: done when everything submitted before it has run.
@@ -287,6 +289,7 @@ class Event(Protocol, metaclass=StaticProtocol):
         """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
 
 
+@made_by("'with streamkit.capture() as graph:' makes a graph")
 @runtime_checkable
 class Graph(Protocol, metaclass=StaticProtocol):
     """What ``streamkit.capture`` gives: the work of its block, to be launched again and again.

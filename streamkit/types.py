@@ -11,6 +11,7 @@ from streamkit._host.stream import HostStream
 from streamkit._streams.event import CudaEvent
 from streamkit._streams.shared_pool import SharedPool
 from streamkit._streams.stream import CudaStream
+from streamkit._waiting.callbacks import Outcome
 
 __all__ = [
     "CudaEvent",
@@ -19,5 +20,6 @@ __all__ = [
     "GraphedFunction",
     "HostEvent",
     "HostStream",
+    "Outcome",
     "SharedPool",
 ]

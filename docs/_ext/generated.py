@@ -15,6 +15,7 @@ import evidence
 import messages
 import parity
 import plots
+import porting
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
@@ -48,6 +49,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "plot_gains": plots.gains,
     "plot_end_to_end": plots.whole,
     "layers": architecture.listing,
+    "porting": porting.table,
     "consumers": parity.consumers_table,
     "consumers_evidence": parity.consumers_evidence,
 }

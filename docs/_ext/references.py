@@ -71,10 +71,17 @@ def resolve(
     return content if is_standard(target) else None
 
 
-def name_aliases(*arguments: Any) -> tuple[str | None, ...]:
-    """Show an alias of ``autodoc_type_aliases`` in a union by its name (Sphinx 9 shows a repr)."""
+def as_users_write_it(*arguments: Any) -> tuple[str | None, ...]:
+    """Show a signature without what accepts nothing, which is there to answer wrong calls.
+
+    An alias of ``autodoc_type_aliases`` in a union is shown by its name (Sphinx 9 shows a repr).
+    """
     *_, signature, returns = arguments
-    return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
+    signature, returns = (text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
+    if signature is not None:
+        signature = re.sub(r"\*misplaced: \S*Never", "*", signature)
+        signature = re.sub(r", \*\*_misspelled: \S*Never", "", signature)
+    return signature, returns
 
 
 def prepare(*arguments: Any) -> None:
@@ -121,7 +128,7 @@ _ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handlers."""
     app.connect("missing-reference", resolve)
-    app.connect("autodoc-process-signature", name_aliases)
+    app.connect("autodoc-process-signature", as_users_write_it)
     app.connect("autodoc-process-docstring", prepare)
     app.connect("object-description-transform", hide_abstract)
     return {"parallel_read_safe": True}

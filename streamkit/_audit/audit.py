@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -116,26 +117,33 @@ class AuditReport(Operations):
         is_there = self._finder(stream)
         return [one for one in self.work if one.queue is None or not is_there(one.queue)]
 
-    def assert_one_queue(self, stream: StreamLike | AuditedQueue) -> None:
+    def assert_one_queue(self, stream: StreamLike | AuditedQueue | None = None) -> None:
         """Check that all work ran on one stream.
 
         Args:
-            stream: Any library's, or one of ``queues``.
+            stream: Any library's, or one of ``queues``. None: whichever had the most work.
 
         Raises:
             OneQueueError: Some ran elsewhere, which is listed; or there was none, which would prove
                 nothing.
         """
-        work, strays, wanted = self.work, self.off_queue(stream), describe(_known(stream))
+        work = self.work
         if not work:
             raise OneQueueError(
-                f"nothing ran in the audit, so nothing is known of {wanted}. Put the work inside "
-                "its block."
+                "nothing ran in the audit, so nothing is known of "
+                f"{'its queues' if stream is None else describe(_known(stream))}. Put the work "
+                "inside its block."
             )
+        wanted = stream
+        if stream is None:
+            queues = Counter(one.queue for one in work)
+            wanted = max(self.queues, key=queues.__getitem__, default=None)
+        strays = work if wanted is None else self.off_queue(wanted)
         if strays:
             lines = "\n".join(listed(strays))
+            where = "a queue that is known" if wanted is None else describe(_known(wanted))
             raise OneQueueError(
-                f"{len(strays)} of {len(work)} operations did not run on {wanted}:\n{lines}\n"
+                f"{len(strays)} of {len(work)} operations did not run on {where}:\n{lines}\n"
                 "Put the work inside 'with streamkit.use(stream):', after every import."
             )
 

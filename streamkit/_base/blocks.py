@@ -30,8 +30,8 @@ class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - one more 
     def __call__(self, _: object) -> NoReturn:
         """Raise TypeError: as a decorator it would throw away what ``as`` gives."""
         raise TypeError(
-            f"{self.statement.partition(' as ')[0]} is no decorator, because what it gives would "
-            f"be lost: write 'with {self.statement}:' inside the function."
+            f"{self.statement.partition(' as ')[0]} is not a decorator, because what it gives "
+            f"would be lost: write 'with {self.statement}:' inside the function."
         )
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from abc import ABCMeta
@@ -14,6 +14,8 @@ else:
 
 KindT = TypeVar("KindT", bound=type)
 
+_made_by: dict[type, str] = {}  # of our protocols: which functions give such objects
+
 _ABSENT = object()
 
 
@@ -21,8 +23,16 @@ class StaticProtocol(ProtocolMeta):
     """A protocol whose ``isinstance`` evaluates no property.
 
     The one of Python 3.11 reads every member, which would ask a closed stream for its handle and
-    the driver for its state.
+    the driver for its state. A call of the protocol itself says what to call instead.
     """
+
+    if not TYPE_CHECKING:  # to type checkers each class would give anything at all
+
+        def __call__(cls, *arguments: Any, **named: Any) -> Any:  # noqa: N805 - a metaclass
+            how = _made_by.get(cls)
+            if how is not None:
+                raise TypeError(f"streamkit.{cls.__name__} is an interface, not a class: {how}.")
+            return super().__call__(*arguments, **named)
 
     def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - the instance is a class
         if type.__instancecheck__(cls, instance):
@@ -37,11 +47,22 @@ class StaticProtocol(ProtocolMeta):
         )
 
 
+def made_by(how: str) -> Callable[[KindT], KindT]:
+    """Return a decorator: a call of the protocol raises TypeError that says what to call."""
+
+    def decorate(kind: KindT) -> KindT:
+        _made_by[kind] = how
+        return kind
+
+    return decorate
+
+
 class Concrete(StaticProtocol):
     """The metaclass of the classes that implement these protocols: a plain, fast ``isinstance``."""
 
     if not TYPE_CHECKING:  # type checkers do not see that the signature is the same
-        __instancecheck__ = type.__instancecheck__  # the C function
+        __instancecheck__ = type.__instancecheck__  # the C functions
+        __call__ = type.__call__
 
     def __dir__(cls) -> list[str]:  # noqa: N805 - the instance is a class
         return hide(cls, super().__dir__())
@@ -53,45 +74,23 @@ class Concrete(StaticProtocol):
 # are attributes of the class, because a ``__getattr__`` makes every attribute slower on Python
 # 3.11.
 
-OF_STREAMS = {
-    "synchronize": "sync()",
-    "query": "done",
-    "is_complete": "done",
-    "wait_stream": "wait(stream)",
-    "wait_event": "wait(event)",
-    "record_event": "record(event)",
-    "ptr": "handle",
-    "cuda_stream": "handle",
-}
-OF_EVENTS = {
-    "synchronize": "sync()",
-    "query": "done",
-    "is_complete": "done",
-    "is_done": "done",
-    "record": "stream.record(event)",
-    "wait": "stream.wait(event)",
-    "elapsed_time": "end - start",
-    "ptr": "handle",
-    "cuda_event": "handle",
-}
-
 
 class _OtherName:
-    """A name that is not there; asking for it raises AttributeError with the name that is."""
+    """A name that is not there; asking for it raises AttributeError with the line to write."""
 
-    def __init__(self, name: str, ours: str) -> None:
-        self._name, self._ours = name, ours
+    def __init__(self, name: str, line: str) -> None:
+        self._name, self._line = name, line
 
     def __get__(self, obj: object, kind: type) -> NoReturn:
         message = f"{kind.__name__!r} object has no attribute {self._name!r}: "
-        raise AttributeError(f"{message}it is {self._ours} here.")
+        raise AttributeError(f"{message}write '{self._line}' instead.")
 
 
 def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
-    """Return a decorator: objects of the class answer other libraries' names with ours."""
+    """Return a decorator: objects of the class answer these names with the line to write."""
 
     def decorate(kind: KindT) -> KindT:
-        members: dict[str, object] = {name: _OtherName(name, ours) for name, ours in names.items()}
+        members: dict[str, object] = {name: _OtherName(name, line) for name, line in names.items()}
         members["__dir__"] = lambda self: hide(type(self), object.__dir__(self))
         for name, member in members.items():
             setattr(kind, name, member)

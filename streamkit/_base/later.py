@@ -49,8 +49,8 @@ def check(fn: object, stream: object, method: str) -> None:
     """Raise TypeError for what a method of a stream cannot call, or would call in vain."""
     if not callable(fn):
         raise TypeError(
-            f"{describe(stream)} cannot {method} {describe(fn)}, which is no function: give the "
-            f"function and what to call it with, as in s.{method}(fn, x)."
+            f"{method} of {describe(stream)} needs a function, and was given {describe(fn)}: write "
+            f"s.{method}(fn, x), with the function first and then what to call it with."
         )
     kind = kind_of(fn)
     if kind is not None:

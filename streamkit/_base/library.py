@@ -9,6 +9,29 @@ OLDEST, NEWEST = 12, 13
 """The major versions of CUDA for which there are builds."""
 
 
+class OtherName(NamedTuple):
+    """What users of a library write, and the line that they write here instead.
+
+    The page for those who come from another library lists these rows, and our objects answer the
+    names in them with the line.
+    """
+
+    section: str
+    """The part of that page; "" for a name that is only guessed, because the library lacks it."""
+    written: str
+    """What they write with the library."""
+    ours: str
+    """The line to write instead."""
+    more: str = ""
+    """What the page adds to the line, in Markdown."""
+    stream: str = ""
+    """The names, between spaces, that a stream of ours answers with the line."""
+    event: str = ""
+    """Those that an event of ours answers."""
+    package: str = ""
+    """Those that the package ``streamkit`` answers."""
+
+
 class Library(NamedTuple):
     """One library: the ``LIBRARY`` of its folder in ``backends``."""
 
@@ -41,6 +64,8 @@ class Library(NamedTuple):
     """What pip is given on macOS, which has no CUDA; None if the library is nothing without."""
     carries_cuda: bool = False
     """Whether CUDA's libraries are a part of it, so that it goes with builds for any CUDA."""
+    compiles_with: str | None = None
+    """The library of the CUDA toolkit that it loads to compile kernels, if it brings none."""
     switch: str | None = None
     """The environment variable that makes handle 0 the per-thread default stream for it."""
     numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field that no code changes
@@ -63,6 +88,8 @@ class Library(NamedTuple):
     """The letter of its work in the terminal."""
     profiling: str | None = None
     """The attribute of ``module`` that is true while its profiler has CUPTI."""
+    names: tuple[OtherName, ...] = ()
+    """What its users write, and what they write here."""
 
     @property
     def root(self) -> str:

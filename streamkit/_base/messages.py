@@ -19,7 +19,7 @@ from streamkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 DISTRIBUTION = "streamkit-cuda"
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
@@ -102,7 +102,8 @@ NO_CUDA = "CUDA does not exist on macOS."
 
 def no_device(what: str) -> NoDeviceError:
     """Return the error for a machine without CUDA."""
-    why = NO_CUDA if sys.platform == "darwin" else f"{what}."
+    is_mac = sys.platform == "darwin"
+    why = NO_CUDA if is_mac else f"{what}. The command 'streamkit doctor' looks for the cause."
     return NoDeviceError(
         f"no CUDA device: {why} Without a GPU, streamkit.new_stream(device='cpu') gives the "
         "same interface on the host."
@@ -159,7 +160,9 @@ def kept_in_capture(stream: object) -> CaptureError:
 
 def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
     """Return the error for two objects of different devices in one operation."""
-    return DeviceMismatchError(f"{describe(first)} and {describe(second)} differ: {instead}")
+    return DeviceMismatchError(
+        f"{describe(first)} and {describe(second)} are not of one device: {instead}"
+    )
 
 
 def not_copied(obj: object) -> TypeError:
@@ -182,7 +185,7 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
 def not_an_array(obj: object) -> TypeError:
     """Return the error for the handoff of something that no library can lend as an array."""
     return TypeError(
-        f"{describe(obj)} is no array that can be handed over. To order two streams, use "
+        f"{describe(obj)} is not an array that can be handed over. To order two streams, use "
         "s.wait(stream). To keep an object alive until submitted work has run, use s.keep(obj)."
     )
 
@@ -209,6 +212,22 @@ def cannot_watch() -> RuntimeError:
         "cannot start the thread that waits for the queue: the interpreter is ending, or there "
         "are too many threads. Call sync() instead."
     )
+
+
+def misplaced_arguments(call: str, given: Sequence[object]) -> TypeError:
+    """Return the error for arguments without their names; ``call`` shows how it is written."""
+    listed = ", ".join(map(describe, given))
+    return TypeError(f"{listed} needs the name of its argument: write {call}.")
+
+
+def misspelled_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> TypeError:
+    """Return the error for named arguments that a function does not have."""
+    import difflib  # noqa: PLC0415 - slow to import, and for errors only
+
+    name = next(iter(given))
+    meant = difflib.get_close_matches(name, known, 1)
+    instead = f"write {function}({meant[0]}=...)" if meant else f"it has {', '.join(known)}"
+    return TypeError(f"{function}() has no argument {name!r}: {instead}.")
 
 
 def raise_timeout(what: object, timeout: float) -> NoReturn:

@@ -75,7 +75,7 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     """Return a context to hold while the step runs, which is reported to all listeners.
 
     ``stream`` can be the id of a CUDA queue, which keeps no stream alive. ``what`` is a function
-    or a name. ``mark`` is the point of a host queue that the step sets or waits for, or the step
+    or a name. ``mark`` is the point of a host stream that the step sets or waits for, or the step
     of a function given to ``then``. ``call``, with the function's arguments, is for the listeners
     alone. ``is_inline`` says that the thread holds the stream, so that the step runs at once.
     """

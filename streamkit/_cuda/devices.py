@@ -28,7 +28,7 @@ def parse(device: object) -> int | str | None:
         return "cpu"
     if match is None:
         raise ValueError(
-            f"{messages.describe(device)} is no device: use None, 'cpu', 'cuda', 'cuda:N' or an "
+            f"{messages.describe(device)} is not a device: use None, 'cpu', 'cuda', 'cuda:N' or an "
             "int ordinal."
         )
     return int(match[1]) if match[1] else None

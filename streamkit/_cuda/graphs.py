@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -330,7 +331,7 @@ def dot(graph: int) -> str:
     """Return the graph in the language of Graphviz."""
     with tempfile.TemporaryDirectory(prefix="streamkit-") as folder:
         path = Path(folder, "graph.dot")
-        ask("cuGraphDebugDotPrint", graph, str(path).encode(), 0)
+        ask("cuGraphDebugDotPrint", graph, os.fsencode(path), 0)
         return path.read_text()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -11,7 +12,9 @@ from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.locks import in_child, new_lock
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable with which a user chooses devices, and hides others from the driver."""
 _NO_DEVICE = 100
 _NOT_INITIALIZED = 3
 _OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
@@ -56,7 +59,7 @@ def _load() -> None:
     except ImportError as cause:
         if _open_library() is None:
             raise messages.no_device(
-                f"there is no {_LIBRARY}, which NVIDIA's driver installs"
+                f"there is no {LIBRARY}, which NVIDIA's driver installs"
             ) from cause
         raise not_installed("cuda.bindings", cause) from cause
     _is_loading = True
@@ -74,7 +77,9 @@ def _initialise(bindings: Any) -> None:
         _check_version(driver_version(), cause)
         raise messages.no_device("the CUDA driver library cannot be loaded") from cause
     if code == _NO_DEVICE:
-        raise messages.no_device("the driver reports none (CUDA_ERROR_NO_DEVICE)")
+        hidden = os.environ.get(VISIBLE)
+        also = "" if hidden is None else f", and {VISIBLE}={hidden!r} can hide them"
+        raise messages.no_device(f"the driver reports none (CUDA_ERROR_NO_DEVICE){also}")
     if code == _NOT_INITIALIZED and (_is_child or _began_as_fork()):
         _forbid()  # because another library had initialised CUDA in the parent
         raise messages.forked()
@@ -147,9 +152,20 @@ def _open_library() -> Any:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     try:
-        return ctypes.CDLL(_LIBRARY)
+        return ctypes.CDLL(LIBRARY)
     except OSError:
         return None
+
+
+def why_not_loaded() -> str:
+    """Return what the system says when it cannot load the driver's library; "" if it can."""
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 @functools.cache
@@ -160,7 +176,7 @@ def with_gil(call: str) -> Any:
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    return getattr(ctypes.PyDLL(_LIBRARY), call)
+    return getattr(ctypes.PyDLL(LIBRARY), call)
 
 
 @functools.cache
@@ -171,7 +187,7 @@ def without_gil(call: str) -> Any:
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    return getattr(ctypes.CDLL(_LIBRARY), call)
+    return getattr(ctypes.CDLL(LIBRARY), call)
 
 
 def driver_version() -> int:
@@ -182,6 +198,5 @@ def driver_version() -> int:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     driver, version = _open_library(), ctypes.c_int()
-    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)):
-        return 0
-    return version.value
+    ask = getattr(driver, "cuDriverGetVersion", None)  # not every file of that name is a driver
+    return 0 if ask is None or ask(ctypes.byref(version)) else version.value

@@ -20,6 +20,7 @@ from streamkit._base.adapter import offered, traits_of
 from streamkit._base.installed import CPU, install_line
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
+from streamkit._doctor import driver_library
 from streamkit._doctor.installed import Installed
 from streamkit._doctor.report import DoctorReport, Driver, Standing, run_check
 from streamkit._interprocess import processes
@@ -89,6 +90,8 @@ _REMEDIES = {
     2: "End other processes that use the GPU, or choose another with CUDA_VISIBLE_DEVICES.",
     3: "If this process was forked from one that had used CUDA, start it with multiprocessing's "
     "'spawn' or 'forkserver' method.",
+    34: "Take the folder of the stub, as cuda/lib64/stubs, off LD_LIBRARY_PATH, so that NVIDIA's "
+    "own library is found. A container that is started with --gpus all has it.",
     46: "Another process may have the GPU to itself: see its compute mode in nvidia-smi.",
     802: "Start the NVIDIA Fabric Manager, and wait until it is ready.",
     803: "The driver's library and its kernel module are of two versions: restart the machine, or "
@@ -124,17 +127,18 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         devices += [driver.device_name(index) for index in range(driver.device_count())]
         if devices:
             driver.primary_context(driver.current_device())  # can anything run on it?
-    except errors.BackendNotInstalledError:
+    except errors.BackendNotInstalledError as error:
         yield Finding(
             "no-cuda-python",
-            "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported",
+            "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "
+            f"{error.__cause__}",
             f"Install it: {install_line('cuda.bindings', version // 1000)}",
             "cuda.bindings",
         )
     except errors.ForkedProcessError:
         pass  # ``look_at_driver`` says it
     except errors.NoDeviceError:
-        yield _no_device(version)
+        yield from _no_device(version)
     except errors.DriverError as error:
         if error.code == _TOO_OLD:
             yield Finding(
@@ -145,7 +149,8 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         else:
             yield Finding(
                 "driver-fails",
-                f"CUDA does not start: {error.call} failed with {error.name} ({error.code})",
+                f"CUDA does not start: {error.call} of {driver_library.loaded_from()} failed with "
+                f"{error.name} ({error.code})",
                 _REMEDIES.get(error.code, _RESTART),
             )
     except Exception as error:  # noqa: BLE001 - the bindings', which read switches of their own
@@ -157,36 +162,26 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         )
     else:
         if not devices:
-            yield _no_device(version)
+            yield from _no_device(version)
 
 
-def _no_device(version: int) -> Finding:
-    if sys.platform == "darwin":
-        return Finding(
-            "no-driver",
-            "there is no CUDA driver: CUDA does not exist on macOS",
-            "Nothing: host streams run the same program. For a GPU, use Linux.",
-        )
+def _no_device(version: int) -> Iterator[Finding]:
+    visible = os.environ.get(loader.VISIBLE)
     if not version:
-        return Finding(
-            "no-driver",
-            "there is no CUDA driver: its library cannot be loaded",
-            "Install NVIDIA's driver; start a container with --gpus all. Without a GPU, host "
-            "streams run the same program.",
-        )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return Finding(
+        yield from driver_library.look()
+    elif visible is not None:
+        yield Finding(
             "no-device",
-            f"the driver shows no device, and CUDA_VISIBLE_DEVICES={visible!r} can hide them",
-            "Unset CUDA_VISIBLE_DEVICES before Python starts, or name the devices to use: 0,1.",
+            f"the driver shows no device, and {loader.VISIBLE}={visible!r} can hide them",
+            f"Unset {loader.VISIBLE} before Python starts, or name the devices to use: 0,1.",
         )
-    return Finding(
-        "no-device",
-        "there is a CUDA driver, and it reports no device",
-        "Run nvidia-smi. Start a container with --gpus all, and its process as a user who may "
-        "open /dev/nvidia*.",
-    )
+    else:
+        yield Finding(
+            "no-device",
+            "there is a CUDA driver, and it reports no device",
+            "Run nvidia-smi. Start a container with --gpus all, and its process as a user who may "
+            "open /dev/nvidia*.",
+        )
 
 
 def _release() -> str | None:
@@ -199,7 +194,8 @@ def _release() -> str | None:
 def look_at_folder() -> Iterator[Finding]:
     """Yield what keeps this process from sharing events and arrays with others."""
     try:
-        processes.folder()
+        own = processes.folder()
+        yield from _others_folders(own)
     except errors.UnsupportedStreamError:
         pass  # no program shares anything on this system
     except OSError as error:
@@ -209,6 +205,29 @@ def look_at_folder() -> Iterator[Finding]:
             f"files cannot be made: {error}",
             f"Name a folder in which this user can write: {processes.SETTING}=FOLDER.",
         )
+
+
+def _others_folders(own: Path) -> Iterator[Finding]:
+    """Yield the folders beside this process's own that it cannot share with whoever made them.
+
+    On a machine of several users there may be others' where nobody has named a folder to share.
+    """
+    for path, is_own in processes.folders_of_others(own):
+        if is_own:
+            yield Finding(
+                "runtime-folder",
+                f"{path}, through which processes of this user share, is open to other users, so "
+                "this process does not use it",
+                f"End the processes that use it, and make it private: chmod 700 {path}",
+            )
+        elif processes.SETTING in os.environ:
+            yield Finding(
+                "runtime-folder",
+                f"{path} is of another user, whose processes therefore cannot share events and "
+                "arrays with this one",
+                f"Start both as the same user, also in containers: {processes.SETTING} only names "
+                "the place where they meet.",
+            )
 
 
 # -- this process: the libraries' current streams, and what is left behind -------------------------
@@ -365,8 +384,8 @@ class _OnDevice:
         if kinds[True] and kinds[False]:
             yield Finding(
                 "blocking-mixture",
-                f"{', '.join(kinds[True])} use(s) a nonblocking stream and "
-                f"{', '.join(kinds[False])} a blocking one, which alone has the implicit order "
+                f"the current stream is a nonblocking one of {', '.join(kinds[True])}, and a "
+                f"blocking one of {', '.join(kinds[False])}, which alone has the implicit order "
                 "with the legacy default stream",
                 "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
                 "t.wait(s).",

@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit._base import installed
@@ -17,6 +18,7 @@ from streamkit._base.adapter import offered
 from streamkit._base.installed import CPU, Package, major_of
 from streamkit._base.library import NEWEST, OLDEST
 from streamkit._base.messages import DISTRIBUTION
+from streamkit._cuda import toolkit
 from streamkit._doctor.report import Library
 from streamkit._interprocess.processes import SETTING
 from streamkit._queues import registry
@@ -180,6 +182,7 @@ class Installed:
         yield from self._untested()
         yield from self._builds(driver)
         yield from self._switches()
+        yield from self._toolkit(driver)
         if self.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             yield Finding(
                 "launch-blocking",
@@ -189,13 +192,23 @@ class Installed:
             )
 
     def _stand_ins(self) -> Iterator[Finding]:
-        """Yield what has a library's name without being it, imported or where it would be found."""
+        """Yield what has a library's name without being it, imported or where it would be found.
+
+        Programs look in the folder in which they are started, and a command of pip's does not.
+        """
         for row in registry.LIBRARIES:
             what = row.stand_in
             if what is None and row.root not in sys.modules:
-                spec = importlib.util.find_spec(row.root)
+                spec = None
+                with suppress(ImportError):  # a program's own finder may forbid the import
+                    spec = importlib.util.find_spec(row.root)
                 if spec is not None and spec.submodule_search_locations is None:  # no package
                     what = f"'import {row.root}' finds {spec.origin}, which is not {row.label}"
+                elif (near := Path(f"{row.root}.py")).is_file():
+                    what = (
+                        f"'import {row.root}' finds {near.absolute()} in programs that are started "
+                        f"in this folder, and that is not {row.label}"
+                    )
             if what is not None:
                 yield Finding("stand-in", what, row.stand_in_remedy, row.name)
 
@@ -231,7 +244,11 @@ class Installed:
         majors: dict[str, int] = {}
         served = 0 if driver is None else major_of(driver.cuda)
         for name, package in self.packages.items():
+            if len(self.variants.get(name, ())) > 1:
+                continue  # of the two, one goes: that is a finding already
             if package.cuda == CPU:
+                if driver is None or not driver.devices:
+                    continue  # there is nothing that it could use
                 yield Finding(
                     f"{name}-cpu",
                     f"{name} {package.version} is built without CUDA, and has no streams to share",
@@ -268,6 +285,32 @@ class Installed:
             f"Install builds of one major: {lines}",
         )
 
+    def _toolkit(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield the parts of the CUDA toolkit that are missing, where there is a GPU to use."""
+        if driver is None or not driver.devices:
+            return
+        served = min(max(major_of(driver.cuda), OLDEST), NEWEST)
+        if not toolkit.has("cupti", NEWEST, OLDEST):
+            yield Finding(
+                "no-cupti",
+                "libcupti, through which audit(), races() and assert_follows() see what runs, "
+                "cannot be found; all else works without it",
+                f"Install it: {toolkit.install_line('cupti', served)}",
+            )
+        for name, package in self.packages.items():
+            needs = _ROWS[name].compiles_with if name in _ROWS else None
+            if needs is None or package.cuda in (None, CPU):
+                continue
+            major = major_of(str(package.cuda))
+            if not toolkit.has(needs, major):
+                yield Finding(
+                    f"no-{needs}",
+                    f"lib{needs}.so.{major}, with which {name} compiles its kernels, cannot be "
+                    "found",
+                    f"Install it: {toolkit.install_line(needs, major)}",
+                    name,
+                )
+
     def _switches(self) -> Iterator[Finding]:
         """Yield what is wrong with the switches, for the libraries that are installed."""
         rows = [row for row in registry.LIBRARIES if row.name in self.packages]
@@ -277,7 +320,7 @@ class Installed:
                 readers = ", ".join(row.name for row in rows if row.switch == switch)
                 yield Finding(
                     "per-thread-switches",
-                    f"{switch}={value!r} is no number, and {readers} fail(s) on it",
+                    f"{switch}={value!r} is not a number, so that {readers} cannot start",
                     f"Unset {switch} before Python starts.",
                 )
         for row in rows:

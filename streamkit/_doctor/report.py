@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import messages
 from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
@@ -80,18 +81,21 @@ class DoctorReport:
         return not self.findings
 
     def show(self) -> None:
-        # what the terminal cannot show is written out
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(str(self).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.write(_writable(str(self), sys.stdout.encoding or "utf-8") + "\n")
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return _writable("\n".join(_lines(self)))
 
     def __repr__(self) -> str:
         return f"<streamkit doctor report: {_counted(self)}>"
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
+
+
+def _writable(text: str, encoding: str = "utf-8") -> str:
+    """Return a text with what the encoding lacks written out, as bytes in a variable are."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:
@@ -121,7 +125,7 @@ def run_check(
 def _lines(report: DoctorReport) -> Iterator[str]:
     """Yield the driver, the libraries, their current streams, the findings, and the verdict."""
     yield f"StreamKit {report.streamkit}, Python {report.python}"
-    yield _driver(report.driver)
+    yield _driver(report)
     for name, value in report.environment.items():
         yield f"{name}={value}"
     yield from _table(
@@ -156,9 +160,17 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
     yield ""
 
 
-def _driver(driver: Driver | None) -> str:
-    if driver is None:
+def _driver(report: DoctorReport) -> str:
+    driver = report.driver
+    if driver is None and report.findings:
         return "No CUDA driver"
+    if driver is None:
+        why = (
+            messages.NO_CUDA
+            if sys.platform == "darwin"
+            else "A machine with an NVIDIA GPU needs one."
+        )
+        return f"No CUDA driver, so that programs run on host streams. {why}"
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"

@@ -71,11 +71,11 @@ def capture(
     """
     if mode not in graphs.MODES:
         known = ", ".join(graphs.MODES)
-        raise ValueError(f"{describe(mode)} is no capture mode: use one of {known}.")
+        raise ValueError(f"{describe(mode)} is not a capture mode: use one of {known}.")
     target = new_stream(nonblocking=True) if stream is None else wrap(stream)
     if isinstance(target, HostStream):
         raise errors.UnsupportedStreamError(
-            f"{describe(target)} has no graphs: host work is not captured. Without a GPU call the "
+            f"{describe(target)} is a host stream, which has no graphs. Without a GPU, run the "
             "block's code again instead of launching a graph."
         )
     if target._live().handle == LEGACY:

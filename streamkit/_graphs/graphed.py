@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from streamkit._base import messages
+from streamkit._base import later, messages
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks
 from streamkit._graphs.capture import capture
@@ -140,17 +140,17 @@ def graphed(
 
 def _check_function(fn: object) -> None:
     if not callable(fn):
-        raise TypeError(f"{messages.describe(fn)} is no function: graphed takes one.")
-    for is_other, kind in (
-        (inspect.isgeneratorfunction, "a generator"),
-        (inspect.iscoroutinefunction, "a coroutine"),
-        (inspect.isasyncgenfunction, "an asynchronous generator"),
-    ):
-        if is_other(fn):
-            raise TypeError(
-                f"{messages.describe(fn)} is {kind}, whose work comes after the call that a graph "
-                "would hold. Make the GPU work a function of its own."
-            )
+        raise TypeError(
+            f"graphed needs a function, and was given {messages.describe(fn)}: write "
+            "'@streamkit.graphed' above a function."
+        )
+    kind = later.kind_of(fn)
+    if kind is not None:
+        raise TypeError(
+            f"graphed cannot capture {later.name_of(fn)}, which is {kind.name}, because its work "
+            "comes after the call that a graph would hold. Write the GPU work as a plain function "
+            f"under '@streamkit.graphed', and call that from {later.name_of(fn)}."
+        )
 
 
 class GraphedFunction(Generic[P, T]):

@@ -1,1 +1,1 @@
-"""The host backend: the same contract as a real queue on the CPU."""
+"""Host streams: the same contract as a real queue on the CPU."""

@@ -1,4 +1,4 @@
-"""``HostEvent``: a point of a host queue."""
+"""``HostEvent``: a point of a host stream."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ if TYPE_CHECKING:
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     """Return the error for something of CUDA that a host object does not have."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} lives on the host and has no {what}: a handle of 0 would be "
-        "CUDA's legacy default stream. Make a stream with streamkit.new_stream('cuda') where "
-        "there is a GPU."
+        f"{messages.describe(obj)} lives on the host and has no {what}, because a handle of 0 "
+        "would be CUDA's legacy default stream. On a GPU, streamkit.new_stream('cuda') has one."
     )
 
 
-@classes.answer(classes.OF_EVENTS)
+def no_view(obj: object, kind: str, instead: str) -> errors.UnsupportedStreamError:
+    """Return the error for a library's own object on a host object; ``instead`` is what to do."""
+    return errors.UnsupportedStreamError(
+        f"{messages.describe(obj)} lives on the host, where no library has {kind}s of its own. "
+        f"Leave out to(): {instead}. On a GPU, streamkit.new_stream('cuda') has them."
+    )
+
+
+@classes.answer(registry.other_names("event"))
 class HostEvent(Event, metaclass=classes.Concrete):
-    """A point of a host queue. Safe to use from any thread.
+    """A point of a host stream. Safe to use from any thread.
 
     What it promises is documented on ``Event``. ``done``, ``sync`` and ``await`` raise the first
     error of the functions before the point, each time; the stream's own ``sync`` still raises it
@@ -108,7 +115,7 @@ class HostEvent(Event, metaclass=classes.Concrete):
 
     def to(self, library: str) -> NoReturn:
         registry.check_name(library)
-        raise no_cuda(self, "event of another library")
+        raise no_view(self, "event", "other host streams take this event as it is, 's.wait(event)'")
 
     def close(self) -> None:
         self._closed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._base import messages
 from streamkit._host import work_queue
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from streamkit._host.work_queue import Item
+
+
+T = TypeVar("T")
 
 
 class After:
@@ -34,7 +37,7 @@ class After:
         function: Callable[[], Any],
         what: object,
         step: AbstractContextManager[None],
-    ) -> Future[Any]:
+    ) -> callbacks.Outcome[Any]:
         """Have ``put`` queue the mark, and the function called once the queue has reached it.
 
         Return the future of its outcome. ``step`` is entered while the function runs.
@@ -67,7 +70,7 @@ class After:
         return call.future
 
 
-class HostOutcome(callbacks.Outcome):
+class HostOutcome(callbacks.Outcome[T]):
     """A future whose waits are those of host streams: in a circle of them a queue goes on.
 
     ``mark`` is reached when the work before the function has run, and ``end`` when it is done.
@@ -94,7 +97,7 @@ class HostOutcome(callbacks.Outcome):
                 timeout = 0.0
         return super().exception(timeout)
 
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         if work_queue.has_engine():  # which runs nothing unless a caller waits
             self._end.wait()
         super().add_done_callback(fn)

@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._base import classes, futures, later, messages, trace, uncollected
 from streamkit._base.locks import new_lock
 from streamkit._base.uncollected import Failure, Submitted
-from streamkit._host.event import HostEvent, no_cuda
+from streamkit._host.event import HostEvent, no_cuda, no_view
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
 from streamkit._queues import keepalive, registry
 from streamkit._scopes import open_scopes
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamkit._host.futures import After
     from streamkit._host.work_queue import Item
+    from streamkit._waiting.callbacks import Outcome
     from streamkit.protocols import EventLike, StreamLike, WorkLike
 
     P = ParamSpec("P")
@@ -42,7 +43,7 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
-@classes.answer(classes.OF_STREAMS)
+@classes.answer(registry.other_names("stream"))
 class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 
@@ -92,7 +93,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     def to(self, library: str) -> NoReturn:
         registry.check_name(library)
-        raise no_cuda(self, "stream of another library")
+        raise no_view(self, "stream", "inside 'with s:' the library's CPU work is this stream's")
 
     @property
     def context(self) -> NoReturn:
@@ -102,7 +103,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def _refuse_external(self, *, external: bool) -> None:
         if external:
             raise errors.UnsupportedStreamError(
-                f"{self!r} has no graphs: external=True is for a CUDA stream that captures."
+                f"{self!r} is a host stream, which has no graphs: leave out external=True, "
+                "which is for a CUDA stream that captures."
             )
 
     @property
@@ -146,12 +148,12 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether it was made nonblocking; no host queue has an implicit order."""
+        """Whether it was made nonblocking; no host stream has an implicit order."""
         return self._nonblocking
 
     @property
     def priority(self) -> int:
-        """0: host queues have one priority."""
+        """0: host streams have one priority."""
         return 0
 
     @property
@@ -364,7 +366,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._work.put(mark)
         return mark
 
-    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Have a function called when all work submitted so far has run; return its future.
 
         The arguments are those of ``CudaStream.then``. If a function that was submitted before has
@@ -379,7 +381,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         step = trace.note(self, "then", fn, call=call, is_inline=open_scopes.holds(self))
-        future: Future[T] = after.add(self._put, Mark(self._work), call, what, step)
+        future: Outcome[T] = after.add(self._put, Mark(self._work), call, what, step)
         return future
 
     def close(self) -> None:
@@ -516,10 +518,11 @@ class _KeptOnHost(keepalive.KeepAlive):
 def _not_on_host(stream: HostStream, other: object) -> Exception:
     if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
         return messages.device_mismatch(
-            stream, other, "a host queue cannot wait for CUDA. Sync the CUDA stream first."
+            stream, other, "a host stream cannot wait for CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor a host event."
+        f"{messages.describe(other)} is neither a host stream nor an event of one. Give a stream "
+        "of streamkit.new_stream('cpu'), or what its record() has returned."
     )
 
 

@@ -17,11 +17,14 @@ import secrets
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._base import locks
 from streamkit._base.locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _lock = new_lock()
 _name: str | None = None
@@ -128,6 +131,18 @@ def folder() -> Path:
     except OSError as error:
         error.add_note(f"Name a folder in which this user can write: {SETTING}=FOLDER.")
         raise
+
+
+def folders_of_others(own: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield each such folder beside this process's that it does not use, and whose it is.
+
+    The flag is true if this user owns it, and other users may open it.
+    """
+    for path in sorted(own.parent.glob(f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            found = path.lstat()
+            if stat.S_ISDIR(found.st_mode) and not _is_private(found):
+                yield path, found.st_uid == os.geteuid()
 
 
 def _is_private_folder(path: Path) -> bool:

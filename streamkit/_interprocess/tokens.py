@@ -71,7 +71,7 @@ class Token:
             own = self._own_seal()
         except FileNotFoundError as error:
             raise messages.gone(self, self._process) from error
-        if not hmac.compare_digest(own.encode(), self._seal.encode()):
+        if not hmac.compare_digest(own.encode(), self._seal.encode(errors="replace")):
             raise ValueError(
                 f"{messages.describe(self)} was not made by the process that it names, or it was "
                 "changed on the way, so nothing was opened. Send bytes(token) as it is."
@@ -159,7 +159,7 @@ def read(data: Any) -> Token:
         token = _kinds[kind](dict(content))
         token._seal = text(seal, _SEAL)  # noqa: SLF001 - of its own class
     except KeyError as error:
-        raise _garbage(f"what it says has no {error}") from error
+        raise _garbage(f"what it says lacks {error}") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _garbage(f"what it says cannot be read: {error}") from error
     return token
@@ -175,7 +175,7 @@ def text(value: object, pattern: re.Pattern[str]) -> str:
 def number(value: object) -> int:
     """Return a number of at most 63 bits and a sign, ValueError if it is none."""
     if type(value) is not int or not -(1 << 63) < value < 1 << 63:
-        raise ValueError(f"{value!r:.60} is no whole number of 64 bits")
+        raise ValueError(f"{value!r:.60} is not a whole number of 64 bits")
     return value
 
 
@@ -193,5 +193,6 @@ def _dumped(value: object) -> bytes:
 
 def _garbage(why: str) -> ValueError:
     return ValueError(
-        f"these bytes are no token of StreamKit: {why}. Send bytes(token) as it is, and all of it."
+        f"these bytes are not a token of StreamKit: {why}. Send bytes(token) as it is, and "
+        "all of it."
     )

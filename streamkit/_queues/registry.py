@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
 from streamkit._base import library as library_rows
@@ -40,6 +40,7 @@ FoundT = TypeVar("FoundT")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
+_CLOSE = 0.8  # so like a library's name is only one that means it, and "numpy" means none
 
 LIBRARIES = library_rows.LIBRARIES
 LIBRARIES[:] = [
@@ -57,6 +58,17 @@ _SERVED = {row.root for row in LIBRARIES}
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
+
+
+def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
+    """Return the names of the libraries that a kind of our objects answers, each with the line."""
+    return {
+        name: row.ours
+        for library in LIBRARIES
+        for row in library.names
+        for name in getattr(row, where).split()
+    }
+
 
 _BY_MODULE = {row.module: row for row in LIBRARIES}
 
@@ -132,11 +144,23 @@ def check_name(library: str) -> None:
         library in BY_NAME or any(entry.name == library for entry in _entry_points())
     ):
         return
+    meant = _meant(library)
+    instead = f": write {meant!r}" if meant else ""
     raise errors.UnsupportedStreamError(
-        f"StreamKit has no adapter for {messages.describe(library)}. Known: "
+        f"StreamKit has no adapter for {messages.describe(library)}{instead}. Known: "
         f"{', '.join(sorted(known()))}. Others come as packages with an entry point in the group "
         f"{ENTRY_POINTS!r}."
     )
+
+
+def _meant(library: object) -> str | None:
+    """Return the name that was meant by one that nearly is a library's, or its distribution's."""
+    import difflib  # noqa: PLC0415 - slow to import, and for errors only
+
+    names = {name.lower(): row.name for name, row in BY_NAME.items()}
+    names |= {row.distribution: row.name for row in LIBRARIES}
+    close = difflib.get_close_matches(str(library).lower(), names, 1, _CLOSE)
+    return names[close[0]] if close else None
 
 
 def known() -> list[str]:
@@ -177,7 +201,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
         raise errors.BackendNotInstalledError(message, name=entry.name) from error
     if not isinstance(loaded, Adapter) or isinstance(loaded, type):
         message = (
-            f"{plugin} is no adapter: it must be a module or an instance with name, api, "
+            f"{plugin} is not an adapter: it must be a module or an instance with name, api, "
             "extract(obj) and borrow(queue). Ask its author."
         )
     elif loaded.api != API:

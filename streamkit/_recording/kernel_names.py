@@ -66,7 +66,7 @@ def _demangled(symbol: str) -> str:
     if runtime is None:
         return symbol
     demangle, free = runtime
-    found = demangle(symbol.encode(), None, None, None)
+    found = demangle(symbol.encode(errors="replace"), None, None, None)
     if not found:
         return symbol
     try:

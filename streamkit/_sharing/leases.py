@@ -79,7 +79,13 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         UnsupportedStreamError: This system does not share memory between processes.
     """
     keepalive.drain()
-    library, device = place_of(array)
+    try:
+        library, device = place_of(array)
+    except TypeError as error:
+        raise TypeError(
+            f"{messages.describe(array)} is not an array, and share lends arrays of a GPU: send it "
+            "as it is, by pickle."
+        ) from error
     if library is None or device is None:
         raise TypeError(
             f"{messages.describe(array)} is on the host: send it as it is, by pickle or by "

@@ -279,7 +279,10 @@ def open_event(token: EventToken) -> CudaEvent:
         ValueError: The process that the token names has not made it.
     """
     if not isinstance(token, EventToken):
-        raise TypeError(f"{messages.describe(token)} is no token of an event: event.export() is.")
+        raise TypeError(
+            f"{messages.describe(token)} is not the token of an event, which event.export() "
+            "returns."
+        )
     if processes.is_own(token.process):
         event = exported.get(token.handle)
         if event is None or event.closed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._base import blocks
 from streamkit._base.adapter import offered
-from streamkit._base.messages import describe
+from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
@@ -21,6 +21,7 @@ from streamkit.protocols import CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Never
 
     from streamkit.protocols import ArrayLike, StreamLike
 
@@ -186,11 +187,13 @@ class use:  # noqa: N801 - used as a function
     def __init__(
         self,
         stream: StreamLike,
-        *,
+        *misplaced: Never,
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
         self._is_unentered = False  # if it cannot be made
+        if misplaced:
+            raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream
         is_open = type(given) is CudaStream and given._queue is not None  # noqa: SLF001 - and ours
         self.stream: CudaStream[Any] | HostStream = given if is_open else wrap(given)
@@ -214,5 +217,6 @@ class use:  # noqa: N801 - used as a function
         __exit__ = open_scopes.leave  # the scope that was entered under this key
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._is_unentered and not is_finalizing():
+        # it is unset where ``__init__`` was called wrongly
+        if getattr(self, "_is_unentered", False) and not is_finalizing():
             blocks.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

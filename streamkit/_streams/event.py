@@ -38,7 +38,7 @@ _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
-@classes.answer(classes.OF_EVENTS)
+@classes.answer(registry.other_names("event"))
 class CudaEvent(Event, metaclass=classes.Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 
@@ -310,7 +310,7 @@ def find_event(obj: object, stream: object) -> CudaEvent | None:
         return obj
     if isinstance(obj, (HostStream, HostEvent)):
         raise messages.device_mismatch(
-            stream, obj, "a CUDA queue cannot wait for the host. Sync the host stream first."
+            stream, obj, "a CUDA stream cannot wait for the host. Sync the host stream first."
         )
     library = registry.event_library(obj)
     if library is None:
@@ -322,8 +322,8 @@ def find_event(obj: object, stream: object) -> CudaEvent | None:
 def not_an_event(obj: object) -> errors.UnsupportedStreamError:
     """Return the error for what is no library's event."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} is no event of a library StreamKit knows. A fresh one comes "
-        "from streamkit.new_event() or s.record()."
+        f"{messages.describe(obj)} is not an event of a library that StreamKit knows. A fresh one "
+        "comes from streamkit.new_event() or s.record()."
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from streamkit._base.messages import describe
+from typing import TYPE_CHECKING
+
+from streamkit._base.messages import describe, misspelled_arguments
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
@@ -11,6 +13,9 @@ from streamkit._queues import identity, keepalive, lifetime
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Stream
+
+if TYPE_CHECKING:
+    from typing import Never
 
 _MAX_HANDLE = 2**64
 
@@ -56,6 +61,7 @@ def new_stream(
     nonblocking: bool = False,
     priority: int | str | None = None,
     name: str | None = None,
+    **_misspelled: Never,
 ) -> CudaStream[None] | HostStream:
     """Return a new stream, owned by StreamKit; on the host where there is no GPU.
 
@@ -79,6 +85,10 @@ def new_stream(
     >>> sk.new_stream("cpu", name="mine")
     <streamkit.HostStream 'mine' cpu id=...>
     """
+    if _misspelled:
+        raise misspelled_arguments(
+            "streamkit.new_stream", _misspelled, ("device", "nonblocking", "priority", "name")
+        )
     keepalive.drain()
     if devices.on_host(device):
         _check_priority(priority)

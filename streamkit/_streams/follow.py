@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._base import blocks, later
-from streamkit._base.messages import describe
+from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import driver
 from streamkit._host import stream as host_stream
 from streamkit._queues import registry
@@ -19,7 +19,7 @@ from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import ParamSpec
+    from typing import Never, ParamSpec
 
     from streamkit._host.stream import HostStream
     from streamkit._streams.stream import CudaStream
@@ -54,8 +54,18 @@ class follow:  # noqa: N801 - used as a function
 
     __slots__ = "_is_unused", "_libraries", "_library"
 
-    def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, library: str, *misplaced: Never, libraries: Iterable[str] | None = None
+    ) -> None:
         self._is_unused = False  # if it cannot be made
+        if misplaced:
+            raise misplaced_arguments("streamkit.follow(library, libraries=...)", misplaced)
+        if callable(library):
+            example = next(row.name for row in registry.LIBRARIES if row.has_current)
+            raise TypeError(
+                f"streamkit.follow takes the name of the library that is followed, not "
+                f"{describe(library)}. Write '@streamkit.follow({example!r})' above the function."
+            )
         self._library = registry.with_current_named(library)
         others = named(libraries)
         self._libraries = None if others is None else others | {self._library}
@@ -70,8 +80,8 @@ class follow:  # noqa: N801 - used as a function
             row = registry.BY_NAME.get(library)
             if row is not None and not registry.is_loaded(row.module):
                 raise ScopeError(
-                    f"there is no current stream of {row.label} to follow, for {row.module} is not "
-                    "imported. Import it before the block."
+                    f"there is no current stream of {row.label} to follow, because {row.module} is "
+                    "not imported. Import it before the block."
                 )
             scopes += (_UnmovedScope(self),)
             return scopes[-1].stream or host_stream.default_stream
@@ -117,7 +127,8 @@ class follow:  # noqa: N801 - used as a function
         return following
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._is_unused and not is_finalizing():
+        # it is unset where ``__init__`` was called wrongly
+        if getattr(self, "_is_unused", False) and not is_finalizing():
             blocks.warn_unentered(f"{self!r}", f"{self!r}")
 
     def __repr__(self) -> str:
@@ -145,7 +156,7 @@ class _UnmovedScope:
 def _check_function(fn: object, scope: follow) -> None:
     if not callable(fn) or isinstance(fn, (type, staticmethod, classmethod)):
         raise TypeError(
-            f"{scope!r} cannot decorate {describe(fn)}, which is no function: decorate the "
+            f"{scope!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
             "functions of a class, below @staticmethod or @classmethod."
         )
     kind = later.kind_of(fn)

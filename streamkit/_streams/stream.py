@@ -24,10 +24,10 @@ from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from concurrent.futures import Future
     from typing import ParamSpec
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._waiting.callbacks import Outcome
     from streamkit._waiting.points import Point
     from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
 
@@ -40,7 +40,7 @@ ForeignT = TypeVar("ForeignT", bound="ForeignStream")
 _NONE: dict[Any, Any] = {}
 
 
-@classes.answer(classes.OF_STREAMS)
+@classes.answer(registry.other_names("stream"))
 class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 
@@ -274,7 +274,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         mark = functools.partial(points.mark, queue, self, operation)
         return functools.partial(self._is_done, operation), mark
 
-    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Have a function called when all work submitted so far has run; return its future.
 
         The functions of one stream are called in their order, in one of a few threads of
@@ -288,7 +288,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             **kwargs: The same, by name.
 
         Returns:
-            A future of what ``fn`` returns or raises, or of the DriverError of work that failed.
+            A ``concurrent.futures.Future`` of what ``fn`` returns or raises, or of the DriverError
+            of work that failed. A coroutine can ``await`` it.
 
         Raises:
             CaptureError: The stream captures.

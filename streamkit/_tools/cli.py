@@ -14,10 +14,11 @@ import functools
 import importlib
 import io
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import streamkit
 from streamkit._tools.machine import CannotRunError
@@ -66,7 +67,16 @@ class _Parser(argparse.ArgumentParser):
 
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
-    _exit(_parser(), sys.argv[1:] or ["--help"])
+    if sys.stdout is None:  # it was closed before Python began
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+    try:
+        try:
+            _exit(_parser(), sys.argv[1:] or ["--help"])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has ended, as "head" does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        sys.exit(1)
 
 
 def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
@@ -74,6 +84,8 @@ def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
     try:
         options = parser.parse_args(words)
         status: int = options.run(options)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         is_ours = isinstance(error, (_CommandError, CannotRunError))
         if not is_ours and not isinstance(error, (StreamKitError, OSError)):
@@ -97,8 +109,8 @@ def _parser() -> _Parser:
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for name, (run, output) in COMMANDS.items():
-        command = _added(commands, name, run)
+    for name, (run, text, output) in COMMANDS.items():
+        command = _added(commands, name, text)
         command.add_report(run, output)
         if output is None:
             command.add_argument(
@@ -106,18 +118,15 @@ def _parser() -> _Parser:
                 action="store_true",
                 help="Import the installed libraries, and ask them too.",
             )
-    for name, (run, option, text) in PROGRAMS.items():
-        command = _added(commands, name, run)
-        command.add_argument(option, action="store_true", help=text)
+    for name, (run, text, option, what) in PROGRAMS.items():
+        command = _added(commands, name, text)
+        command.add_argument(option, action="store_true", help=what)
         command.add_program(run)
     return parser
 
 
-def _added(commands: Any, name: str, run: Callable[..., Any]) -> _Parser:
-    text = str(run.__doc__)
-    command: _Parser = commands.add_parser(
-        name, help=text.partition("\n")[0], description=text.replace("\n    ", "\n")
-    )
+def _added(commands: Any, name: str, text: str) -> _Parser:
+    command: _Parser = commands.add_parser(name, help=text.partition("\n")[0], description=text)
     return command
 
 
@@ -125,11 +134,6 @@ def _added(commands: Any, name: str, run: Callable[..., Any]) -> _Parser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    """Run a small image pipeline over torch, CuPy and Warp.
-
-    It runs on one stream, and NumPy checks the result. Without a GPU it runs on a host queue. Exits
-    with 1 if the result is wrong.
-    """
     from streamkit._tools import demo
 
     output: Path | None = options.output
@@ -149,11 +153,6 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _matrix(options: argparse.Namespace) -> int:
-    """Try every pair of libraries here on one queue.
-
-    Each pair in both orders: is it one queue, is it kept alive, does one wait for the other?
-    Needs a GPU, or says that there is none. Exits with 1 if a pair fails.
-    """
     from streamkit._tools import matrix
 
     _need("streamkit matrix", options)
@@ -161,22 +160,45 @@ def _matrix(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Find what is wrong with CUDA and the libraries here.
-
-    It says what to do about each finding. Exits with 1 if there is one.
-    """
     from streamkit._doctor import doctor, report
 
     run = functools.partial(doctor.examine, load=options.load)
     return _report(options, run, report.as_data, report.DoctorReport.show)
 
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str | None]] = {
-    "demo": (_demo, "Write the image to this .png or .pgm file."),
-    "matrix": (_matrix, "Write the data to this file, as JSON."),
-    "doctor": (_doctor, None),
+class Command(NamedTuple):
+    """One command. Its text is no docstring, which ``python -OO`` leaves out."""
+
+    run: Callable[[argparse.Namespace], int]
+    text: str
+    """What ``--help`` says; its first line stands in the list of the commands."""
+    output: str | None
+    """What ``--output`` writes; None if there is no such option."""
+
+
+COMMANDS = {
+    "demo": Command(
+        _demo,
+        "Run a small image pipeline over torch, CuPy and Warp.\n\n"
+        "It runs on one stream, or on a host stream where there is no GPU, and NumPy checks the "
+        "result. Exits with 1 if the result is wrong.",
+        "Write the image to this .png or .pgm file.",
+    ),
+    "matrix": Command(
+        _matrix,
+        "Try every pair of libraries here on one queue.\n\n"
+        "Each pair is tried in both orders: is it one queue, is it kept alive, and does one wait "
+        "for the other? It needs a CUDA GPU. Exits with 1 if a pair fails.",
+        "Write the data to this file, as JSON.",
+    ),
+    "doctor": Command(
+        _doctor,
+        "Find what is wrong with CUDA and the libraries here.\n\n"
+        "It says what to do about each finding. Exits with 1 if there is one; a machine without a "
+        "GPU is none.",
+        None,
+    ),
 }
-"""Each command, and what its ``--output`` writes."""
 
 
 # -- a program under a tool -------------------------------------------------------------------
@@ -185,10 +207,6 @@ _RACED = 3
 
 
 def _races(options: argparse.Namespace) -> int:
-    """Run a program, and find the waits that it lacks.
-
-    The options come before it, as in: streamkit races --html races.html train.py --epochs 3
-    """
     from streamkit._races.races import program_races
 
     status, report = _program(
@@ -198,10 +216,6 @@ def _races(options: argparse.Namespace) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    """Run a program, and show on which queue its work ran.
-
-    The options come before it, as in: streamkit audit --html audit.html train.py --epochs 3
-    """
     _need("streamkit audit", options)
     from rich.console import Console
 
@@ -262,11 +276,36 @@ def _write_json(report: Any, path: Path) -> None:
     path.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
 
 
+class Program(NamedTuple):
+    """One command that runs a program under a tool."""
+
+    run: Callable[[argparse.Namespace], int]
+    text: str
+    """As that of a ``Command``."""
+    option: str
+    """The option that it alone has."""
+    what: str
+    """What that option does."""
+
+
 PROGRAMS = {
-    "races": (_races, "--fail", "Exit with 3 if a race is certain."),
-    "audit": (_audit, "--times", "Record times too: that needs CUDA 13, and slows CUDA down."),
+    "races": Program(
+        _races,
+        "Run a program, and find the waits that it lacks.\n\n"
+        "The options come before it, as in: "
+        "streamkit races --html races.html train.py --epochs 3",
+        "--fail",
+        "Exit with 3 if a race is certain.",
+    ),
+    "audit": Program(
+        _audit,
+        "Run a program, and show on which queue its work ran.\n\n"
+        "The options come before it, as in: "
+        "streamkit audit --html audit.html train.py --epochs 3",
+        "--times",
+        "Record times too: that needs CUDA 13, and slows CUDA down.",
+    ),
 }
-"""Each command that runs a program under a tool, and the option that it alone has."""
 
 
 # -- what they share --------------------------------------------------------------------------
@@ -322,7 +361,8 @@ def _report(
     if options.as_json:
         _print_json({"error": failed, **data} if failed else data)
     elif output is not None and not failed:
-        sys.stdout.write(f"Written: {output.absolute()}\n")
+        path = str(output.absolute()).encode(errors="backslashreplace").decode()
+        sys.stdout.write(f"Written: {path}\n")
     return 0 if getattr(report, "ok", True) and not failed else 1
 
 

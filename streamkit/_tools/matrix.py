@@ -82,7 +82,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
     CannotRunError if there is no CUDA device.
     """
     if not driver.is_present():
-        raise CannotRunError("There is no CUDA device here, and the libraries' streams are on one.")
+        raise CannotRunError("streamkit matrix needs a CUDA GPU; none was found.")
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(_gate.on_device(device))
 

@@ -8,12 +8,14 @@ StreamKit's name, because a project may have a ``stream`` or a mark ``gpu`` of i
 from __future__ import annotations
 
 import inspect
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import streamkit
 from streamkit._cuda import driver
+from streamkit._queues import registry
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--streamkit-seeds",
-        type=int,
+        type=_at_least_one,
         default=_SEEDS,
         metavar="COUNT",
         help=f"run tests with streamkit_seed under this many seeds ({_SEEDS})",
@@ -44,6 +46,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail each test in which work on the same memory surely has no order",
     )
+
+
+def _at_least_one(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ArgumentTypeError(f"{text} would run no test with streamkit_seed: use 1 or more")
+    return count
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,6 +83,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the test's skips
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker needs a CUDA device where there is none."""
+    mark = item.get_closest_marker("streamkit_follows")
+    if mark is not None:
+        _followed(mark)  # a mistake in it is an error everywhere
     marks = "streamkit_gpu", "streamkit_follows"
     if any(map(item.get_closest_marker, marks)) and not driver.is_present():
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
@@ -110,8 +122,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         test(**arguments)
 
     call.__qualname__ = test.__qualname__
-    assert_follows(call, **mark.kwargs)
+    assert_follows(call, library=_followed(mark))
     return True
+
+
+def _followed(mark: pytest.Mark) -> str | None:
+    """Return the library that a test with the marker has to follow, None for all of them."""
+
+    def streamkit_follows(library: str | None = None) -> str | None:
+        return library
+
+    try:
+        library = streamkit_follows(*mark.args, **mark.kwargs)
+        return None if library is None else registry.with_current_named(library)
+    except TypeError as error:  # an UnsupportedStreamError is one too
+        pytest.fail(f"@pytest.mark.streamkit_follows: {error}", pytrace=False)
 
 
 @pytest.fixture

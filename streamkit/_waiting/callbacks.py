@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from streamkit._base import locks, messages, trace, uncollected, workers
@@ -23,6 +23,8 @@ from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+
+T = TypeVar("T")
 
 _MOST = 4  # threads, apart from those that wait for what another function may hold up
 _PAUSE = 0.1  # seconds after which it looks again
@@ -37,13 +39,16 @@ _all: WeakSet[SerialCalls] = WeakSet()
 _is_over = False
 
 
-class Outcome(Future[Any]):
-    """A future that may share its error with others, and reports it if no one asks for it."""
+class Outcome(Future[T]):
+    """What ``then`` of a stream returns: a future of ``concurrent.futures`` that asyncio can await.
+
+    An error that it has and that no code asks for is reported through ``sys.unraisablehook``.
+    """
 
     _failure: Failure | None = None
     step: object = None  # what recorders know of the function
 
-    def fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure) -> None:
         """Have the future raise the error."""
         self._failure = failure
         self.set_exception(failure.error)
@@ -58,11 +63,37 @@ class Outcome(Future[Any]):
         trace.note(None, "query", "result", self.step)
         return error if self._failure is None else self._failure.tell()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> T:
         self.exception(timeout)
         return super().result(timeout)
 
-    def refuse(self) -> None:
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Suspend an asyncio task until the function has been called; its result, or its error.
+
+        As with asyncio's own futures, cancelling the task cancels this future too: a function that
+        has not begun is not called then. ``asyncio.shield`` prevents that.
+        """
+        import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            reached = asyncio.Event()
+
+            def tell(_: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
+                    loop.call_soon_threadsafe(reached.set)
+
+            self.add_done_callback(tell)
+            try:
+                yield from reached.wait().__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self.cancelled():
+            raise asyncio.CancelledError
+        return self.result()
+
+    def _refuse(self) -> None:
         """Raise in a forked child, where no thread calls the function.
 
         Its callbacks and waiters belong to the parent, so they are dropped here.
@@ -76,7 +107,7 @@ class Outcome(Future[Any]):
                 "the parent, and its outcome is known there only. Ask for it before the fork, or "
                 "start workers with multiprocessing's 'spawn' or 'forkserver' method."
             )
-            self.fail(Failure(error, self, is_told=True))
+            self._fail(Failure(error, self, is_told=True))
 
 
 class Call:
@@ -89,11 +120,11 @@ class Call:
         call: Callable[[], Any],
         what: object,
         keeps: object = None,
-        future: Outcome | None = None,
+        future: Outcome[Any] | None = None,
     ) -> None:
         self.what = what
         self.is_ready = False  # whether the work before it has run
-        self.future: Outcome = future or Outcome()
+        self.future: Outcome[Any] = future or Outcome()
         self._call = call
         self._keeps = keeps
         self._thread = 0  # the one that runs it
@@ -105,7 +136,7 @@ class Call:
     def refuse(self) -> None:
         """Let the future raise in a forked child, unless the call itself has forked and goes on."""
         if self._thread != threading.get_ident():
-            self.future.refuse()
+            self.future._refuse()  # noqa: SLF001 - the class is public
 
     def run(
         self,
@@ -131,7 +162,7 @@ class Call:
             if failed is None:
                 future.set_result(result)
             else:
-                future.fail(failed)
+                future._fail(failed)  # noqa: SLF001 - the class is public
         except BaseException:  # noqa: BLE001 - a callback of the future raised it
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:

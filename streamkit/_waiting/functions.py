@@ -14,7 +14,6 @@ from streamkit._waiting import callbacks, dispatcher, points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from streamkit._base.queue import QueueRecord
 
@@ -28,7 +27,7 @@ class QueueCalls(callbacks.SerialCalls):
 
     def add(
         self, queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
-    ) -> Future[Any]:
+    ) -> callbacks.Outcome[Any]:
         """Have the function called after the queue's work so far; return its future."""
         # the call keeps the queue, so that another stream on it finds the same calls
         call = callbacks.Call(function, what, queue)

@@ -20,9 +20,9 @@ from streamkit._queues import keepalive
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator
-    from concurrent.futures import Future
 
     from streamkit._base.queue import QueueRecord
+    from streamkit._waiting.callbacks import Outcome
     from streamkit._waiting.points import Point, Reached
 
     Drop = Callable[[], object]
@@ -166,7 +166,7 @@ def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
 
 def then(
     queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
-) -> Future[Any]:
+) -> Outcome[Any]:
     """Have a function called after the queue's work so far, with the queue's context current."""
     calls = queue.calls
     if calls is None:

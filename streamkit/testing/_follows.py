@@ -22,7 +22,7 @@ from streamkit._recording.kernel_names import readable
 from streamkit._recording.operations import listed
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
-from streamkit.errors import BackendNotInstalledError, CaptureError, ScopeError
+from streamkit.errors import BackendNotInstalledError, CaptureError, NoDeviceError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -65,11 +65,26 @@ def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = 
     Raises:
         AssertionError: Some work does not wait for the stream, or goes on when the stream is done;
             the host waits for the GPU; or there is no work. The message says which.
-        NoDeviceError: There is no CUDA here.
+        NoDeviceError: There is no CUDA here. It is a ``unittest.SkipTest`` too, so that pytest and
+            unittest skip the test and show the reason.
         UnsupportedStreamError: The library has no current stream.
     """
-    with contextlib.closing(_Trial(fn, args, library)) as trial:
+    try:
+        trial = _Trial(fn, args, library)
+    except NoDeviceError as error:
+        raise _skip()(f"assert_follows needs a CUDA device: {error}") from error
+    with contextlib.closing(trial):
         trial.check()
+
+
+@functools.cache
+def _skip() -> type[NoDeviceError]:
+    """Return the error that pytest and unittest take for a skip of the test."""
+    from unittest import SkipTest  # noqa: PLC0415 - slow to import, and not needed with a GPU
+
+    return type(
+        "NoDeviceError", (NoDeviceError, SkipTest), {"__module__": NoDeviceError.__module__}
+    )
 
 
 class _Trial:

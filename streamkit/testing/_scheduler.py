@@ -109,12 +109,13 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
         seeds: How many seeds, counted from 0, or which ones.
 
     Raises:
-        ValueError: The program gave host streams no work, so that every seed ran it in one order.
+        ValueError: There is no seed; or the program gave host streams no work, so that every seed
+            ran it in one order.
     """
     if not callable(program):
         raise TypeError(
-            f"for_seeds calls a program, and {messages.describe(program)} is no function: pass the "
-            "function itself, as in for_seeds(program), not what it returns."
+            f"for_seeds needs a function, and was given {messages.describe(program)}: pass the "
+            "program itself, as in for_seeds(program), and not what it returns."
         )
     had_work = []
     kind = later.kind_of(program)
@@ -127,7 +128,12 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
         with _scheduled(seed) as scheduler:
             program()
         had_work.append(scheduler.had_work)
-    if had_work and not any(had_work):
+    if not had_work:
+        raise ValueError(
+            f"for_seeds was given no seed, {messages.describe(seeds)}, so that "
+            f"{later.name_of(program)} did not run: give 1 or more."
+        )
+    if not any(had_work):
         raise ValueError(
             f"{later.name_of(program)} gave host streams no work to reorder, so that no seed can "
             "show a missing wait: the body of 'with s:' runs in the thread that enters it, in the "

@@ -196,8 +196,8 @@ def load() -> Libraries:
     """Import the libraries and let each touch the device, so that no row pays for that."""
     if not driver.is_present():
         raise CannotRunError(
-            "There is no CUDA device here, and what is measured are calls on one, of torch, CuPy "
-            "and Warp."
+            "The bench needs a CUDA GPU, on which it measures calls of torch, CuPy and Warp; none "
+            "was found."
         )
     found, missing = machine.load_each(_LIBRARIES, machine.load)
     if missing:

@@ -55,9 +55,9 @@ def test_managed_memory_is_on_its_device_too(place):
     ("options", "why"),
     [
         ({"place": 1}, "on the host"),
-        ({"place": 10}, "no array that can be handed over"),
-        ({"functions": ()}, "no array that can be handed over"),
-        ({"functions": ("from_object", "to_object")}, "no array that can be handed over"),
+        ({"place": 10}, "not an array that can be handed over"),
+        ({"functions": ()}, "not an array that can be handed over"),
+        ({"functions": ("from_object", "to_object")}, "not an array that can be handed over"),
     ],
     ids=["host", "another GPU", "an empty table", "no current stream"],
 )
@@ -70,7 +70,7 @@ def test_a_class_whose_attribute_is_no_table_is_refused(toy):
     class Array(toy.Array):
         __dlpack_c_exchange_api__ = 5
 
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="not an array"):
         sk.current_stream(of=Array(0))
 
 

@@ -467,7 +467,7 @@ def test_a_capture_that_is_not_entered_warns_and_one_decorates_nothing(old, kind
         make()
     assert warned[0].filename == __file__
     block = make()
-    with pytest.raises(TypeError, match=rf"{kind}\(\) is no decorator"):
+    with pytest.raises(TypeError, match=rf"{kind}\(\) is not a decorator"):
         block(int)
     with contextlib.suppress(sk.CaptureError), block:
         pass

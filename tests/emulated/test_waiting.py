@@ -523,6 +523,34 @@ def test_a_cancelled_future_is_not_run(held, gate):
     assert seen == [2]
 
 
+def test_await_of_then_gives_the_result_when_the_work_has_run(held, gate):
+    async def main():
+        future = held().then(int, "7")
+        task = asyncio.ensure_future(future)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done  # the control: the queue is held
+        gate.open()
+        assert await task == 7
+        return future
+
+    assert asyncio.run(main()).result(10) == 7
+
+
+def test_a_task_that_is_cancelled_calls_a_waiting_function_off(held, gate):
+    log, stream = [], held()
+
+    async def main():
+        future = stream.then(log.append, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(future, 0.05)
+        gate.open()
+        await stream.then(log.append, 2)
+        return future.cancelled()
+
+    assert asyncio.run(main())
+    assert log == [2]
+
+
 @pytest.mark.parametrize("device", [0, 1])
 def test_a_function_may_call_cuda_with_the_streams_device_current(device):
     stream = sk.new_stream(device)

@@ -70,7 +70,7 @@ def test_an_array_of_the_host_is_on_no_cuda_device(name, make):
 
 def test_tensors_of_other_devices_are_refused():
     tensor = need("torch").ones(4, device="meta")
-    with pytest.raises(TypeError, match="is no array that can be handed over"):
+    with pytest.raises(TypeError, match="is not an array that can be handed over"):
         sk.handoff(tensor, sk.new_stream("cpu"), after=sk.new_stream("cpu"))
 
 

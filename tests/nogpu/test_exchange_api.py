@@ -138,5 +138,5 @@ def test_a_library_that_is_known_to_have_no_current_stream_is_not_asked():
     need("cuda")
     library = Library()
     view = type("View", (library.Array,), {"__module__": "cuda.core.mine"})
-    with pytest.raises(TypeError, match="no array that can be handed over"):
+    with pytest.raises(TypeError, match="not an array that can be handed over"):
         sk.current_stream(of=view(0))

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "plugin/src"
 # This replaces the plugin's ``bind`` and adds events, so that there is more that can be wrong.
 COMPLETE = """
 
+import ctypes
 import weakref
 from cuda.bindings import driver
 
@@ -76,6 +77,12 @@ def other_event():
     return int(kept[-1].event)
 
 
+def work(stream):
+    function = driver.CUhostFn(ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value)
+    (code,) = driver.cuLaunchHostFunc(stream, function, 0)
+    assert not code, code
+
+
 def order(first, later):
     (code,) = driver.cuEventRecord(event := other_event(), first.number)
     assert not code, code
@@ -129,6 +136,59 @@ MUTANTS = {
     "wrong device": (READ, "    return Queue(obj.number, 1, obj)", ["extract_reads_handle"]),
     "forgets the owner": (READ, "    return Queue(obj.number)", ["extract_keeps_alive"]),
     "remembers what it read": (READ, "    kept.append(obj)\n" + READ, ["extract_lets_go"]),
+    "remembers the first time that it reads a stream": (
+        READ, "    if obj not in kept:\n        kept.append(obj)\n" + READ, ["extract_lets_go"],
+    ),
+    "asks the driver for the stream's id": (
+        READ, "    driver.cuStreamGetId(obj.number)\n" + READ, ["extract_touches_no_queue"]),
+    "asks the driver for the flags of what it builds on": (
+        BUILD, "    driver.cuStreamGetFlags(queue.handle)\n" + BUILD,
+        ["borrow_touches_no_queue"],
+    ),
+    "asks whether the stream is idle": (
+        READ, "    driver.cuStreamQuery(obj.number)\n" + READ, ["extract_touches_no_queue"]),
+    "waits for the device when it reads": (
+        READ, "    driver.cuCtxSynchronize()\n" + READ, ["extract_touches_no_queue"]),
+    "gives work to what it reads": (
+        READ, "    work(obj.number)\n" + READ,
+        ["extract_touches_no_queue"],
+    ),
+    "gives work to what it builds on": (
+        BUILD, "    work(queue.handle)\n" + BUILD,
+        ["borrow_touches_no_queue"],
+    ),
+    "blocks until the queue that it builds on is idle": (
+        BUILD, "    driver.cuStreamSynchronize(queue.handle)\n" + BUILD,
+        ["borrow_touches_no_queue", "borrow_does_not_block"],
+    ),
+    "blocks until the device is idle": (
+        BUILD,
+        (
+            "    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED\n"
+            "    _, mode = driver.cuThreadExchangeStreamCaptureMode(mode)\n"
+            "    if not int(driver.cuStreamIsCapturing(queue.handle)[1]):\n"
+            "        driver.cuCtxSynchronize()\n"
+            "    driver.cuThreadExchangeStreamCaptureMode(mode)\n" + BUILD
+        ),
+        ["borrow_does_not_block"],
+    ),
+    "refuses derived classes": (
+        CHECK, 'if type(obj) is not getattr(toylib, "Stream", ()):', ["extract_accepts_subclasses"],
+    ),
+    "says that all streams are of the first device": (
+        READ, "    return Queue(obj.number, 0, obj)", ["other_device"]),
+    "has one current stream for all devices": (
+        "    return toylib.current_stream()\n",
+        (
+            "    if device:\n"
+            "        driver.cuCtxPushCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])\n"
+            "        kept.append(toylib.Stream(int(driver.cuStreamCreate(1)[1])))\n"
+            "        driver.cuCtxPopCurrent()\n"
+            "        return kept[-1]\n"
+            "    return toylib.current_stream()\n"
+        ),
+        ["other_device"],
+    ),
     "builds another class": (
         BUILD, "    return type('Imitation', (), vars(toylib.Stream(queue.handle, queue)))()",
         ["borrow_is_genuine"],
@@ -195,6 +255,29 @@ MUTANTS = {
         ["enter_adds_no_wait"]),
     "leave orders": (LEAVE, "    order(toylib.current_stream(), token)\n" + LEAVE,
         ["enter_adds_no_wait"]),
+    "keeps what it has entered": (
+        ENTER, "    kept.append(stream)\n" + ENTER, ["enter_lets_go"]),
+    "keeps what it has prepared": (
+        "def bind(stream):\n    return Binding(",
+        "def bind(stream):\n    kept.append(stream)\n    return Binding(", ["enter_lets_go"],
+    ),
+    "blocks the host when it enters a stream for the first time": (
+        ENTER,
+        (
+            "    if stream not in kept:\n"
+            "        kept.append(stream)\n"
+            "        driver.cuStreamSynchronize(toylib.current_stream().number)\n" + ENTER
+        ),
+        ["enter_adds_no_wait"],
+    ),
+    "blocks the host when it prepares a stream": (
+        "def bind(stream):\n    return Binding(",
+        (
+            "def bind(stream):\n    driver.cuStreamSynchronize(toylib.current_stream().number)\n"
+            "    return Binding("
+        ),
+        ["enter_adds_no_wait"],
+    ),
     "enter blocks the host": (
         ENTER, "    driver.cuStreamSynchronize(toylib.current_stream().number)\n" + ENTER,
         ["enter_adds_no_wait"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import gc
 import pickle
 import threading
 import weakref
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._queues import registry  # the one table of names
 from streamkit.testing import adversarial, for_seeds
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 from support.later_functions import RUN_NOTHING, returns_a_coroutine
@@ -84,14 +87,15 @@ def test_a_future_of_an_engine_refuses_a_bad_timeout_too():
 @pytest.mark.parametrize("fn", [5, None, "print", []], ids=repr)
 @pytest.mark.parametrize("method", ["submit", "then"])
 def test_what_cannot_be_called_is_refused_at_the_call(stream, method, fn):
-    match = rf"HostStream 's' .*cannot {method} .*no function.*s\.{method}\(fn, x\)"
+    match = rf"^{method} of .*HostStream 's' .*needs a function.*given .*s\.{method}\(fn, x\)"
     with pytest.raises(TypeError, match=match):
         getattr(stream, method)(fn)
     stream.sync()  # nothing was queued
 
 
 def test_a_program_for_all_seeds_is_something_to_call():
-    with pytest.raises(TypeError, match=r"for_seeds.* 5 is no function.*for_seeds\(program"):
+    match = r"for_seeds needs a function, .* given 5.*for_seeds\(program"
+    with pytest.raises(TypeError, match=match):
         for_seeds(5)
 
 
@@ -112,39 +116,177 @@ def test_a_library_that_is_known_is_none_for_the_host(stream):
 # -- the names of other libraries -----------------------------------------------------------------
 
 STREAM_NAMES = {
-    "synchronize": "sync()",
-    "query": "done",
-    "is_complete": "done",
-    "wait_stream": "wait(stream)",
-    "wait_event": "wait(event)",
-    "record_event": "record(event)",
-    "ptr": "handle",
-    "cuda_stream": "handle",
+    "synchronize": "s.sync()",
+    "query": "s.done",
+    "is_complete": "s.done",
+    "is_done": "s.done",
+    "wait_stream": "s.wait(t)",
+    "wait_event": "s.wait(e)",
+    "record_event": "s.record(e)",
+    "add_callback": "s.then(f)",
+    "launch_host_func": "s.then(f)",
+    "use": "with s:",
+    "begin_capture": "with sk.capture(s) as g:",
+    "end_capture": "with sk.capture(s) as g:",
+    "auto_synchronize": "s.sync()",
+    "async_done": "await s",
+    "is_non_blocking": "s.is_nonblocking",
+    "ptr": "s.handle",
+    "cuda_stream": "s.handle",
 }
 EVENT_NAMES = {
-    "synchronize": "sync()",
-    "query": "done",
-    "is_complete": "done",
-    "is_done": "done",
-    "record": "stream.record(event)",
-    "wait": "stream.wait(event)",
+    "synchronize": "e.sync()",
+    "query": "e.done",
+    "is_complete": "e.done",
+    "is_done": "e.done",
+    "record": "s.record(e)",
+    "wait": "s.wait(e)",
     "elapsed_time": "end - start",
-    "ptr": "handle",
-    "cuda_event": "handle",
+    "ptr": "e.handle",
+    "cuda_event": "e.handle",
+}
+PACKAGE_NAMES = {
+    "synchronize": "s.sync()",
+    "synchronize_stream": "s.sync()",
+    "stream": "with sk.use(s):",
+    "set_stream": "with sk.use(s):",
+    "ExternalStream": "sk.from_handle(ptr, owner=...)",
+    "CUDAGraph": "with sk.capture() as g:",
+    "ScopedStream": "with sk.use(s, ordered=True):",
+    "get_current_stream": 'sk.current_stream("cupy")',
+    "get_stream": 'sk.current_stream("warp", device=device)',
+    "wait_stream": "s.wait(t)",
+    "get_elapsed_time": "b - a",
 }
 NAMES = [(kind, *pair) for kind in (HostStream, CudaStream) for pair in STREAM_NAMES.items()]
 NAMES += [(kind, *pair) for kind in (HostEvent, CudaEvent) for pair in EVENT_NAMES.items()]
 
 
-@pytest.mark.parametrize(("kind", "theirs", "ours"), NAMES)
-def test_another_librarys_name_is_answered_with_ours(kind, theirs, ours):
+def test_the_names_of_the_table_are_those_that_are_tried():
+    assert registry.other_names("stream") == STREAM_NAMES
+    assert registry.other_names("event") == EVENT_NAMES
+    assert registry.other_names("package").items() >= PACKAGE_NAMES.items()
+
+
+def test_no_name_has_two_answers():
+    answers = collections.defaultdict(set)
+    for library in registry.LIBRARIES:
+        for row in library.names:
+            for where in ("stream", "event", "package"):
+                for name in getattr(row, where).split():
+                    answers[where, name].add(row.ours)
+    assert {name: lines for name, lines in answers.items() if len(lines) > 1} == {}
+    assert len(answers) > 50
+
+
+@pytest.mark.parametrize(("kind", "theirs", "line"), NAMES)
+def test_another_librarys_name_is_answered_with_the_line(kind, theirs, line):
     one = kind.__new__(kind)  # without a device
     with pytest.raises(AttributeError) as raised:
         getattr(one, theirs)
     assert f"{kind.__name__!r} object has no attribute {theirs!r}" in str(raised.value)
-    assert f"is {ours} here" in str(raised.value)
+    assert f"write '{line}' instead" in str(raised.value)
     with pytest.raises(AttributeError, match=kind.__name__):
         getattr(kind, theirs)
+
+
+@pytest.mark.parametrize("theirs", PACKAGE_NAMES)
+def test_the_package_answers_another_librarys_name_with_the_line(theirs):
+    with pytest.raises(AttributeError) as raised:
+        getattr(sk, theirs)
+    assert f"'streamkit' has no attribute {theirs!r}" in str(raised.value)
+    assert f"write '{PACKAGE_NAMES[theirs]}' instead" in str(raised.value)
+    assert not hasattr(sk, theirs)
+    assert theirs not in dir(sk)
+
+
+def test_the_package_answers_no_name_that_it_has():
+    assert registry.other_names("package").keys().isdisjoint(sk.__all__)
+    with pytest.raises(AttributeError, match=r"no attribute 'foo'$"):
+        _ = sk.foo
+
+
+@pytest.mark.parametrize(
+    ("interface", "instead"),
+    [
+        (sk.Stream, r"streamkit\.new_stream\(\).*streamkit\.wrap\(obj\)"),
+        (sk.Event, r"streamkit\.new_event\(\).*streamkit\.wrap_event\(obj\)"),
+        (sk.Graph, r"with streamkit\.capture\(\) as graph:"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [{}, {"priority": -1}])
+def test_an_interface_that_is_called_says_what_makes_such_an_object(interface, instead, arguments):
+    with pytest.raises(TypeError, match=rf"streamkit\.{interface.__name__} is .*{instead}"):
+        interface(**arguments)
+
+
+def test_a_class_that_implements_an_interface_is_made_as_any_other():
+    body = dict.fromkeys(sk.Stream.__abstractmethods__, lambda self: None)
+    kind = type(sk.Stream)("Mine", (sk.Stream,), body)
+    assert isinstance(kind(), sk.Stream)
+
+
+# -- arguments that others would take -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda s: sk.new_stream(non_blocking=True), r"'non_blocking'.*new_stream\(nonblocking="),
+        (lambda s: sk.new_stream("cpu", nam="x"), r"'nam'.*new_stream\(name="),
+        (lambda s: sk.new_stream(size=3), r"'size'.*device, nonblocking, priority, name"),
+        (lambda s: sk.use(s, ["torch"]), r"\['torch'\] .*streamkit\.use\(stream, libraries="),
+        (lambda s: sk.use(s, "torch", True), r"'torch', True .*use\(stream, libraries="),
+        (lambda s: sk.follow("torch", ["cupy"]), r"\['cupy'\] .*follow\(library, libraries="),
+        (lambda s: sk.follow(len), r"not .*function.*@streamkit\.follow\('torch'\)"),
+        (lambda s: sk.share([1]), r"\[1\] is not an array, .* GPU.*pickle"),
+        (lambda s: sk.share(np.ones(1)), r"is on the host: .*pickle"),
+    ],
+)
+def test_a_guess_at_the_arguments_is_answered_with_the_line(stream, reported, call, instead):
+    with pytest.raises(TypeError, match=instead):
+        call(stream)
+    gc.collect()
+    assert reported == []  # what could not be made does not speak up when it goes
+
+
+@pytest.mark.parametrize("call", [sk.use, sk.follow])
+def test_a_call_without_arguments_is_pythons_own_error_alone(reported, call):
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        call()
+    gc.collect()
+    assert reported == []
+
+
+def test_an_async_function_is_refused_by_graphed_with_what_to_write():
+    async def step(x):
+        return x
+
+    match = r"graphed cannot capture .*step, which is an async function.*@streamkit\.graphed"
+    with pytest.raises(TypeError, match=match):
+        sk.graphed(step)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("pytorch", "torch"), ("PyTorch", "torch"), ("Torch", "torch"), ("cuppy", "cupy"),
+        ("warp-lang", "warp"), ("apache-tvm-ffi", "tvm_ffi"), ("numba_cuda", "numba"),
+        ("cuda_core", "cuda.core"),
+    ],
+)  # fmt: skip
+def test_the_library_that_is_meant_is_named(stream, name, meant):
+    with pytest.raises(sk.UnsupportedStreamError, match=rf"adapter for {name!r}: write '{meant}'"):
+        stream.to(name)
+
+
+@pytest.mark.parametrize("name", ["jax", "numpy", "cuda.tile", "tensorflow"])
+def test_a_name_like_no_librarys_is_not_guessed_at(stream, name):
+    with pytest.raises(sk.UnsupportedStreamError, match=rf"no adapter for '{name}'\. Known: "):
+        stream.to(name)
+
+
+# -- and nobody finds them ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "theirs", "ours"), NAMES)

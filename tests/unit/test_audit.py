@@ -271,8 +271,30 @@ def test_one_queue_is_asserted_and_strays_are_listed(stream, other):
 def test_that_nothing_ran_is_not_one_queue(stream):
     with sk.audit() as report:
         pass
-    with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
-        report.assert_one_queue(stream)
+    for of in (stream, None):
+        with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
+            report.assert_one_queue(of)
+
+
+def test_one_queue_is_asserted_whichever_it_is(stream, other):
+    with sk.audit() as report:
+        stream.submit(first)
+        stream.submit(second)
+    report.assert_one_queue()
+    with sk.audit() as report:
+        stream.submit(first)
+        other.submit(second)
+        other.submit(second)
+    with pytest.raises(sk.OneQueueError, match=r"1 of 3 .* on AuditedQueue.*'other'") as raised:
+        report.assert_one_queue()
+    assert "  first on s (cpu)\n" in str(raised.value)
+
+
+def test_work_whose_queue_is_not_known_is_no_one_queue():
+    report = AuditReport()
+    report.complete([Operation("kernel", "k", None, 0, 1)])
+    with pytest.raises(sk.OneQueueError, match="1 of 1 operations did not run on a queue that"):
+        report.assert_one_queue()
 
 
 def test_of_many_strays_some_are_listed_and_the_rest_counted(stream, other):
@@ -298,6 +320,16 @@ def test_queues_of_one_name_are_told_apart():
     assert {one.name for one in report.queues} == {f"worker id={queue.id}" for queue in queues}
     assert len(report.off_queue(queues[0])) == len(report.off_queue(report.queues[0])) == 1
     assert type(report).from_data(report.as_data()).operations == report.operations
+
+
+def test_a_name_that_is_no_text_is_written_out(tmp_path, capsys):
+    stream = sk.new_stream("cpu", name="a\udc80")
+    with sk.audit() as report:
+        stream.submit(first)
+    report.show()
+    print(report, report.work[0])
+    assert "a\\udc80" in capsys.readouterr().out
+    assert "a\\udc80" in report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_the_data_gives_the_report_back(stream, other):
@@ -390,7 +422,7 @@ def test_it_is_no_decorator_because_its_report_would_be_lost(make, name):
 
     block = make()
     with pytest.raises(
-        TypeError, match=rf"{name}\(\) is no decorator.*with .*{name}\(\) as report:"
+        TypeError, match=rf"{name}\(\) is not a decorator.*with .*{name}\(\) as report:"
     ):
         block(decorated)
     with block:

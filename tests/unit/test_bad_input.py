@@ -398,14 +398,14 @@ TAKES_DEVICE = {
 @pytest.mark.parametrize("device", BAD_DEVICES.values(), ids=BAD_DEVICES)
 @pytest.mark.parametrize("function", TAKES_DEVICE.values(), ids=TAKES_DEVICE)
 def test_a_bad_device_is_a_value_error_that_names_it(function, device):
-    with pytest.raises(ValueError, match="is no device") as raised:
+    with pytest.raises(ValueError, match="is not a device") as raised:
         function(device)
     named = device.__name__ if isinstance(device, type) else type(device).__name__
     assert named in str(raised.value) or repr(device) in str(raised.value)
 
 
 def test_a_bad_device_is_noticed_inside_a_scope_too(stream):
-    with stream, pytest.raises(ValueError, match="is no device"):
+    with stream, pytest.raises(ValueError, match="is not a device"):
         sk.current_stream(device="gpu")
 
 
@@ -441,7 +441,7 @@ BAD_EVENTS = {
 
 @pytest.mark.parametrize("obj", BAD_EVENTS.values(), ids=BAD_EVENTS)
 def test_what_is_no_event_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError, match="no event"):
+    with pytest.raises(sk.UnsupportedStreamError, match="not an event"):
         sk.wrap_event(obj)
 
 

@@ -551,8 +551,8 @@ def cannot_run(monkeypatch, *, present=True):
 
 def test_without_a_device_it_says_so(monkeypatch):
     assert cannot_run(monkeypatch, present=False) == (
-        "There is no CUDA device here, and what is measured are calls on one, of torch, CuPy and "
-        "Warp."
+        "The bench needs a CUDA GPU, on which it measures calls of torch, CuPy and Warp; none was "
+        "found."
     )
 
 

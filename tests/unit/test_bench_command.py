@@ -78,7 +78,7 @@ def test_bench_that_cannot_run_says_why_and_fails(arguments, tmp_path):
     done = bench_(*arguments, "--output", path)
     assert done.returncode == 1
     said = done.stderr.rstrip("\n")
-    assert said.startswith("There is no CUDA device here")
+    assert said.startswith("The bench needs a CUDA GPU")
     assert (
         (json.loads(done.stdout) == {"error": said}) if "--json" in arguments else not done.stdout
     )

@@ -110,7 +110,7 @@ def test_what_stood_in_is_said(monkeypatch, no_driver):
     result = demo.run(libraries=("torch", "warp"))
     assert result.ok
     (note,) = result.notes
-    assert note.startswith("There is no GPU here: the stages ran on a host queue")
+    assert note.startswith("There is no GPU here: the stages ran on a host stream")
     assert "torch (not installed), Warp (OSError: libsomething.so: not found)" in note
 
 

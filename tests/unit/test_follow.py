@@ -53,7 +53,7 @@ def test_what_would_hold_the_scope_across_a_pause_is_refused_with_the_reason(fn,
     "obj", [None, 5, Callable, staticmethod(len), classmethod(len), property(len)]
 )
 def test_what_is_no_function_is_refused(obj):
-    with pytest.raises(TypeError, match="is no function"):
+    with pytest.raises(TypeError, match="is not a function"):
         sk.follow("torch")(obj)
 
 
@@ -70,6 +70,8 @@ def test_a_decorated_function_looks_like_the_one_that_was_written():
 @pytest.mark.parametrize("library", ["jax", "", 5, None, "Torch", ["torch"], asynchronous])
 def test_an_unknown_library_is_refused_when_it_is_made(library):
     for options in ({"library": library}, {"library": "torch", "libraries": [library]}):
+        if callable(library) and "libraries" not in options:
+            continue  # perhaps the function to decorate, which has an answer of its own
         if library == ["torch"] and "libraries" in options:
             continue  # the names of several, of which none may be a list
         with pytest.raises(sk.UnsupportedStreamError, match="no adapter for"):

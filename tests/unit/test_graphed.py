@@ -85,10 +85,10 @@ async def asynchronous_generator():
 @pytest.mark.parametrize(
     ("fn", "told"),
     [
-        (generator, "is a generator, whose work comes after the call"),
-        (coroutine, "is a coroutine, whose work"),
-        (asynchronous_generator, "is an asynchronous generator, whose work"),
-        (5, "5 is no function"),
+        (generator, "is a generator, because its work comes after the call"),
+        (coroutine, "is an async function, because its work"),
+        (asynchronous_generator, "is an async generator, because its work"),
+        (5, "needs a function, and was given 5"),
     ],
 )
 def test_what_is_no_plain_function_is_refused(fn, told):

@@ -84,7 +84,7 @@ def test_of_numpy_nobody_knows_where_it_was_used(stream):
     "thing", [None, 5, "x", [1.0], b"bytes", np.float32(1), np.ndarray, object(), OnDevice()]
 )
 def test_what_is_no_array_is_named(stream, other, thing):
-    with pytest.raises(TypeError, match="is no array that can be handed over") as caught:
+    with pytest.raises(TypeError, match="is not an array that can be handed over") as caught:
         sk.handoff(thing, stream, after=other)
     name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
     assert name in str(caught.value) or repr(thing) in str(caught.value)

@@ -105,7 +105,7 @@ def test_a_library_that_cannot_take_part_is_listed_with_why_and_the_others_are_t
 
 def test_without_a_device_it_cannot_run(monkeypatch):
     monkeypatch.setattr(driver, "is_present", lambda: False)
-    with pytest.raises(tool.CannotRunError, match="no CUDA device"):
+    with pytest.raises(tool.CannotRunError, match="needs a CUDA GPU; none was found"):
         tool.run()
 
 
@@ -198,6 +198,6 @@ def test_the_command_says_plainly_that_there_is_no_device(monkeypatch, capsys, a
         cli.main()
     assert exited.value.code == 1
     output, complaints = capsys.readouterr()
-    said = "There is no CUDA device here, and the libraries' streams are on one."
+    said = "streamkit matrix needs a CUDA GPU; none was found."
     assert complaints == f"{said}\n"
     assert (json.loads(output) == {"error": said}) if arguments else not output

@@ -89,7 +89,7 @@ def test_the_command_works_there_on_a_console_with_few_characters(command):
         "-P", "-c", code, *command, path=[PORTABLE], COLUMNS="100", PYTHONIOENCODING="cp1252"
     )
     assert done.stderr == ""
-    assert done.returncode == ("no-driver" in done.stdout)  # which the doctor tells
+    assert done.returncode == 0
 
 
 # -- a part of CUDA that is missing names the platform's own remedy -------------------------------
@@ -150,14 +150,12 @@ sys.platform = "darwin"
 import streamkit as sk
 from streamkit._cuda import loader  # this machine may have a driver
 loader._open_library = lambda: None
-for finding in sk.doctor().findings:
-    print(finding.code, finding.what, finding.remedy)
+print(sk.doctor())
 """,
         blocked=ROOTS,
     )
-    (finding,) = [line for line in out.splitlines() if line.startswith("no-driver")]
-    assert "macOS" in finding
-    assert "Install NVIDIA" not in finding
+    assert "No CUDA driver, so that programs run on host streams. CUDA does not exist on m" in out
+    assert "OK: nothing wrong was found" in out
 
 
 def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_made():

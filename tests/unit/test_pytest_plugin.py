@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 import numpy  # noqa: F401, ICN001 - a pytest inside this one cannot import it a second time
 import pytest
 
+from streamkit import testing
 from streamkit._cuda import driver  # there is no device
 from support.programs import python
 
@@ -235,6 +236,74 @@ def test_a_gpu_test_runs_with_a_device(run, monkeypatch):
     monkeypatch.setattr(driver, "is_present", lambda: asked.append("driver") or True)
     run(MARKED.format(marker="streamkit_gpu"), "--strict-markers").assert_outcomes(passed=3)
     assert asked == ["driver"]  # for the marked test, and no other
+
+
+@pytest.mark.parametrize("arguments", ["'warp'", "library='warp'", ""])
+def test_the_library_to_follow_is_taken_with_and_without_its_name(run, monkeypatch, arguments):
+    asked = []
+
+    def assert_follows(fn, *, library):
+        asked.append(library)
+        fn()
+
+    monkeypatch.setattr(driver, "is_present", lambda: True)
+    monkeypatch.setattr(testing, "assert_follows", assert_follows)
+    result = run(MARKED.format(marker=f"streamkit_follows({arguments})"), "--strict-markers")
+    result.assert_outcomes(passed=3)
+    assert asked == ["warp" if arguments else None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("'pytorch'", "*streamkit_follows: *no adapter for 'pytorch': write 'torch'*"),
+        ("'torch', 'warp'", "*streamkit_follows: *takes from 0 to 1 positional arguments*"),
+        ("libary='torch'", "*streamkit_follows: *unexpected keyword argument 'libary'*"),
+        ("'cuda.core'", "*streamkit_follows: *cuda.core has no current stream*"),
+    ],
+)
+def test_a_mistake_in_the_marker_is_no_skip(run, arguments, reason):
+    result = run(MARKED.format(marker=f"streamkit_follows({arguments})"))
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines([reason])
+
+
+FOLLOWS = """
+    import unittest
+
+    import pytest
+
+    import streamkit as sk
+    from streamkit.testing import assert_follows
+
+    def test_one():
+        assert_follows(len, "ab")
+
+    class TestTwo(unittest.TestCase):
+        def test_two(self):
+            assert_follows(len, "ab")
+
+    def test_three():
+        with pytest.raises(sk.NoDeviceError, match="no CUDA device"):
+            assert_follows(len, "ab")
+
+    def test_four():
+        with pytest.raises(sk.UnsupportedStreamError):
+            assert_follows(len, "ab", library="pytorch")
+    """
+
+
+def test_without_a_device_assert_follows_skips_its_test_and_says_why(run, no_driver):
+    result = run(FOLLOWS, "-rs")
+    result.assert_outcomes(passed=2, skipped=2)
+    result.stdout.fnmatch_lines(["SKIPPED *assert_follows needs a CUDA device: no CUDA device*"])
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_no_seed_at_all_is_refused(run, count):
+    result = run(RACES, f"--streamkit-seeds={count}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--streamkit-seeds: *would run no test with streamkit_seed*"])
 
 
 # -- what is not StreamKit's ------------------------------------------------------------------

@@ -699,3 +699,9 @@ def test_threads_that_wait_at_once_lose_and_double_nothing(eager_switching):
                 assert not thread.is_alive(), "hanging"
         for number in range(4):
             assert [step for who, step in seen if who == number] == list(range(50))
+
+
+@pytest.mark.parametrize("seeds", [0, -1, [], range(0)], ids=repr)
+def test_a_program_that_runs_under_no_seed_proves_nothing(seeds):
+    with pytest.raises(ValueError, match=r"for_seeds was given no seed.*: give 1 or more"):
+        for_seeds(lambda: None, seeds)

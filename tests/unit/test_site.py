@@ -14,6 +14,7 @@ import pytest
 
 import streamkit
 from streamkit._pictures.styles import STYLES  # the colours that pictures share
+from streamkit._queues import registry  # the one table of names
 from support.documents import ROOT
 from support.site import extension
 
@@ -365,3 +366,25 @@ def other(x):
         ("ValueError", "cannot go on: ... is missing. Ask again."),
         ("StreamClosedError", "... is closed."),
     }
+
+
+# -- the porting page ---------------------------------------------------------------------------
+
+porting = extension("porting")
+OTHER_NAMES = [row for library in registry.LIBRARIES for row in library.names]
+
+
+def test_the_porting_page_has_every_row_of_the_table_that_objects_answer_from():
+    assert "{generated} porting" in (ROOT / "docs/guides/porting.md").read_text(encoding="utf-8")
+    lines = porting.table().splitlines()
+    for row in OTHER_NAMES:
+        here = [line for line in lines if f"| `{row.ours}`{row.more} |" in line]
+        assert any(row.written in line for line in here) == bool(row.section), row
+    assert len(OTHER_NAMES) > 60
+
+
+def test_what_the_porting_page_says_to_write_is_python():
+    for row in OTHER_NAMES:
+        line = f"{row.ours} pass" if row.ours.endswith(":") else row.ours
+        line = f"{line}\ndef f(): pass" if line.startswith("@") else line
+        compile(line, row.ours, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -2,7 +2,7 @@
 
 torch makes a grey image, CuPy stretches it, Warp sharpens it, CuPy takes the mean: each launches
 its own kernels, on arrays that are handed over without a copy. Without a GPU the same stages run
-on a host queue, with what is installed. Only ``show`` prints.
+on a host stream, with what is installed. Only ``show`` prints.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _equip(
     if s.device == "cpu":
         found["numpy"] = load("numpy", "cpu")
         instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
-        return s, found, missing, [f"{no_gpu} the stages ran on a host queue{instead}."]
+        return s, found, missing, [f"{no_gpu} the stages ran on a host stream{instead}."]
     if not found:
         no_gpu = (
             f"There is a GPU here, but no library that computes on it: {_list(missing)}. Install "

@@ -1,6 +1,6 @@
 """cuda.core: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._base.library import Library, OtherName
 
 LIBRARY = Library(
     "cuda.core",
@@ -16,4 +16,18 @@ LIBRARY = Library(
     newest=(1, 2),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     aliases=("cuda",),
+    names=(
+        OtherName(
+            "A stream",
+            "device.create_stream()",
+            "sk.new_stream(device.device_id, nonblocking=True)",
+            package="create_stream",
+        ),
+        OtherName(
+            "A stream from a number", "Stream.from_handle(ptr)", "sk.from_handle(ptr, owner=...)"
+        ),
+        OtherName("Waiting on the CPU", "e.is_done", "e.done", event="is_done"),
+        OtherName("", "s.is_done", "s.done", stream="is_done"),
+        OtherName("A stream with each launch", "a `Stream` argument", 's.to("cuda.core")'),
+    ),
 )

@@ -1,6 +1,6 @@
 """numba-cuda: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._base.library import Library, OtherName
 
 LIBRARY = Library(
     "numba",
@@ -19,4 +19,26 @@ LIBRARY = Library(
     kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
     colour="#CC79A7",
     letter="n",
+    names=(
+        OtherName("A stream", "cuda.stream()", "sk.new_stream()"),
+        OtherName(
+            "A stream from a number",
+            "cuda.external_stream(ptr)",
+            "sk.from_handle(ptr, owner=...)",
+            package="external_stream",
+        ),
+        OtherName(
+            "Waiting on the CPU",
+            "with s.auto_synchronize():",
+            "s.sync()",
+            " after the work",
+            stream="auto_synchronize",
+        ),
+        OtherName("Waiting on the CPU", "s.async_done()", "await s", stream="async_done"),
+        OtherName(
+            "A stream with each launch",
+            "kernel[blocks, threads, s]",
+            'kernel[blocks, threads, s.to("numba")]',
+        ),
+    ),
 )

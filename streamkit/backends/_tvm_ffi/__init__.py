@@ -1,6 +1,6 @@
 """tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._base.library import Library, OtherName
 
 LIBRARY = Library(
     "tvm_ffi",
@@ -13,4 +13,12 @@ LIBRARY = Library(
     newest=(0, 1, 15),
     aliases=("tvm-ffi",),
     has_current=True,
+    names=(
+        OtherName(
+            "A stream with each launch",
+            "with tvm_ffi.use_raw_stream(device, handle):",
+            "with sk.use(s):",
+            package="use_raw_stream",
+        ),
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import TYPE_CHECKING
 
 import streamkit as sk
@@ -11,7 +12,7 @@ from streamkit._base.adapter import never_known, offered
 from streamkit._cuda import driver
 from streamkit.protocols import CurrentStream
 from streamkit.testing import _gate
-from streamkit.testing._conformance.subject import NotApplicableError
+from streamkit.testing._conformance.subject import NotApplicableError, build_owned
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -161,26 +162,44 @@ def _require_refusal(subject: Subject, stream: object) -> None:
 
 
 def enter_adds_no_wait(subject: Subject) -> None:
-    """Order nothing in ``enter`` and ``leave``: no stream waits for another, nor the host."""
+    """Order nothing in ``bind``, ``enter`` and ``leave``: no stream waits, nor does the host."""
+    remedy = "Make the stream current and nothing more: ordered=True is StreamKit's to do."
     own, other = subject.streams(2)
     first, second = subject.handle(own), subject.handle(other)
-    remedy = "Make the stream current and nothing more: ordered=True is StreamKit's to do."
-    ours, theirs = map(subject.adapter.bind, (own, other))
-    with _entered(ours), _gate.Gate() as gate:
+    with _entered(subject.adapter.bind(own)), _gate.Gate() as gate:
         gate.hold(first)
-        with _entered(theirs):
+        with _entered(subject.adapter.bind(other)):  # for the first time: some wait only then
             subject.require(gate.closed, f"enter waited for what was current to finish. {remedy}")
             subject.require(
                 gate.lets_through(second),
                 f"enter made the stream wait for what was current before. {remedy}",
             )
-    with _entered(ours), _gate.Gate() as gate:
-        with _entered(theirs):
+    own, other = subject.streams(2)
+    first, second = subject.handle(own), subject.handle(other)
+    with _entered(subject.adapter.bind(own)), _gate.Gate() as gate:
+        with _entered(subject.adapter.bind(other)):
             gate.hold(second)
         subject.require(gate.closed, f"leave waited for the stream to finish. {remedy}")
         subject.require(
             gate.lets_through(first),
             f"leave made what is current again wait for the stream that was left. {remedy}",
+        )
+
+
+def enter_lets_go(subject: Subject) -> None:
+    """Keep nothing of a stream that was entered once it is left and dropped."""
+    with _gate.raw_stream() as raw:
+        view, alive, described = build_owned(
+            lambda owner: sk.from_handle(raw, owner=owner).to(subject.library)
+        )
+        with _entered(subject.adapter.bind(view)):
+            pass
+        del view
+        gc.collect()
+        subject.require(
+            alive() is None,
+            f"{described} was entered, left and dropped, and its queue is kept for ever. Keep no "
+            "stream beyond its scope.",
         )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gc
 import sys
+from typing import TYPE_CHECKING
 
 import streamkit as sk
 from streamkit._base import messages
 from streamkit._base.adapter import GROUPS, TOGETHER, functions
+from streamkit._cuda import driver, graphs
 from streamkit._queues import registry
-from streamkit.protocols import API, Adapter, Traits
+from streamkit.protocols import API, Adapter, CurrentStream, Queue, Traits
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import (
     NotApplicableError,
@@ -18,6 +21,9 @@ from streamkit.testing._conformance.subject import (
     Subject,
     build_owned,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _PER_THREAD = 2
 _CLOSE = 0.85  # so like a name of the contract is only one that is misspelled
@@ -100,7 +106,7 @@ def extract_reads_handle(subject: Subject) -> None:
         what = f"extract({messages.describe(stream)})"
         queue = subject.adapter.extract(stream)
         subject.require(
-            type(queue.handle) is int, f"{what}.handle is no int: {queue.handle!r}. Convert it."
+            type(queue.handle) is int, f"{what}.handle is not an int: {queue.handle!r}. Convert it."
         )
         subject.require(
             queue.handle == handle,
@@ -112,6 +118,133 @@ def extract_reads_handle(subject: Subject) -> None:
             f"{what}.device is {queue.device!r}, the driver says {found}. Leave it None if the "
             "object does not know.",
         )
+
+
+def extract_accepts_subclasses(subject: Subject) -> None:
+    """Read a stream of a class that is derived from the library's own."""
+    own = subject.make_stream()
+    queue = subject.adapter.extract(own)
+    try:
+        own.__class__ = type("Derived", (type(own),), {"__slots__": ()})
+    except TypeError as error:
+        raise NotApplicableError(f"its class cannot be derived from: {error}") from None
+    reason = ""
+    try:
+        handle = subject.adapter.extract(own).handle
+    except TypeError as error:
+        handle, reason = None, f": {error}"
+    subject.require(
+        handle is not None,
+        f"extract refused {messages.describe(own)}, of a class derived from the library's{reason} "
+        "Test with isinstance.",
+    )
+    subject.require(
+        handle == queue.handle,
+        f"extract reads another handle from {messages.describe(own)}, whose class is derived",
+    )
+
+
+def extract_touches_no_queue(subject: Subject) -> None:
+    """Ask the driver nothing in ``extract`` that breaks a capture, and give it no work."""
+    own = subject.make_stream()
+    if subject.handle_of is None and not registry.speaks_protocol(own):
+        raise NotApplicableError("no handle_of was given, and its streams lack __cuda_stream__()")
+    handle = subject.handle(own)
+    with _untouched(subject, handle, f"extract({messages.describe(own)})"):
+        subject.adapter.extract(own)
+
+
+def borrow_touches_no_queue(subject: Subject) -> None:
+    """Ask the driver nothing in ``borrow`` that breaks a capture, and give it no work."""
+    subject.make_stream()  # the library may begin with more
+    with _gate.raw_stream() as raw:
+        stream = sk.from_handle(raw)
+        with _untouched(subject, raw, f"borrow of {stream!r}"):
+            view = stream.to(subject.library)
+        del view, stream
+        gc.collect()
+
+
+def borrow_does_not_block(subject: Subject) -> None:
+    """Return from ``borrow`` while the queue, or another of the device, is busy."""
+    subject.make_stream()  # the library may wait when it begins
+    with _gate.raw_stream() as raw, _gate.raw_stream() as busy, _gate.Gate() as gate:
+        stream = sk.from_handle(raw)
+        gate.hold(raw)
+        gate.hold(busy)
+        view = stream.to(subject.library)
+        subject.require(
+            gate.closed,
+            f"borrow of {stream!r} waited for work of the GPU. Build the stream and nothing more.",
+        )
+        gate.open()
+        _gate.sync(raw)
+        del view, stream
+        gc.collect()
+
+
+@contextlib.contextmanager
+def _untouched(subject: Subject, handle: int, call: str) -> Generator[None]:
+    """Require that the block neither breaks a capture of the stream nor adds work to it."""
+    remedy = "Read what the library itself knows, and leave the driver to StreamKit."
+    graphs.begin(handle, "thread_local")
+    try:
+        failure = None
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of the adapter, perhaps because of the capture
+            failure = error
+        found = graphs.captured(handle)
+        is_whole = found is not None and found.is_valid
+        subject.require(
+            is_whole and failure is None,
+            f"{call} asks the driver about the stream, or waits, which breaks a capture of it"
+            f"{'' if failure is None else f' ({type(failure).__name__}: {failure})'}. {remedy}",
+        )
+        subject.require(
+            found is None or not graphs.count(found.graph),
+            f"{call} gives the stream work of its own. {remedy}",
+        )
+    finally:
+        graphs.discard(handle)
+
+
+def other_device(subject: Subject) -> None:
+    """Build and read a stream of another device, and give that device's current stream."""
+    there = _another(subject)
+    with _gate.on_device(there):
+        with _gate.raw_stream() as raw:
+            stream = sk.from_handle(raw)
+            view = stream.to(subject.library)
+            found = subject.adapter.extract(view).device
+            subject.require(
+                found in (None, there),
+                f"extract({messages.describe(view)}).device is {found!r}, and the stream was built "
+                f"for device {there}. Leave it None if the object does not know.",
+            )
+            subject.require(
+                sk.wrap(view) == stream, f"wrap({messages.describe(view)}) is no longer {stream!r}"
+            )
+            del view, stream
+            gc.collect()
+        adapter = subject.adapter
+        if isinstance(adapter, CurrentStream):
+            current = adapter.current(there)
+            queue: Queue = subject.adapter.extract(current)
+            found = queue.device
+            if found is None and queue.handle > _PER_THREAD:
+                found = _gate.stream_device(queue.handle)
+            subject.require(
+                found in (None, there),
+                f"current({there}) gives {messages.describe(current)}, which is of device {found}",
+            )
+
+
+def _another(subject: Subject) -> int:
+    count = driver.device_count()
+    if count == 1:
+        raise NotApplicableError("this machine has one device")
+    return (subject.device + 1) % count
 
 
 def extract_keeps_alive(subject: Subject) -> None:
@@ -132,8 +265,8 @@ def extract_keeps_alive(subject: Subject) -> None:
 
 def extract_lets_go(subject: Subject) -> None:
     """Keep nothing of a stream once what ``extract`` returned is dropped."""
-    stream = subject.make_stream()
-    subject.adapter.extract(stream)  # what is made once for a class or a library is no leak
+    other, stream = subject.make_stream(), subject.make_stream()
+    subject.adapter.extract(other)  # what is made once for a class or a library is no leak
     before = sys.getrefcount(stream)
     for _ in range(3):
         subject.adapter.extract(stream)
