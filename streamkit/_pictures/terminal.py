@@ -53,8 +53,8 @@ def show(report: Operations, console: Console | None = None) -> None:
     for sentence in timeline.waits(report):
         console.print(sentence, soft_wrap=True)
     held = listed(report.synchronisations)
-    for line in ["What held the host:", *held] if held else []:
-        console.print(_writable(line, console), soft_wrap=True, markup=False)
+    for text in ["What held the host:", *held] if held else []:
+        console.print(_writable(text, console), soft_wrap=True, markup=False)
 
 
 def _writable(text: str, console: Console) -> str:

@@ -299,7 +299,7 @@ def _current_pool(libraries: Libraries) -> Generator[Arms]:
     return _current(libraries, libraries.torch.cuda.Stream())
 
 
-PLANS += [
+PLANS.extend(
     AfterBlock(
         f"any CUDA call of the process after {block} has ended",
         "the same call before it",
@@ -310,7 +310,7 @@ PLANS += [
     )
     # nothing is left of a block; but with times CUPTI stays attached
     for block, at_most in {"audit()": 1.05, "races()": 1.05, "audit(times=True)": 3.0}.items()
-]
+)
 
 
 @_row(
