@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
 from streamkit._races import live_page, search
-from streamkit._races.arrays import checked_names
+from streamkit._races.arrays import RacedArray, checked_names
 from streamkit._races.cuda_recorder import CudaRaceRecorder
-from streamkit._races.host_recorder import RaceRecorder, stamps
+from streamkit._races.extents import Extent
+from streamkit._races.host_order import stamps
+from streamkit._races.host_recorder import RaceRecorder
 from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
 from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Hashable, Mapping
+    from collections.abc import Generator, Hashable, Iterator, Mapping
 
     from streamkit._base.trace import Step
     from streamkit._races.cuda_races import Found
     from streamkit._races.host_recorder import Given
+    from streamkit._races.order import Stamp
     from streamkit._races.search import Pair
 
 
@@ -88,12 +91,17 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         key=describer.key,
         operation=describer.operation,
         missing_call=describer.missing_call,
+        more=lambda strictly: _among_bodies(recorder, strictly),
     )
     if on_cuda.operations:
         draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
     else:
         draw = live_page.in_time(operations, found)
-    counted = [(_name(one), one.is_known) for _, one in sorted(given.items())]
+    counted = [
+        (_name(one), one.is_known)
+        for _, one in sorted(given.items())
+        if not (one.step.kind == "operator" and _is_part(one.step, given))
+    ]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
     races_found = tuple(race for race, _ in (*found, *on_cuda.races))
     report.complete(races_found, coverage, draw)
@@ -107,6 +115,33 @@ def _work(given: Given) -> search.Work:
     ]
     site = given.place or step.order, step.stream, step.kind
     return search.Work(step.order, site, tuple(accesses))
+
+
+def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether an operator is a part of a function that was understood."""
+    giver = None if step.giver is None else given.get(step.giver.order)
+    return giver is not None and giver.is_known
+
+
+def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
+    """Yield the pairs of scopes that nothing orders, if nothing tells what is done in them."""
+    bodies = [
+        (order, one.place or order)
+        for order, one in sorted(recorder.given.items())
+        if one.step.kind == "scope" and order not in recorder.seen
+    ]
+    for first, second in search.unordered_sites(bodies, strictly):
+        yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)
+
+
+_UNSEEN = search.Access(
+    None,
+    Extent(0, 1, 1),
+    "unknown",
+    is_sure=False,
+    array=RacedArray("memory that was not seen", "", (), 0),
+)
+"""What the body of a scope does with memory."""
 
 
 def _name(given: Given) -> str:
@@ -134,7 +169,8 @@ class _Describer:
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
-        if step.kind == "then":
+        is_of_then = step.kind == "operator" and step.giver is not None and step.giver.kind == "then"
+        if step.kind == "then" or (is_of_then and step.giver.stream is step.stream):
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue
 
@@ -143,7 +179,8 @@ class _Describer:
         step = given.step
         file, line = given.place or (None, 0)
         whose = library_of(step), self.queue(step)
-        return RacedOperation(step.name, *whose, mode, file, line, *self._recorder.times(step))
+        name = "the body of a scope" if step.kind == "scope" else step.name
+        return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
 
     def missing_call(self, one: int, other: int) -> str:
         first, second = self._given[one], self._given[other]

@@ -1,0 +1,443 @@
+"""Host streams: the order of their work, by the steps that they reported.
+
+A function that a stream runs is no point but a span. What it gives to others while it runs comes
+after the part of it before that, and what it waits for comes before the part of it after that. So
+the steps make points, with edges between them, and each point has a clock. The body of a scope is a
+span too: what is done in it belongs to its stream, and others come after it if they wait for the
+stream, not because the thread that ran the body goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._base.trace import Step
+from streamkit._host.stream import HostStream
+from streamkit._races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from streamkit._races.host_recorder import Given
+    from streamkit._races.order import Clock
+
+_PARTS = 32  # bits of a place that number the parts of an item
+
+
+def stamps(
+    steps: Iterable[Step], given: Mapping[int, Given], *, threads_talk: bool
+) -> dict[int, Stamp]:
+    """Return where each piece of work stands, by the order of its step.
+
+    Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and the
+    whole of a function counts. With it, StreamKit supposes that threads told each other everything:
+    what one thread learned, all know, and a function that StreamKit does not know has told all
+    threads that it ran. Any part of a function counts then, because it may have used the memory
+    before it gave work to another stream, or after it waited for one. Work that is unordered even
+    so surely has no order.
+    """
+    reader = _Reader(given, threads_talk=threads_talk)
+    events = [(step.order, step, False) for step in steps]
+    events += [
+        (step.end_order, step, True)
+        for step in steps
+        if step.end_order and (step.kind == "scope" or _runs_inside(step, given))
+    ]
+    for _, step, is_end in sorted(events, key=itemgetter(0)):
+        (reader.end if is_end else reader.begin)(step)
+    return reader.stamps()
+
+
+def _runs_inside(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether a thread that holds the stream runs it at once."""
+    return step.is_inline and step.kind == "function" and not given[step.order].is_future
+
+
+class _Points:
+    """Points in time with edges between them, and the clock of each."""
+
+    START, NEVER = 0, 1  # before all work, and after all
+
+    def __init__(self) -> None:
+        self._befores: list[tuple[int, ...]] = [(), ()]
+        self._reached: dict[int, tuple[int, int]] = {}
+        self._uses: list[int] = [1, 1]  # how many points, or pieces of work, need its clock
+
+    def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
+        """Return a point after others, at which a chain has come to a place if one is given."""
+        found = tuple(dict.fromkeys(one for one in befores if one != self.START))
+        if len(found) < 2 and reached is None:  # noqa: PLR2004 - it is that point itself
+            return found[0] if found else self.START
+        self._befores.append(found)
+        self._uses.append(0)
+        for one in found:
+            self._uses[one] += 1
+        point = len(self._befores) - 1
+        if reached is not None:
+            self._reached[point] = reached
+        return point
+
+    def new(self, *befores: int) -> int:
+        """Return a point after others that is none of them, so that ``put_after`` can add more."""
+        self._befores.append(())
+        self._uses.append(0)
+        point = len(self._befores) - 1
+        self.put_after(point, *befores)
+        return point
+
+    def put_after(self, point: int, *befores: int) -> None:
+        """Add edges to a point."""
+        self._befores[point] += befores
+        for one in befores:
+            self._uses[one] += 1
+
+    def keep(self, point: int) -> None:
+        """Note that the clock of a point is asked for afterwards."""
+        self._uses[point] += 1
+
+    def clocks(self, *, unknown: Clock) -> list[Clock]:
+        """Return the clocks of all points that were kept.
+
+        Points in a circle, which there are if a queue went on without a thread that held it, have
+        what is known, and ``unknown``.
+        """
+        count = len(self._befores)
+        clocks: list[Clock | None] = [NOTHING, EVERYTHING, *(None,) * (count - 2)]
+        blocked: defaultdict[int, list[int]] = defaultdict(list)
+
+        def settle(first: int, *, is_forced: bool = False) -> None:
+            ready = [first]
+            while ready:
+                point = ready.pop()
+                if clocks[point] is not None:
+                    continue
+                befores = self._befores[point]
+                missing = next((one for one in befores if clocks[one] is None), None)
+                clock = NOTHING
+                if missing is not None:
+                    if not is_forced or point != first:
+                        blocked[missing].append(point)
+                        continue
+                    clock = unknown
+                for one in befores:
+                    clock = joined(clock, clocks[one] or NOTHING)
+                    self._uses[one] -= 1
+                    if not self._uses[one] and clocks[one]:
+                        clocks[one] = NOTHING  # it takes memory
+                if point in self._reached:
+                    clock = reaching(clock, *self._reached[point])
+                clocks[point] = clock
+                ready += blocked.pop(point, ())
+
+        for point in range(2, count):
+            settle(point)
+        for point in range(2, count):
+            if clocks[point] is None:
+                settle(point, is_forced=True)
+        return [clock or NOTHING for clock in clocks]
+
+
+class _Queue:
+    """A queue that runs items: a stream, or the functions that were given to its ``then``."""
+
+    def __init__(self, chain: int) -> None:
+        self.chain = chain
+        self.items = 0
+        self.tail = _Points.START
+
+
+class _Item:
+    """A function or the body of a scope, which a queue runs from ``begin`` to ``end``."""
+
+    def __init__(self, queue: _Queue, begin: int, end: int) -> None:
+        self.queue, self.begin, self.end = queue, begin, end
+        self.learned = begin  # the point that it has come to, if it is a function
+        self._first = queue.items << _PARTS
+        self._last = self._first
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The chain, and the place of its beginning."""
+        return self.queue.chain, self._first
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The place of what was done in it so far."""
+        return self.queue.chain, self._last
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The place of its end."""
+        return self.queue.chain, self._first + (1 << _PARTS) - 1
+
+    def next_part(self) -> tuple[int, int]:
+        """Return the place of what is done in it now."""
+        self._last += 1
+        return self.part
+
+
+class _Host:
+    """Who gives a step: a thread, or the function that a queue runs."""
+
+    def __init__(self, key: Hashable, item: _Item | None) -> None:
+        self.key, self.item = key, item
+
+
+class _Placed(NamedTuple):
+    """A piece of work: where it stands, and the point whose clock it has."""
+
+    chain: int
+    place: int
+    point: int
+
+
+class _Reader:
+    def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
+        self._given = given
+        self._threads_talk = threads_talk
+        self._points = _Points()
+        self._placed: dict[int, _Placed] = {}
+        self._queues: dict[Hashable, _Queue] = {}
+        self._functions: dict[int, _Item] = {}  # by the orders of their steps
+        self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
+        self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
+        self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
+        self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
+        self._told = _Points.START  # what functions may have told threads
+        self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
+        self._read: dict[str, Callable[[Step, _Host], None]] = {
+            "function": self._function,
+            "then": self._then,
+            "scope": self._scope,
+            "operator": self._operator,
+            "record": self._record,
+            "point": self._record,
+            "wait": self._wait,
+            "synchronisation": self._synchronisation,
+            "query": self._query,
+        }
+
+    def begin(self, step: Step) -> None:
+        """Take what was given, or has begun."""
+        self._end_waits(step.given_ns)
+        self._read[step.kind](step, self._host(step))
+
+    def end(self, step: Step) -> None:
+        """Take the end of a scope, or of a function that ran inside one."""
+        self._end_waits(step.end_ns)
+        item, first = self._spans.pop(step.order)
+        host = self._host(step)
+        here = self._here(host)
+        if step.kind == "scope":
+            self._points.put_after(item.end, here)
+            self._bodies.pop((host.key, step.stream), None)
+        elif self._threads_talk:
+            self._placed[step.order] = _Placed(*first, self._points.add(here, item.begin))
+        else:
+            self._placed[step.order] = self._placed[step.order]._replace(place=item.next_part()[1])
+
+    def stamps(self) -> dict[int, Stamp]:
+        """Return where each piece of work stands."""
+        self._end_waits(math.inf)
+        for item in self._functions.values():
+            self._points.put_after(item.end, item.learned)
+        for one in self._placed.values():
+            self._points.keep(one.point)
+        clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
+        return {
+            order: Stamp(one.chain, one.place, clocks[one.point])
+            for order, one in self._placed.items()
+        }
+
+    # -- what hosts know ----------------------------------------------------------------------
+
+    def _host(self, step: Step) -> _Host:
+        giver = step.giver
+        item = None if giver is None else self._functions.get(giver.order)
+        if giver is None or item is None:
+            return _Host(step.thread, None)
+        host = _Host(giver, item)
+        if self._threads_talk:
+            self._learn(host, self._points.add(item.begin, reached=item.part))
+        return host
+
+    def _here(self, host: _Host) -> int:
+        """Return the point that a host has come to."""
+        if host.item is not None:
+            return self._points.add(host.item.learned, reached=host.item.part)
+        if self._threads_talk:
+            return self._points.add(self._learned.get(None, _Points.START), self._told)
+        return self._learned.get(host.key, _Points.START)
+
+    def _learn(self, host: _Host, point: int) -> None:
+        """Let a host come after a point; with ``threads_talk`` all others do so too."""
+        if self._threads_talk:
+            self._learned[None] = self._points.add(
+                self._learned.get(None, _Points.START), point
+            )
+        else:
+            self._learned[host.key] = self._points.add(self._here(host), point)
+        if host.item is not None:
+            host.item.learned = self._learned[None if self._threads_talk else host.key]
+
+    def _end_waits(self, now_ns: float) -> None:
+        """Let hosts come after what they have waited for by now."""
+        while self._waits and self._waits[0][0] <= now_ns:
+            _, _, host, point = heapq.heappop(self._waits)
+            self._learn(host, point)
+
+    def _learn_later(self, step: Step, host: _Host, point: int) -> None:
+        if step.end_ns:
+            heapq.heappush(self._waits, (step.end_ns, step.order, host, point))
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def _queue(self, key: Hashable) -> _Queue:
+        if key not in self._queues:
+            self._queues[key] = _Queue(len(self._queues) + 1)
+        return self._queues[key]
+
+    def _put(self, queue: _Queue, *befores: int) -> None:
+        """Let what a queue runs from now on come after some points."""
+        queue.tail = self._points.add(queue.tail, *befores)
+
+    def _give(self, queue: _Queue, *befores: int) -> _Item:
+        self._put(queue, *befores)
+        queue.items += 1
+        item = _Item(queue, queue.tail, self._points.new(queue.tail))
+        queue.tail = item.end
+        return item
+
+    def _end_of(self, queue: _Queue) -> int:
+        """Return the point at which all that a queue has been given has ended."""
+        if not queue.items:
+            return queue.tail
+        place = (queue.items + 1 << _PARTS) - 1
+        return self._points.add(queue.tail, reached=(queue.chain, place))
+
+    def _inside(self, step: Step, host: _Host) -> _Item:
+        """Return the item of the step's stream that its host runs."""
+        body = self._bodies.get((host.key, step.stream))
+        if body is not None:
+            return body
+        if isinstance(host.key, Step) and host.key.stream is step.stream and host.item is not None:
+            return host.item
+        return self._enter(step, host)  # the scope was entered before the block
+
+    def _inside_point(self, step: Step, host: _Host) -> int:
+        """Return the present point of a stream that the host holds."""
+        item = self._inside(step, host)
+        return self._points.add(self._here(host), item.begin, reached=item.part)
+
+    def _enter(self, step: Step, host: _Host) -> _Item:
+        """Let a host wait for a queue and hold it."""
+        queue = self._queue(step.stream)
+        self._learn(host, self._end_of(queue))
+        item = self._bodies[host.key, step.stream] = self._give(queue, self._here(host))
+        return item
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _function(self, step: Step, host: _Host) -> None:
+        if self._given[step.order].is_future:
+            self._wait_for_future(step, host)
+        elif not step.is_inline:
+            item = self._give(self._queue(step.stream), self._here(host))
+            self._run_later(step, item)
+        else:
+            item = self._inside(step, host)
+            before = self._points.add(self._here(host), item.begin)
+            place = item.next_part()
+            self._spans[step.order] = item, place
+            self._placed[step.order] = _Placed(*item.whole, before)  # unless it ends in the block
+            if self._threads_talk:  # this thread knows that it ran
+                self._learn(host, self._points.add(before, reached=place))
+
+    def _then(self, step: Step, host: _Host) -> None:
+        here, queue = self._here(host), self._queue((step.stream, "then"))
+        if step.is_inline:
+            after = self._inside_point(step, host)
+        else:
+            after = self._end_of(self._queue(step.stream))
+        self._run_later(step, self._give(queue, here, after))
+
+    def _run_later(self, step: Step, item: _Item) -> None:
+        self._functions[step.order] = item
+        self._place(step, item)
+        if self._threads_talk and (step.kind == "then" or not self._given[step.order].is_known):
+            ended = self._points.add(item.begin, reached=item.whole)
+            self._told = self._points.add(self._told, ended)
+            self._learn_later(step, _Host(None, None), ended)
+
+    def _place(self, step: Step, item: _Item) -> None:
+        """Note where a whole item stands."""
+        if self._threads_talk:
+            self._placed[step.order] = _Placed(*item.first, item.end)
+        else:
+            self._placed[step.order] = _Placed(*item.whole, item.begin)
+
+    def _scope(self, step: Step, host: _Host) -> None:
+        item = self._enter(step, host)
+        self._spans[step.order] = item, None
+        self._place(step, item)
+
+    def _operator(self, step: Step, host: _Host) -> None:
+        item = self._inside(step, host)
+        before = self._points.add(self._here(host), item.begin)
+        self._placed[step.order] = _Placed(*item.next_part(), before)
+
+    def _record(self, step: Step, host: _Host) -> None:
+        if step.is_inline:
+            point = self._inside_point(step, host)
+        else:
+            queue = self._queue(step.stream)
+            self._put(queue, self._here(host))
+            point = self._end_of(queue)
+        self._marks[id(step.mark)] = point
+
+    def _wait(self, step: Step, host: _Host) -> None:
+        self._wait_for(step, host, self._marks.get(id(step.mark), _Points.START))
+
+    def _wait_for_future(self, step: Step, host: _Host) -> None:
+        told = step.mark
+        if isinstance(told, Step):
+            self._wait_for(step, host, self._end_of_then(told))
+        elif self._threads_talk:
+            self._wait_for(step, host, _Points.NEVER)
+
+    def _wait_for(self, step: Step, host: _Host, point: int) -> None:
+        if step.is_inline:
+            self._learn(host, point)
+        else:
+            self._put(self._queue(step.stream), self._here(host), point)
+
+    def _synchronisation(self, step: Step, host: _Host) -> None:
+        if not step.has_failed:  # else it has waited for nothing
+            self._learn_later(step, host, self._reached(step, host))
+
+    def _query(self, step: Step, host: _Host) -> None:
+        self._learn(host, self._reached(step, host))
+
+    def _reached(self, step: Step, host: _Host) -> int:
+        """Return the point for which the host waited, or which it saw to be reached."""
+        mark = step.mark
+        if isinstance(mark, Step):
+            return self._end_of_then(mark)
+        if mark is not None:
+            return self._marks.get(id(mark), _Points.START)
+        if not isinstance(step.stream, HostStream):
+            return _Points.START
+        if step.is_inline:
+            return self._inside_point(step, host)
+        queue = self._queue(step.stream)
+        if self._threads_talk:  # the wait may be an item of the queue
+            self._put(queue, self._here(host))
+        return self._end_of(queue)
+
+    def _end_of_then(self, step: Step) -> int:
+        item = self._functions.get(step.order)
+        return _Points.START if item is None else self._points.add(item.end, reached=item.whole)

@@ -1,0 +1,110 @@
+"""What torch's operators do with tensors in the memory of the host, by their schemas.
+
+A schema says which arguments an operator writes. It does not say which it only asks for their shape,
+and whether it uses all of them, so those operators are listed here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from streamkit.protocols import ArrayUse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Tell = Callable[[str, Sequence[ArrayUse], bool], None]
+
+_NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^resize_|^set_|^_unsafe_view$")
+"""They use no element of a tensor that they do not write."""
+_ONLY_WRITE = {
+    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
+    "normal_", "random_", "uniform_", "zero_",
+}  # fmt: skip
+"""In place, and they do not read what they write."""
+_WHOLE = {
+    "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
+    "argmax", "argmin", "argsort", "bmm", "cat", "clone", "convolution", "cumprod", "cumsum", "dot",
+    "linalg_vector_norm", "linear", "logsumexp", "max", "mean", "min", "mm", "mv",
+    "native_layer_norm", "prod", "sort", "stack", "std", "sum", "var", "var_mean",
+    *(name[:-1] for name in _ONLY_WRITE),
+}  # fmt: skip
+"""They use every element of each tensor, as the pointwise ones do."""
+_PART = {"masked_fill", "masked_scatter", "where"}
+"""Pointwise, but what they use depends on the elements of another tensor."""
+_SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
+"""They use every element unless a factor is 0."""
+
+
+def watch_operators(tell: Tell) -> Any:
+    """Return a mode of torch, which counts for the thread that enters it."""
+    return _Watching(tell)
+
+
+def host_memory(array: Any) -> tuple[Any, bool]:
+    """Return the storage; it owns its memory unless that is another library's, or shared."""
+    storage = array.untyped_storage()
+    return storage, storage.resizable()
+
+
+class _Watching(TorchDispatchMode):
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - as torch's own modes do
+        if not (func.is_view or torch.Tag.inplace_view in func.tags):
+            uses = list(_uses(func, name, args, kwargs))
+            if uses:
+                self._tell(name, uses, all(type(use.array) in _KINDS for use in uses))
+        return func(*args, **kwargs)
+
+
+_KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _uses(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[ArrayUse]:
+    arguments = func._schema.arguments  # noqa: SLF001 - as above
+    values = [*args, *(kwargs.get(argument.name) for argument in arguments[len(args) :])]
+    found = list(map(_tensors, values))
+    is_whole = _is_whole(func, name, kwargs) and all(
+        tensor.numel() for tensors in found for tensor in tensors
+    )
+    for argument, tensors in zip(arguments, found, strict=True):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if is_written:
+            is_read = not argument.is_out and name not in _ONLY_WRITE
+        else:
+            is_read = not _NO_ELEMENTS.search(name)
+        for tensor in tensors:
+            if is_read:
+                yield ArrayUse(tensor, "read", is_whole)
+            if is_written:
+                yield ArrayUse(tensor, "write", is_whole)
+
+
+def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator surely uses every element of its tensors."""
+    base = name.removeprefix("_foreach_").removesuffix("_")
+    if base in _SCALED:
+        return 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
+    return base not in _PART and (
+        base in _WHOLE or base != name.removesuffix("_") or torch.Tag.pointwise in func.tags
+    )
+
+
+def _tensors(value: Any) -> list[Any]:
+    """Return the tensors of the host in an argument."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_cpu else []
+    return [one for part in value for one in _tensors(part)] if isinstance(value, list) else []
