@@ -110,10 +110,9 @@ class Memories:
         names: dict[int, str] = {}
         for name, value in variables:
             names[id(value)] = name
-            if self._adapters.get(type(value)) is not None:
-                adapter = self.watching(value)
-                if adapter is not None:
-                    names[id(adapter.host_memory(value)[0])] = name
+            adapter = self.watching(value)
+            if adapter is not None:
+                names[id(adapter.host_memory(value)[0])] = name
         return names
 
     def watching(self, value: Any) -> Any:

@@ -88,7 +88,15 @@ def uses(call: Any, is_watched: Callable[[object], bool]) -> tuple[list[ArrayUse
     brought = call.args, call.keywords, *_brought_along(call.func)
     if _is_watched_whole((call.func, *brought), is_watched):
         return [], True
-    return [ArrayUse(array, "unknown", is_sure=False) for array in among(brought)], False
+    found = among((*brought, *_inside_of(call.args), *_inside_of(call.keywords.values())))
+    return [ArrayUse(array, "unknown", is_sure=False) for array in found], False
+
+
+def _inside_of(arguments: Iterable[object]) -> Iterator[object]:
+    """Yield the attributes of arguments, such as those of a dataclass."""
+    for one in arguments:
+        if not isinstance(one, (type, types.ModuleType, types.FunctionType)):
+            yield from getattr(one, "__dict__", {}).values()
 
 
 def names_no_others(named: Iterable[object], is_watched: Callable[[object], bool]) -> bool:

@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import trace
 from streamkit._base.adapter import offered
@@ -21,7 +21,7 @@ from streamkit._scopes import open_scopes
 from streamkit.protocols import Diagnosis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import CodeType, FrameType
 
     from streamkit._races.places import Place
@@ -57,6 +57,8 @@ class RaceRecorder(HostRecorder):
         self._memories = Memories()
         self._lock = threading.Lock()
         self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
+        # what the code of a line calls its arrays, by their ids, and its streams
+        self._lines: dict[Any, tuple[list[int], Place | None, dict[int, str], dict[int, str]]] = {}
         self._thread = _Thread()
         self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
         self.seen: set[int] = set()
@@ -135,7 +137,7 @@ class RaceRecorder(HostRecorder):
         finally:
             thread.running.pop()
 
-    def _tell(self, library: str, name: str, uses: Iterable[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+    def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
         if thread.is_reading or not thread.running:
@@ -147,13 +149,19 @@ class RaceRecorder(HostRecorder):
         step.module, step.is_inline = library, True
         step.start_ns = step.end_ns = step.given_ns
         frame = places.users_frame(within=caller)
+        line = None if frame is None else (frame.f_code, frame.f_lineno or 0)
+        arrays = [id(use.array) for use in uses]
+        known = self._lines.get(line)
         if frame is None:
             place, streams = self.given[outer.order].place, self.given[outer.order].streams
             names = self._names.get(outer.order, {})
+        elif known is not None and known[0] == arrays:  # as in a loop
+            _, place, streams, names = known
         else:
             place, variables = places.place_of(frame), places.variables(frame)
             streams = _streams_among(variables)
             names = self._memories.names_of((*variables, *self._arrays.items()))
+            self._lines[line] = arrays, place, streams, names
         found: tuple[Access, ...] = ()
         try:
             found = self._accesses(uses, names)

@@ -7,11 +7,13 @@ and whether it uses all of them, so those operators are listed here.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _python_dispatch
 
+from streamkit._base.locks import new_lock
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 
 def watch_operators(tell: Tell) -> Any:
     """Return a mode of torch, which counts for the thread that enters it."""
-    return _Watching(tell)
+    is_compiling = "torch._dynamo" in sys.modules
+    return _WatchingBesideCompiler(tell) if is_compiling else _Watching(tell)
 
 
 def host_memory(array: Any) -> tuple[Any, bool]:
@@ -51,10 +54,45 @@ def host_memory(array: Any) -> tuple[Any, bool]:
     return storage, storage.resizable()
 
 
-class _Watching(TorchDispatchMode):
+_lock = new_lock()
+_entered = 0  # modes of all threads
+_flags: dict[str, bool] = {}  # torch's, before the first of them
+
+
+def _flags_of_torch() -> dict[str, bool]:
+    """Return what torch notes, for the whole process, of the modes that are entered."""
+    return {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+
+
+class _Watching(_python_dispatch.TorchDispatchMode):
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say no to a wrapper around each operator, for which torch imports its whole compiler."""
+        return False
+
+    def __enter__(self) -> Any:
+        global _entered, _flags  # noqa: PLW0603 - torch has them for the process
+        with _lock:
+            if not _entered:
+                _flags = _flags_of_torch()
+            _entered += 1
+            return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave, and correct what torch restores, which is wrong if threads do not leave in turn."""
+        global _entered  # noqa: PLW0603 - as above
+        with _lock:
+            super().__exit__(*error)
+            _entered -= 1
+            flags = _flags if not _entered else dict.fromkeys(_flags, True)
+            vars(_python_dispatch).update(flags)
+            tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+            if tell is not None:  # from torch 2.11 on
+                tell(flags.get("_is_in_any_mode_without_ignore_compile_internals", False))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -66,6 +104,17 @@ class _Watching(TorchDispatchMode):
             if uses:
                 self._tell(name, uses, all(type(use.array) in _KINDS for use in uses))
         return func(*args, **kwargs)
+
+
+class _WatchingBesideCompiler(_Watching):
+    """The same with the wrapper, without which the compiler would compile this code too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, *call: Any) -> Any:
+        return super().__torch_dispatch__(*call)
 
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
