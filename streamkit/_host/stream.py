@@ -478,6 +478,7 @@ class _HostScope:
     def begin(self, queue: WorkQueue) -> None:
         """Wait for the queue's turn."""
         self._turn = turn = Turn(queue)
+        self._step = trace.note(self.stream, "scope", "with")  # here it has its place in the queue
         if queue.idle:
             turn.begin()
         else:
@@ -485,7 +486,6 @@ class _HostScope:
                 turn.begin()
         if queue.first.stops:
             queue.raise_error()
-        self._step = trace.note(self.stream, "scope", "with")
         self._step.__enter__()
 
     def leave(self) -> list[str]:

@@ -336,7 +336,10 @@ class _Reader:
     def _enter(self, step: Step, host: _Host) -> _Item:
         """Let a host wait for a queue and hold it."""
         queue = self._queue(step.stream)
-        self._learn(host, self._end_of(queue))
+        if step.kind != "scope":
+            self._learn(host, self._end_of(queue))
+        elif step.start_ns:
+            heapq.heappush(self._waits, (step.start_ns, step.order, host, self._end_of(queue)))
         item = self._bodies[host.key, step.stream] = self._give(queue, self._here(host))
         return item
 
@@ -416,7 +419,8 @@ class _Reader:
             self._put(self._queue(step.stream), self._here(host), point)
 
     def _synchronisation(self, step: Step, host: _Host) -> None:
-        if not step.has_failed:  # else it has waited for nothing
+        is_entry = step.name == "with"  # which the scope tells
+        if not (is_entry or step.has_failed):  # else it has waited for nothing
             self._learn_later(step, host, self._reached(step, host))
 
     def _query(self, step: Step, host: _Host) -> None:

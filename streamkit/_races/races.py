@@ -128,7 +128,7 @@ def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iter
     bodies = [
         (order, one.place or order)
         for order, one in sorted(recorder.given.items())
-        if one.step.kind == "scope" and order not in recorder.seen
+        if one.step.kind == "scope" and one.step.start_ns and order not in recorder.seen
     ]
     for first, second in search.unordered_sites(bodies, strictly):
         yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)

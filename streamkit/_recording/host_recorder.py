@@ -93,6 +93,8 @@ class HostRecorder:
                 source = marked.get(id(mark))
                 after = None if source is None else queues[source.stream]
                 end = wait_times.went_on(queue, step.order, end)
+            if kind == "scope" and end and not start:  # it could not be entered
+                continue
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue
