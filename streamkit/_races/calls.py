@@ -102,8 +102,11 @@ def _inside_of(arguments: Iterable[object]) -> Iterator[object]:
 def names_no_others(named: Iterable[object], is_watched: Callable[[object], bool]) -> bool:
     """Whether objects that code names are no arrays but watched ones, and no library of others."""
     return not any(
-        (isinstance(one, types.ModuleType) and _root(one.__name__) in _ARRAY_LIBRARIES
-         and not _is_of_watched(one.__name__))
+        (
+            isinstance(one, types.ModuleType)
+            and _root(one.__name__) in _ARRAY_LIBRARIES
+            and not _is_of_watched(one.__name__)
+        )
         or any(not is_watched(array) for array in among(one))
         for one in named
     )
@@ -146,7 +149,9 @@ def _brought_along(fn: Any) -> Iterator[object]:
     for one in found:  # to which the loop adds
         for value in _own(one):
             yield value
-            is_near = isinstance(value, types.FunctionType) and _root(value.__module__) == _root(fn.__module__)
+            is_near = isinstance(value, types.FunctionType) and _root(value.__module__) == _root(
+                fn.__module__
+            )
             if is_near and value not in found:
                 found.append(value)
 

@@ -257,11 +257,11 @@ class _Reader:
 
     def _host(self, step: Step) -> _Host:
         giver = step.giver
-        item = None if giver is None else self._functions.get(giver.order)
-        if giver is None or item is None:
+        if giver is None:
             return _Host(step.thread, None)
+        item = self._functions.get(giver.order)  # none of what was given before the block
         host = _Host(giver, item)
-        if self._threads_talk:
+        if self._threads_talk and item is not None:
             self._learn(host, self._points.add(item.begin, reached=item.part))
         return host
 
@@ -276,9 +276,7 @@ class _Reader:
     def _learn(self, host: _Host, point: int) -> None:
         """Let a host come after a point; with ``threads_talk`` all others do so too."""
         if self._threads_talk:
-            self._learned[None] = self._points.add(
-                self._learned.get(None, _Points.START), point
-            )
+            self._learned[None] = self._points.add(self._learned.get(None, _Points.START), point)
         else:
             self._learned[host.key] = self._points.add(self._here(host), point)
         if host.item is not None:

@@ -169,7 +169,9 @@ class _Describer:
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
-        is_of_then = step.kind == "operator" and step.giver is not None and step.giver.kind == "then"
+        is_of_then = (
+            step.kind == "operator" and step.giver is not None and step.giver.kind == "then"
+        )
         if step.kind == "then" or (is_of_then and step.giver.stream is step.stream):
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue

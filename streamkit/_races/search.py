@@ -95,7 +95,9 @@ def find(
                 for number, earlier in kept.near(access.extent, stamp.before):
                     found = race_of(earlier, access)
                     if found is not None and not is_before(stamp, strictly[number]):
-                        is_certain = found and not are_ordered(loosely[number], loosely[work.number])
+                        is_certain = found and not are_ordered(
+                            loosely[number], loosely[work.number]
+                        )
                         yield Pair(number, work.number, earlier, access, is_certain)
         for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
@@ -114,16 +116,17 @@ def unordered_sites(
 
     Each piece of work is its number and its site.
     """
-    found: set[tuple[Hashable, Hashable]] = set()
+    found: set[frozenset[Hashable]] = set()
     latest: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)  # by site and chain
     for number, site in works:
         stamp = stamps[number]
         for other, chains in latest.items():
-            if (other, site) in found:
+            both = frozenset({other, site})
+            if both in found:
                 continue
             for earlier in chains.values():
                 if not are_ordered(stamps[earlier], stamp):
-                    found.add((other, site))
+                    found.add(both)
                     yield earlier, number
                     break
         latest[site][stamp.chain] = number

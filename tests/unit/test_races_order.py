@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections import Counter
@@ -10,6 +9,7 @@ from collections import Counter
 import pytest
 
 import streamkit as sk
+from streamkit._races import host_order  # a wrong order of it is what the controls are about
 from streamkit.testing import accesses, adversarial
 
 np = pytest.importorskip("numpy")
@@ -256,8 +256,18 @@ def wrong(seed):
 
 def test_whole_programs_are_accused_of_what_they_do():
     counted = Counter()
-    for seed in range(300):
+    for seed in range(200):
         accused, missed, count = wrong(seed)
         assert (accused, missed) == (set(), set()), seed
         counted += count
-    assert counted["certain"] > 0.8 * counted["surely"] > 100
+    assert counted["certain"] > 0.5 * counted["surely"] > 100
+
+
+def test_a_reader_for_which_a_function_is_one_point_would_miss_races(monkeypatch):
+    monkeypatch.setattr(host_order._Item, "part", host_order._Item.whole)
+    assert any(wrong(seed)[1] for seed in range(40))
+
+
+def test_a_reader_that_forgets_waits_would_accuse_wrongly(monkeypatch):
+    monkeypatch.setattr(host_order._Reader, "_wait_for", lambda *_: None)
+    assert any(wrong(seed)[0] for seed in range(40))

@@ -90,7 +90,9 @@ class _Watching(_python_dispatch.TorchDispatchMode):
             _entered -= 1
             flags = _flags if not _entered else dict.fromkeys(_flags, True)
             vars(_python_dispatch).update(flags)
-            tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+            tell = getattr(
+                _python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None
+            )
             if tell is not None:  # from torch 2.11 on
                 tell(flags.get("_is_in_any_mode_without_ignore_compile_internals", False))
 
