@@ -686,8 +686,8 @@ class Diagnosis(Protocol, metaclass=Group):
         of it the library is as it was.
 
         Args:
-            tell: Is called before each operator that uses such an array: with the operator's name,
-                how it uses each of the arrays, and whether that is all.
+            tell: Is called after each operator that uses such an array: with the operator's name,
+                how it uses each of the arrays, and whether that is all. It writes what it returns.
         """
 
     def host_memory(self, array: Any) -> tuple[Any, bool]:

@@ -39,7 +39,7 @@ class Step:
 
     __slots__ = (
         "_entered", "_outer", "around", "call", "end_ns", "end_order", "given_ns", "giver",
-        "has_failed", "is_inline", "kind", "mark", "module", "name", "order", "start_ns", "stream",
+        "has_failed", "is_inline", "is_ordered", "kind", "mark", "module", "name", "order", "start_ns", "stream",
         "thread",
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ class Step:
         owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
         self.module: str = getattr(what, "__module__", None) or type(owner).__module__
         self.call: Any | None = None
-        self.is_inline = False
+        self.is_inline = self.is_ordered = False
         self.thread = threading.get_ident()
         self.giver = _thread.step
         self._outer: Step | None = None
@@ -96,6 +96,7 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     *,
     call: Any | None = None,
     is_inline: bool = False,
+    is_ordered: bool = False,
 ) -> AbstractContextManager[None]:
     """Return a context to hold while the step runs, which is reported to all listeners.
 
@@ -103,11 +104,12 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     or a name. ``mark`` is the point of a host queue that the step sets or waits for, or the step
     of a function given to ``then``. ``call``, with the function's arguments, is for the listeners
     alone. ``is_inline`` says that the thread holds the stream, so that the step runs at once.
+    ``is_ordered`` says it of a scope, as of ``use``.
     """
     if not listeners:
         return NOTHING
     step = Step(stream, kind, what, mark)
-    step.call, step.is_inline = call, is_inline
+    step.call, step.is_inline, step.is_ordered = call, is_inline, is_ordered
     for listener in listeners.copy():
         listener(step)
     step.call = None  # it keeps arrays alive

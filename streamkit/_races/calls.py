@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 _DEPTH = 4  # of functions that call each other
 _ARRAY_LIBRARIES = {"numpy", *(row.root for row in registry.LIBRARIES)}
 _PLAIN = (bool, int, float, complex, str, bytes, slice, range, type(None), type(...))
-_HIDE = {"__import__", "eval", "exec", "getattr", "globals", "vars"}  # what is used is not seen
+_HIDE = {
+    "__array__", "__dlpack__", "__import__", "data_ptr", "eval", "exec", "format", "getattr",
+    "globals", "numpy", "print", "repr", "str", "tolist", "untyped_storage", "vars",
+}  # fmt: skip
+"""Names in code of which operators do not tell what it uses."""
 
 
 def accesses(
@@ -184,7 +188,10 @@ def _hides(code: CodeType) -> bool:
     """Whether code can use what it does not name."""
     return bool(
         _HIDE & _named(code)
-        or any(one.opname == "IMPORT_NAME" for one in dis.get_instructions(code))
+        or any(
+            one.opname.startswith(("IMPORT_NAME", "FORMAT", "CONVERT"))  # it shows an array
+            for one in dis.get_instructions(code)
+        )
         or any(isinstance(one, types.CodeType) and _hides(one) for one in code.co_consts)
     )
 

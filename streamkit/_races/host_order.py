@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.trace import Step
-from streamkit._host.stream import HostStream
+from streamkit._host.stream import HostStream, default_stream
 from streamkit._races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class _Reader:
         self._queues: dict[Hashable, _Queue] = {}
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
+        self._open: defaultdict[Hashable, list[_Item]] = defaultdict(list)  # the same, inmost last
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
@@ -235,6 +236,9 @@ class _Reader:
         if step.kind == "scope":
             self._points.put_after(item.end, here)
             self._bodies.pop((host.key, step.stream), None)
+            self._open[host.key].remove(item)
+            if step.is_ordered:
+                self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
             self._placed[step.order] = _Placed(*first, self._points.add(here, item.begin))
         else:
@@ -338,8 +342,29 @@ class _Reader:
             self._learn(host, self._end_of(queue))
         elif step.start_ns:
             heapq.heappush(self._waits, (step.start_ns, step.order, host, self._end_of(queue)))
-        item = self._bodies[host.key, step.stream] = self._give(queue, self._here(host))
+        befores = [self._here(host)]
+        if step.is_ordered:
+            befores.append(self._current(host))
+        item = self._bodies[host.key, step.stream] = self._give(queue, *befores)
+        self._open[host.key].append(item)
         return item
+
+    def _current(self, host: _Host) -> int:
+        """Return the present point of the stream that is current, for a scope that comes after."""
+        item = self._open[host.key][-1] if self._open[host.key] else host.item
+        if item is None:
+            return self._end_of(self._queue(default_stream))
+        return self._points.add(item.begin, reached=item.part)
+
+    def _follow(self, host: _Host, point: int) -> None:
+        """Let the stream that is current come after an ordered scope."""
+        if self._open[host.key]:
+            item = self._open[host.key][-1]
+            item.begin = self._points.add(item.begin, point)
+        elif host.item is not None:
+            self._learn(host, point)
+        else:
+            self._put(self._queue(default_stream), point)
 
     # -- steps --------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class RaceRecorder(HostRecorder):
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)
             if not self.given[step.order].is_future:
-                step.around = (self._watched(step),)
+                step.around += (self._watched(step),)
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()

@@ -101,11 +101,12 @@ class _Watching(_python_dispatch.TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - as torch's own modes do
+        found = func(*args, **kwargs)
         if not (func.is_view or torch.Tag.inplace_view in func.tags):
-            uses = list(_uses(func, name, args, kwargs))
+            uses = [*_uses(func, name, args, kwargs), *_made(name, args, found)]
             if uses:
                 self._tell(name, uses, all(type(use.array) in _KINDS for use in uses))
-        return func(*args, **kwargs)
+        return found
 
 
 class _WatchingBesideCompiler(_Watching):
@@ -142,6 +143,15 @@ def _uses(
                 yield ArrayUse(tensor, "read", is_whole)
             if is_written:
                 yield ArrayUse(tensor, "write", is_whole)
+
+
+def _made(name: str, args: tuple[Any, ...], found: Any) -> Iterator[ArrayUse]:
+    """Yield the tensors that an operator has made and written, but for those of its arguments."""
+    if "empty" not in name:
+        given = {tensor.untyped_storage()._cdata for one in args for tensor in _tensors(one)}  # noqa: SLF001 - its identity
+        for tensor in _tensors(list(found) if isinstance(found, tuple) else found):
+            if tensor.untyped_storage()._cdata not in given:  # noqa: SLF001 - as above
+                yield ArrayUse(tensor, "write", is_sure=True)
 
 
 def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
