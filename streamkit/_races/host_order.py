@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.trace import Step
-from streamkit._host.stream import HostStream, default_stream
+from streamkit._host.stream import HostStream
 from streamkit._races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class _Points:
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
-        found = tuple(dict.fromkeys(one for one in befores if one != self.START))
+        found = befores
+        if len(befores) > 1 or befores == (self.START,):
+            found = tuple({one: None for one in befores if one != self.START})
         if len(found) < 2 and reached is None:  # noqa: PLR2004 - it is that point itself
             return found[0] if found else self.START
         self._befores.append(found)
@@ -205,6 +207,7 @@ class _Reader:
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
         self._open: defaultdict[Hashable, list[_Item]] = defaultdict(list)  # the same, inmost last
+        self._ended: dict[Hashable, int] = {}  # by who entered them, ordered scopes
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
@@ -248,7 +251,8 @@ class _Reader:
         """Return where each piece of work stands."""
         self._end_waits(math.inf)
         for item in self._functions.values():
-            self._points.put_after(item.end, item.learned)
+            if item.learned != item.begin:
+                self._points.put_after(item.end, item.learned)
         for one in self._placed.values():
             self._points.keep(one.point)
         clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
@@ -350,10 +354,14 @@ class _Reader:
         return item
 
     def _current(self, host: _Host) -> int:
-        """Return the present point of the stream that is current, for a scope that comes after."""
+        """Return the point after which an ordered scope comes: of the stream that is current.
+
+        That is what was done in the scope around it. Outside of all it is the ordered scopes before
+        it, because those come before what the default stream does afterwards.
+        """
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
-            return self._end_of(self._queue(default_stream))
+            return self._ended.get(host.key, _Points.START)
         return self._points.add(item.begin, reached=item.part)
 
     def _follow(self, host: _Host, point: int) -> None:
@@ -364,7 +372,9 @@ class _Reader:
         elif host.item is not None:
             self._learn(host, point)
         else:
-            self._put(self._queue(default_stream), point)
+            self._ended[host.key] = self._points.add(
+                self._ended.get(host.key, _Points.START), point
+            )
 
     # -- steps --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from functools import partial as call
 import pytest
 
 from streamkit._races import calls  # a report shows pairs, not what one call does
-from streamkit._races.arrays import Memories, has_gaps
+from streamkit._races.arrays import Memories, has_gaps  # as above
 
 np = pytest.importorskip("numpy")
 
