@@ -56,8 +56,8 @@ class Step:
         self.thread = threading.get_ident()
         self.giver = _thread.step
         self._outer: Step | None = None
-        self.around: tuple[AbstractContextManager[object], ...] = ()
-        """What a listener wants to be open while it runs, in the thread that runs it."""
+        self.around: tuple[Callable[[Step], AbstractContextManager[object]], ...] = ()
+        """Returns what a listener wants to be open while it runs, in the thread that runs it."""
         self._entered: ExitStack | None = None
         self.has_failed = False
         self.order = next(_order)
@@ -74,7 +74,7 @@ class Step:
         if self.around:
             self._entered = ExitStack()
             for one in self.around:
-                self._entered.enter_context(one)
+                self._entered.enter_context(one(self))
 
     def __exit__(self, kind: object, *_: object) -> None:
         entered, self._entered = self._entered, None

@@ -38,7 +38,7 @@ def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
     return arrays or {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RacedArray:
     """An array with a race on it."""
 
@@ -100,7 +100,7 @@ class Memories:
         if name is None and id(found.whole) in names:
             name = f"part of {names[id(found.whole)]}"
         size = math.prod(found.shape) * found.itemsize
-        described = RacedArray(name, found.dtype, found.shape, size)
+        described = RacedArray(name, sys.intern(found.dtype), found.shape, size)
         number = self._number(found.whole) if found.is_own else None
         access = Access(number, extent, mode, is_sure and not has_gaps(value), described)
         return self._alike.setdefault(access, access)  # a loop makes the same ones again

@@ -146,6 +146,8 @@ class _Points:
 class _Queue:
     """A queue that runs items: a stream, or the functions that were given to its ``then``."""
 
+    __slots__ = "chain", "items", "tail"
+
     def __init__(self, chain: int) -> None:
         self.chain = chain
         self.items = 0
@@ -154,6 +156,8 @@ class _Queue:
 
 class _Item:
     """A function or the body of a scope, which a queue runs from ``begin`` to ``end``."""
+
+    __slots__ = "_first", "_last", "begin", "end", "learned", "queue"
 
     def __init__(self, queue: _Queue, begin: int, end: int) -> None:
         self.queue, self.begin, self.end = queue, begin, end

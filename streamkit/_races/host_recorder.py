@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import threading
+from bisect import bisect_right, insort
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,12 +55,13 @@ class RaceRecorder(HostRecorder):
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._calls = calls
-        self._calls_before: dict[int, int] = {}  # by the orders of steps
+        self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
         self._memories = Memories()
         self._lock = threading.Lock()
         self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
         # what the code of a line calls its arrays, by their ids, and its streams
-        self._lines: dict[Any, tuple[list[int], Place | None, dict[int, str], dict[int, str]]] = {}
+        self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
+        self._lines = {}
         self._thread = _Thread()
         self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
         self.seen: set[int] = set()
@@ -77,16 +80,22 @@ class RaceRecorder(HostRecorder):
 
     def when(self, order: int) -> tuple[int, int]:
         """Return when the step of this order was given: after how many calls of the driver."""
-        return self._calls_before[order], order
+        before = bisect_right(self._calls_before, (order, math.inf))
+        return self._calls_before[before - 1][1], order
 
     def take(self, step: Step) -> None:
         """Note a step and what it uses, in the thread that gives it."""
-        self._calls_before[step.order] = self._calls()
-        super().take(step)
+        self._take(step)
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)
             if not self.given[step.order].is_future:
-                step.around += (self._watched(step),)
+                step.around += (self._watched,)
+
+    def _take(self, step: Step) -> None:
+        calls = self._calls()
+        if not self._calls_before or calls != self._calls_before[-1][1]:
+            insort(self._calls_before, (step.order, calls))
+        super().take(step)
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
@@ -169,11 +178,10 @@ class RaceRecorder(HostRecorder):
             is_known = False
         if outer.order in self._plain:
             self.seen.add(outer.order)
-        self._calls_before[step.order] = self._calls()
         self.given[step.order] = Given(
             step, place, found, is_known, is_future=False, streams=streams
         )
-        super().take(step)
+        self._take(step)
 
 
 class _Running(NamedTuple):
@@ -201,6 +209,9 @@ def _caller() -> CodeType | None:
     return None if frame is None else frame.f_code
 
 
-def _streams_among(variables: Iterable[tuple[str, object]]) -> dict[int, str]:
+def _streams_among(variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
     """Return what code calls host streams, by their ids."""
-    return {one.id: name for name, one in variables if isinstance(one, HostStream)}
+    return {one.id: name for name, one in variables if isinstance(one, HostStream)} or _NO_STREAMS
+
+
+_NO_STREAMS: Mapping[int, str] = {}  # of most lines, which share it

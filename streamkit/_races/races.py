@@ -110,11 +110,10 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
 def _work(given: Given) -> search.Work:
     """Return what the search takes: work that failed perhaps never came to its accesses."""
     step = given.step
-    accesses = [
-        access._replace(is_sure=access.is_sure and not step.has_failed) for access in given.accesses
-    ]
-    site = given.place or step.order, step.stream, step.kind
-    return search.Work(step.order, site, tuple(accesses))
+    accesses = given.accesses
+    if step.has_failed:
+        accesses = tuple(access._replace(is_sure=False) for access in accesses)
+    return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
 
 
 def _is_part(step: Step, given: Mapping[int, Given]) -> bool:

@@ -162,6 +162,10 @@ class _Entry(NamedTuple):
 _place = attrgetter("place")
 
 
+_NONE: dict[Hashable, _Entry] = {}
+_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
+
+
 class _Chain:
     """The accesses of one chain to one allocation."""
 
@@ -171,9 +175,9 @@ class _Chain:
         self.chain = chain
         self.end: float = 0  # the last place
         self._entries: list[_Entry] = []  # by their places; also replaced ones if there are many
-        self._latest: dict[Hashable, _Entry] = {}  # if there are many, as the next one
+        self._latest = _NONE  # the entries by their keys, if there are many, as the next one
         # by the power of two that holds them, and by their address in units of that
-        self._cells: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
+        self._cells = _NO_CELLS
 
     def add(self, entry: _Entry) -> None:
         """File an access."""
@@ -186,6 +190,7 @@ class _Chain:
         else:
             self._entries = [one for one in self._entries if one.key != entry.key]
             if len(self._entries) == _FEW:
+                self._latest, self._cells = {}, {}
                 for one in (*self._entries, entry):
                     self._file(one)
         insort(self._entries, entry, key=_place)

@@ -230,7 +230,7 @@ def test_a_function_that_may_do_more_is_not_known_and_its_operators_are(a, b, x)
     with sk.races() as report:
         a.submit(Module(), x)
         b.submit(x.add_, 1)
-    assert ("relu_", "add_", True) in lines(report) or ("relu_", "add_", False) in lines(report)
+    assert {"relu_", "add_"} in [{first, second} for first, second, _ in lines(report)]
     assert any("Module" in name for name in report.coverage.missed)
     with sk.races() as report:
         a.submit(fill)
@@ -260,8 +260,6 @@ def test_a_function_is_no_point(a, b, x, y):
         a.submit(forward)
         a.submit(x.fill_, 3)
         a.sync()
-    assert [(race.first.line - forward.__code__.co_firstlineno, race.certain)
-            for race in report.races if race.first.mode == "read"] != []  # fmt: skip
     first = forward.__code__.co_firstlineno
     told = {tuple(sorted((race.first.line - first, race.second.line - first)))
             for race in report.certain}  # fmt: skip
