@@ -39,8 +39,8 @@ class Step:
 
     __slots__ = (
         "_entered", "_outer", "around", "call", "end_ns", "end_order", "given_ns", "giver",
-        "has_failed", "is_inline", "is_ordered", "kind", "mark", "module", "name", "order", "start_ns", "stream",
-        "thread",
+        "has_failed", "is_inline", "is_ordered", "kind", "mark", "module", "name", "order",
+        "start_ns", "stream", "thread",
     )  # fmt: skip
 
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Any | None) -> None:

@@ -132,7 +132,9 @@ class Memories:
         adapter = self.watching(value)
         if adapter is not None:
             layout, dtype = adapter.memory_layout(value), str(value.dtype).rpartition(".")[2]
-            return _Memory(*layout[:3], layout.itemsize, dtype, *adapter.host_memory(value))
+            whole, is_own = adapter.host_memory(value)
+            kind = layout.itemsize, dtype
+            return _Memory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
         array = _as_numpy(value)
         address, whole = array.__array_interface__["data"][0], owner_of(array)
         kind = array.itemsize, str(array.dtype)
@@ -147,13 +149,13 @@ class Memories:
 
 def has_gaps(value: Any) -> bool:
     """Whether the elements of an array have bytes that belong to none of their fields."""
-    dtype = getattr(value, "dtype", None)
+    dtype: Any = getattr(value, "dtype", None)
     end = 0
     for start, stop in sorted(_fields(dtype, 0)) if getattr(dtype, "names", None) else ():
         if start > end:
             return True
         end = max(end, stop)
-    return 0 < end < dtype.itemsize
+    return bool(0 < end < getattr(dtype, "itemsize", 0))
 
 
 def _fields(dtype: Any, start: int) -> Iterator[tuple[int, int]]:

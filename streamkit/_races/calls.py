@@ -13,8 +13,8 @@ import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._base.messages import describe
-from streamkit._races.arrays import CONTAINERS, among, watches
 from streamkit._queues import registry
+from streamkit._races.arrays import CONTAINERS, among, watches
 from streamkit.protocols import ArrayUse, Event, Stream
 
 if TYPE_CHECKING:
@@ -149,14 +149,12 @@ def _brought_along(fn: Any) -> Iterator[object]:
     fn = getattr(fn, "__func__", fn)
     if not isinstance(fn, (types.FunctionType, type)):  # an object with a call
         fn = type(fn).__call__
-    found = [fn] if isinstance(fn, types.FunctionType) else []
+    found: list[types.FunctionType] = [fn] if isinstance(fn, types.FunctionType) else []
     for one in found:  # to which the loop adds
         for value in _own(one):
             yield value
-            is_near = isinstance(value, types.FunctionType) and _root(value.__module__) == _root(
-                fn.__module__
-            )
-            if is_near and value not in found:
+            is_function = isinstance(value, types.FunctionType) and value not in found
+            if is_function and _root(value.__module__) == _root(one.__module__):
                 found.append(value)
 
 
@@ -212,7 +210,7 @@ def _is_watched_whole(
 def _is_seen(value: Any, is_watched: Callable[[object], bool], depth: int) -> bool:
     if isinstance(value, _PLAIN) or is_watched(value) or isinstance(value, (Stream, Event)):
         return True
-    if isinstance(value, CONTAINERS) or isinstance(value, dict):
+    if isinstance(value, (*CONTAINERS, dict)):
         inside = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_seen(one, is_watched, depth - 1) for one in inside)
     if isinstance(value, types.FunctionType) and not _is_of_watched(value.__module__):
@@ -295,7 +293,7 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
     return found
 
 
-def _is_plain(numpy: Any, values: tuple[object, ...]) -> bool:
+def _is_plain(numpy: Any, values: tuple[Any, ...]) -> bool:
     """Whether no argument overrides what NumPy's functions do with it, or holds other arrays."""
     return all(
         (type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject)

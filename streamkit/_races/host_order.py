@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import defaultdict, deque
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
@@ -41,20 +41,22 @@ def stamps(
     so surely has no order.
     """
     reader = _Reader(given, threads_talk=threads_talk)
-    events = [(step.order, step, False) for step in steps]
-    events += [
-        (step.end_order, step, True)
-        for step in steps
-        if step.end_order and (step.kind == "scope" or _runs_inside(step, given))
-    ]
-    for _, step, is_end in sorted(events, key=itemgetter(0)):
-        (reader.end if is_end else reader.begin)(step)
+    in_order = sorted(steps, key=attrgetter("order"))
+    spans = (step for step in in_order if step.end_order and _is_span(step, given))
+    ends = deque(sorted(spans, key=attrgetter("end_order")))
+    for step in in_order:
+        while ends and ends[0].end_order < step.order:
+            reader.end(ends.popleft())
+        reader.begin(step)
+    for step in ends:
+        reader.end(step)
     return reader.stamps()
 
 
-def _runs_inside(step: Step, given: Mapping[int, Given]) -> bool:
-    """Whether a thread that holds the stream runs it at once."""
-    return step.is_inline and step.kind == "function" and not given[step.order].is_future
+def _is_span(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether it is a scope, or a function that runs at once because its thread is inside one."""
+    is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
+    return step.kind == "scope" or is_function
 
 
 class _Points:
@@ -104,43 +106,43 @@ class _Points:
     def clocks(self, *, unknown: Clock) -> list[Clock]:
         """Return the clocks of all points that were kept.
 
-        Points in a circle, which there are if a queue went on without a thread that held it, have
-        what is known, and ``unknown``.
+        Points in a circle have what is known, and ``unknown``. There are some if a queue went on
+        without a thread that held it, or if not all that may be told can have been told.
         """
         count = len(self._befores)
         clocks: list[Clock | None] = [NOTHING, EVERYTHING, *(None,) * (count - 2)]
         blocked: defaultdict[int, list[int]] = defaultdict(list)
-
-        def settle(first: int, *, is_forced: bool = False) -> None:
-            ready = [first]
-            while ready:
-                point = ready.pop()
-                if clocks[point] is not None:
-                    continue
-                befores = self._befores[point]
-                missing = next((one for one in befores if clocks[one] is None), None)
-                clock = NOTHING
-                if missing is not None:
-                    if not is_forced or point != first:
-                        blocked[missing].append(point)
-                        continue
-                    clock = unknown
-                for one in befores:
-                    clock = joined(clock, clocks[one] or NOTHING)
-                    self._uses[one] -= 1
-                    if not self._uses[one] and clocks[one]:
-                        clocks[one] = NOTHING  # it takes memory
-                if point in self._reached:
-                    clock = reaching(clock, *self._reached[point])
-                clocks[point] = clock
-                ready += blocked.pop(point, ())
-
         for point in range(2, count):
-            settle(point)
+            self._settle([point], clocks, blocked)
         for point in range(2, count):
             if clocks[point] is None:
-                settle(point, is_forced=True)
+                clocks[point] = self._clock(point, clocks, unknown)
+                self._settle(blocked.pop(point, []), clocks, blocked)
         return [clock or NOTHING for clock in clocks]
+
+    def _settle(
+        self, ready: list[int], clocks: list[Clock | None], blocked: dict[int, list[int]]
+    ) -> None:
+        """Find the clocks of points, and of what was blocked by them; or note what blocks them."""
+        while ready:
+            point = ready.pop()
+            if clocks[point] is not None:
+                continue
+            missing = next((one for one in self._befores[point] if clocks[one] is None), None)
+            if missing is None:
+                clocks[point] = self._clock(point, clocks, NOTHING)
+                ready += blocked.pop(point, ())
+            else:
+                blocked[missing].append(point)
+
+    def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
+        """Return a clock joined with those before a point, and drop what no point needs now."""
+        for one in self._befores[point]:
+            clock = joined(clock, clocks[one] or NOTHING)
+            self._uses[one] -= 1
+            if not self._uses[one] and clocks[one]:
+                clocks[one] = NOTHING
+        return reaching(clock, *self._reached[point]) if point in self._reached else clock
 
 
 class _Queue:
@@ -217,22 +219,11 @@ class _Reader:
         self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
         self._told = _Points.START  # what functions may have told threads
         self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
-        self._read: dict[str, Callable[[Step, _Host], None]] = {
-            "function": self._function,
-            "then": self._then,
-            "scope": self._scope,
-            "operator": self._operator,
-            "record": self._record,
-            "point": self._record,
-            "wait": self._wait,
-            "synchronisation": self._synchronisation,
-            "query": self._query,
-        }
 
     def begin(self, step: Step) -> None:
         """Take what was given, or has begun."""
         self._end_waits(step.given_ns)
-        self._read[step.kind](step, self._host(step))
+        self._read[step.kind](self, step, self._host(step))
 
     def end(self, step: Step) -> None:
         """Take the end of a scope, or of a function that ran inside one."""
@@ -247,18 +238,22 @@ class _Reader:
             if step.is_ordered:
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
-            self._placed[step.order] = _Placed(*first, self._points.add(here, item.begin))
+            chain, place = first
+            point = self._points.add(here, item.begin)
+            self._placed[step.order] = _Placed(chain, place, point)
         else:
             self._placed[step.order] = self._placed[step.order]._replace(place=item.next_part()[1])
 
     def stamps(self) -> dict[int, Stamp]:
         """Return where each piece of work stands."""
         self._end_waits(math.inf)
-        for item in self._functions.values():
+        for order, item in self._functions.items():
             if item.learned != item.begin:
                 self._points.put_after(item.end, item.learned)
+            self._place(order, item)
         for one in self._placed.values():
             self._points.keep(one.point)
+        self._functions.clear()
         clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
         return {
             order: Stamp(one.chain, one.place, clocks[one.point])
@@ -407,23 +402,22 @@ class _Reader:
 
     def _run_later(self, step: Step, item: _Item) -> None:
         self._functions[step.order] = item
-        self._place(step, item)
         if self._threads_talk and (step.kind == "then" or not self._given[step.order].is_known):
             ended = self._points.add(item.begin, reached=item.whole)
             self._told = self._points.add(self._told, ended)
             self._learn_later(step, _Host(None, None), ended)
 
-    def _place(self, step: Step, item: _Item) -> None:
+    def _place(self, order: int, item: _Item) -> None:
         """Note where a whole item stands."""
         if self._threads_talk:
-            self._placed[step.order] = _Placed(*item.first, item.end)
+            self._placed[order] = _Placed(*item.first, item.end)
         else:
-            self._placed[step.order] = _Placed(*item.whole, item.begin)
+            self._placed[order] = _Placed(*item.whole, item.begin)
 
     def _scope(self, step: Step, host: _Host) -> None:
         item = self._enter(step, host)
         self._spans[step.order] = item, None
-        self._place(step, item)
+        self._place(step.order, item)
 
     def _operator(self, step: Step, host: _Host) -> None:
         item = self._inside(step, host)
@@ -482,3 +476,16 @@ class _Reader:
     def _end_of_then(self, step: Step) -> int:
         item = self._functions.get(step.order)
         return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
+
+    # a reader that held its own methods would hold itself, and its memory
+    _read: ClassVar[Mapping[str, Callable[[_Reader, Step, _Host], None]]] = {
+        "function": _function,
+        "then": _then,
+        "scope": _scope,
+        "operator": _operator,
+        "record": _record,
+        "point": _record,
+        "wait": _wait,
+        "synchronisation": _synchronisation,
+        "query": _query,
+    }

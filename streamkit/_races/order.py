@@ -6,7 +6,6 @@ a chain. For the nodes of a graph, what can be reached along its edges tells it.
 
 from __future__ import annotations
 
-import itertools
 import math
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple

@@ -36,13 +36,16 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
     What a CUDA graph does is not seen.
 
-    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``. It
-    knows what NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what
-    other functions do. A function without such a declaration may do anything with its arrays, and
-    with those that it brings along, so its races count as possible. ``races`` does not see what the
-    Python code of the block, or the body of ``with s:``, does with an array itself. Nor does it see
-    an order that functions make among themselves, with locks say, if the one that waits was given
-    first.
+    On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
+    functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
+    on a GPU. Of NumPy it sees the arrays among the arguments of such functions. It knows what
+    NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what other
+    functions do. A function without such a declaration may do anything with its arrays, and with
+    those that it brings along, so its races count as possible. What the body of a scope does with
+    NumPy cannot be seen. So two bodies that nothing orders are a possible race, once for each pair
+    of lines, unless operators ran in one of them and its code names no other arrays. ``races`` does
+    not see what code outside of all streams does, nor an order that functions make among
+    themselves, with locks say, if the one that waits was given first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, the report holds what was given by then. Blocks nest, with each other and with audits.
@@ -86,7 +89,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     operations.complete(ran, unfinished=unfinished)
     describer = _Describer(recorder, operations)
     found = races_among(
-        [_work(one) for _, one in sorted(given.items())],
+        (_work(given[order]) for order in sorted(given)),
         lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
         key=describer.key,
         operation=describer.operation,
@@ -168,10 +171,9 @@ class _Describer:
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
-        is_of_then = (
-            step.kind == "operator" and step.giver is not None and step.giver.kind == "then"
-        )
-        if step.kind == "then" or (is_of_then and step.giver.stream is step.stream):
+        whole = step.giver if step.kind == "operator" else None
+        is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
+        if step.kind == "then" or is_part:
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue
 

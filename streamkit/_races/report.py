@@ -215,7 +215,7 @@ def _counted(races: tuple[Race, ...]) -> str:
 # -- from pairs of work to a report ---------------------------------------------------------------
 
 
-def races_among(
+def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
     works: Iterable[search.Work],
     stamps: Callable[[bool], Mapping[Any, Stamp]],
     *,

@@ -1,8 +1,8 @@
 """Which pairs of work use the same memory without an order: the engine behind every report.
 
-All pairs would be too many. So the accesses of a chain are kept in the order of the chain: if one of
-them comes before some work, all earlier ones do too. And they are filed by their addresses, so that
-work meets those alone that are near.
+All pairs would be too many. So the accesses of a chain are kept in the order of the chain: if one
+of them comes before some work, all earlier ones do too. And they are filed by their addresses, so
+that work meets those alone that are near.
 """
 
 from __future__ import annotations
@@ -86,7 +86,12 @@ def find(
         loosely: The same by all orders that there may be.
     """
     filed: defaultdict[Hashable, list[_Chain]] = defaultdict(list)
-    given = [work for work in works if work.number in strictly]
+    sites: dict[Hashable, Hashable] = {}
+    given = [
+        work._replace(site=sites.setdefault(work.site, work.site))  # of which a loop has many alike
+        for work in works
+        if work.accesses and work.number in strictly
+    ]
     has_unknown = any(one.allocation is None for work in given for one in work.accesses)
     for work in given:
         stamp = strictly[work.number]
@@ -102,11 +107,11 @@ def find(
         for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
                 chains = filed[where]
-                kept = next((one for one in chains if one.chain == stamp.chain), None)
-                if kept is None:
-                    kept = _Chain(stamp.chain)
-                    chains.append(kept)
-                kept.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
+                own = next((one for one in chains if one.chain == stamp.chain), None)
+                if own is None:
+                    own = _Chain(stamp.chain)
+                    chains.append(own)
+                own.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
 
 
 def unordered_sites(

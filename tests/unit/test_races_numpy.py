@@ -31,7 +31,7 @@ def arrays():
     }
 
 
-def cases():
+def cases():  # noqa: PLR0915 - a line for each
     """Yield a name, a call, and what it reads and writes: "a?" where not surely all of it."""
     yield "add", lambda v: call(np.add, v[A], v[B]), {A, B}, set()
     yield "add out", lambda v: call(np.add, v[A], 1, out=v[OUT]), {A}, {OUT}
@@ -51,7 +51,12 @@ def cases():
         {"a?", INDICES, "two"},
         {"a?"},
     )
-    yield "ufunc.at unary", lambda v: call(np.negative.at, v[A], v[INDICES]), {"a?", INDICES}, {"a?"}
+    yield (
+        "ufunc.at unary",
+        lambda v: call(np.negative.at, v[A], v[INDICES]),
+        {"a?", INDICES},
+        {"a?"},
+    )
     yield "reduce", lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
     yield (
         "reduce where",

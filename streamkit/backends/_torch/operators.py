@@ -1,7 +1,7 @@
 """What torch's operators do with tensors in the memory of the host, by their schemas.
 
-A schema says which arguments an operator writes. It does not say which it only asks for their shape,
-and whether it uses all of them, so those operators are listed here.
+A schema says which arguments an operator writes. It does not say which it only asks for their
+shape, and whether it uses all of them, so those operators are listed here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _flags_of_torch() -> dict[str, bool]:
     return {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
 
 
-class _Watching(_python_dispatch.TorchDispatchMode):
+class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
@@ -82,8 +82,8 @@ class _Watching(_python_dispatch.TorchDispatchMode):
             _entered += 1
             return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
-        """Leave, and correct what torch restores, which is wrong if threads do not leave in turn."""
+    def __exit__(self, *error: object) -> None:
+        """Leave, and correct what torch restores if threads do not leave in turn."""
         global _entered  # noqa: PLW0603 - as above
         with _lock:
             super().__exit__(*error)
