@@ -702,6 +702,7 @@ class ArrayUse(NamedTuple):
     """How an operator, or a call, uses an array."""
 
     array: Any
+    """The library's own."""
     mode: Literal["read", "write", "unknown"]
     """``"write"`` if it only writes it. An operator that reads it too uses it twice."""
     is_sure: bool

@@ -268,17 +268,16 @@ class _Reader:
             return _Host(step.thread, None)
         item = self._functions.get(giver.order)  # none of what was given before the block
         host = _Host(giver, item)
-        if self._threads_talk and item is not None:
+        if self._threads_talk and item is not None and not self._given[giver.order].is_known:
             self._learn(host, self._points.add(item.begin, reached=item.part))
         return host
 
     def _here(self, host: _Host) -> int:
         """Return the point that a host has come to."""
+        learned = self._learned.get(None if self._threads_talk else host.key, _Points.START)
         if host.item is not None:
-            return self._points.add(host.item.learned, reached=host.item.part)
-        if self._threads_talk:
-            return self._points.add(self._learned.get(None, _Points.START), self._told)
-        return self._learned.get(host.key, _Points.START)
+            return self._points.add(host.item.learned, learned, reached=host.item.part)
+        return self._points.add(learned, self._told)
 
     def _learn(self, host: _Host, point: int) -> None:
         """Let a host come after a point; with ``threads_talk`` all others do so too."""

@@ -89,7 +89,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     operations.complete(ran, unfinished=unfinished)
     describer = _Describer(recorder, operations)
     found = races_among(
-        (_work(given[order]) for order in sorted(given)),
+        (_work(one) for one in sorted(given.values(), key=_when)),
         lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
         key=describer.key,
         operation=describer.operation,
@@ -108,6 +108,13 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
     races_found = tuple(race for race, _ in (*found, *on_cuda.races))
     report.complete(races_found, coverage, draw)
+
+
+def _when(given: Given) -> tuple[int, int]:
+    """Return when work was given; an operator is given with the function that it is a part of."""
+    step = given.step
+    whole = step.giver if step.kind == "operator" else None
+    return (whole or step).order, step.order
 
 
 def _work(given: Given) -> search.Work:
