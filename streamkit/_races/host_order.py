@@ -191,8 +191,11 @@ class _Item:
 class _Host:
     """Who gives a step: a thread, or the function that a queue runs."""
 
-    def __init__(self, key: Hashable, item: _Item | None) -> None:
+    __slots__ = "item", "key", "talks"
+
+    def __init__(self, key: Hashable, item: _Item | None, *, talks: bool) -> None:
         self.key, self.item = key, item
+        self.talks = talks  # whether others may tell it what they have learned
 
 
 class _Placed(NamedTuple):
@@ -265,28 +268,27 @@ class _Reader:
     def _host(self, step: Step) -> _Host:
         giver = step.giver
         if giver is None:
-            return _Host(step.thread, None)
+            return _Host(step.thread, None, talks=self._threads_talk)
         item = self._functions.get(giver.order)  # none of what was given before the block
-        host = _Host(giver, item)
-        if self._threads_talk and item is not None and not self._given[giver.order].is_known:
+        talks = self._threads_talk and not (item and self._given[giver.order].is_known)
+        host = _Host(giver, item, talks=talks)
+        if talks and item is not None:
             self._learn(host, self._points.add(item.begin, reached=item.part))
         return host
 
     def _here(self, host: _Host) -> int:
         """Return the point that a host has come to."""
-        learned = self._learned.get(None if self._threads_talk else host.key, _Points.START)
+        learned = self._learned.get(None if host.talks else host.key, _Points.START)
         if host.item is not None:
             return self._points.add(host.item.learned, learned, reached=host.item.part)
         return self._points.add(learned, self._told)
 
     def _learn(self, host: _Host, point: int) -> None:
-        """Let a host come after a point; with ``threads_talk`` all others do so too."""
-        if self._threads_talk:
-            self._learned[None] = self._points.add(self._learned.get(None, _Points.START), point)
-        else:
-            self._learned[host.key] = self._points.add(self._here(host), point)
+        """Let a host come after a point, and all others that threads may have told."""
+        for key in {host.key, None} if self._threads_talk else {host.key}:
+            self._learned[key] = self._points.add(self._learned.get(key, _Points.START), point)
         if host.item is not None:
-            host.item.learned = self._learned[None if self._threads_talk else host.key]
+            host.item.learned = self._here(host)
 
     def _end_waits(self, now_ns: float) -> None:
         """Let hosts come after what they have waited for by now."""
@@ -404,7 +406,7 @@ class _Reader:
         if self._threads_talk and (step.kind == "then" or not self._given[step.order].is_known):
             ended = self._points.add(item.begin, reached=item.whole)
             self._told = self._points.add(self._told, ended)
-            self._learn_later(step, _Host(None, None), ended)
+            self._learn_later(step, _Host(None, None, talks=True), ended)
 
     def _place(self, order: int, item: _Item) -> None:
         """Note where a whole item stands."""
