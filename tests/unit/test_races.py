@@ -8,6 +8,7 @@ import html
 import itertools
 import json
 import threading
+from collections import deque
 from concurrent.futures import Future
 
 import pytest
@@ -540,6 +541,74 @@ def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, ot
     assert report.races == ()
 
 
+def test_what_a_function_gives_work_to_runs_beside_the_rest_of_it(stream, other, x):
+    """Whether it used the array before that or after it is not known."""
+
+    @accesses(writes=("x",))
+    def forward(x):
+        other.submit(read, x)
+        x += 1
+
+    with sk.races() as report:
+        stream.submit(forward, x)
+        stream.sync()
+    assert lines(report) == [(forward.__qualname__, "read", False)]
+
+
+def test_what_a_function_waited_for_comes_before_the_rest_of_it(stream, other, x):
+    @accesses(reads=("x",))
+    def waits(x):
+        other.sync()
+        x.sum()
+
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.submit(waits, x)
+        stream.submit(read, x)  # after the whole function, and so after what that waited for
+    assert lines(report) == [("write", waits.__qualname__, False)]
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.submit(read, x)
+    assert lines(report) == RACE
+
+
+def test_an_event_in_the_middle_of_a_function_is_a_point_of_it(stream, other, x):
+    @accesses(writes=("x",))
+    def records(x):
+        other.wait(stream.record())
+        x += 1
+
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(records, x)
+        stream.sync()
+        other.submit(read, x)
+    assert report.races == ()  # because of the sync
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(records, x)
+        event = sk.new_event(device="cpu")
+        stream.record(event)
+        other.wait(event)
+        other.submit(read, x)
+    assert report.races == ()
+
+
+def test_what_is_queued_behind_a_scope_that_waits_for_its_turn_comes_after_it(stream, other, x):
+    @accesses()
+    def waits():
+        stream.wait(other)  # runs when the scope has its place, and waits for its turn
+
+    with sk.races() as report, adversarial(0):
+        other.submit(read, x)
+        third = sk.new_stream("cpu")
+        third.submit(waits)
+        stream.wait(third)
+        with stream:
+            stream.submit(write, x)
+    assert lines(report) == [("read", "write", True)]
+
+
 def test_what_a_function_gives_to_its_own_stream_is_a_part_of_it(stream, other, x):
     @accesses()
     def submits():
@@ -704,6 +773,61 @@ def test_a_function_is_taken_to_use_the_arrays_of_its_module_that_it_names(strea
         stream.submit(uses_a_global)
         other.submit(np.copyto, GLOBAL, 1)
     assert [(race.array.name, race.certain) for race in report.races] == [("GLOBAL", False)]
+
+
+def default(v=GLOBAL):
+    v[:] = 2
+
+
+def keyword(*, v=GLOBAL):
+    v[:] = 2
+
+
+def calls_another():
+    uses_a_global()
+
+
+def has_another_inside():
+    def inner():
+        GLOBAL[:] = 3
+
+    inner()
+
+
+class Called:
+    def __call__(self):
+        GLOBAL[:] = 1
+
+
+class Holder:
+    def __init__(self):
+        self.v = GLOBAL
+
+
+def view(buffer):
+    np.asarray(buffer)[:] = 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments"),
+    [
+        (default, ()),
+        (keyword, ()),
+        (calls_another, ()),
+        (has_another_inside, ()),
+        (lambda: [0 for _ in range(1) if GLOBAL.fill(2)], ()),
+        (Called(), ()),
+        (view, (memoryview(GLOBAL),)),
+        (lambda found: found[0].fill(1), (deque([GLOBAL]),)),
+        (lambda found: found.v.fill(1), (Holder(),)),
+        (np.ma.array(GLOBAL, copy=False).sum, ()),
+    ],
+)
+def test_what_a_function_can_reach_is_possible(stream, other, fn, arguments):
+    with sk.races() as report:
+        stream.submit(np.copyto, GLOBAL, 1)
+        other.submit(fn, *arguments)
+    assert [race.certain for race in report.races] == [False]
 
 
 def test_two_functions_that_are_not_known_are_possible(stream, other, x):
