@@ -153,8 +153,9 @@ def _brought_along(fn: Any) -> Iterator[object]:
     for one in found:  # to which the loop adds
         for value in _own(one):
             yield value
-            is_function = isinstance(value, types.FunctionType) and value not in found
-            if is_function and _root(value.__module__) == _root(one.__module__):
+            if not isinstance(value, types.FunctionType) or value in found:
+                continue
+            if _root(value.__module__) == _root(one.__module__):
                 found.append(value)
 
 
@@ -283,7 +284,7 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
     if isinstance(fn, numpy.ufunc):
         found = [*_of_ufunc(args[: fn.nin], args[fn.nin :], named)]
     elif isinstance(owner, numpy.ufunc):
-        found = _of_ufunc_method(owner.__name__, name, args, named)
+        found = _of_ufunc_method(getattr(owner, "__name__", ""), name, args, named)
     elif type(owner) is numpy.ndarray:
         found = _of_function(name, (owner, *args), named, is_method=True)
     elif getattr(numpy, name, None) is fn:

@@ -479,7 +479,7 @@ class _Reader:
         return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
 
     # a reader that held its own methods would hold itself, and its memory
-    _read: ClassVar[Mapping[str, Callable[[_Reader, Step, _Host], None]]] = {
+    _read: ClassVar[Mapping[str, Callable[..., None]]] = {
         "function": _function,
         "then": _then,
         "scope": _scope,
