@@ -122,19 +122,20 @@ def unordered_sites(
     Each piece of work is its number and its site.
     """
     found: set[frozenset[Hashable]] = set()
-    latest: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)  # by site and chain
+    last: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number, site in works:
         stamp = stamps[number]
-        for other, chains in latest.items():
+        for other, numbers in last.items():
             both = frozenset({other, site})
-            if both in found:
-                continue
-            for earlier in chains.values():
-                if not are_ordered(stamps[earlier], stamp):
-                    found.add(both)
-                    yield earlier, number
-                    break
-        latest[site][stamp.chain] = number
+            if both not in found:
+                for earlier in numbers:
+                    if not are_ordered(stamps[earlier], stamp):
+                        found.add(both)
+                        yield earlier, number
+                        break
+        # what is unordered with work before this one is unordered with this one too
+        last[site] = [one for one in last[site] if not is_before(stamps[one], stamp)]
+        last[site].append(number)
 
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
