@@ -62,6 +62,7 @@ class RaceRecorder(HostRecorder):
         # what the code of a line calls its arrays, by their ids, and its streams
         self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
         self._lines = {}
+        self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
         self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
         self.seen: set[int] = set()
@@ -100,7 +101,7 @@ class RaceRecorder(HostRecorder):
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
         place, variables = places.place_of(frame), places.variables(frame)
-        streams = _streams_among(variables)
+        streams = self._streams_among(variables)
         if step.call is None:
             is_future = step.kind == "function"
             if not is_future and calls.names_no_others(places.named_by(frame), self._is_watched):
@@ -124,6 +125,11 @@ class RaceRecorder(HostRecorder):
         with self._lock:
             found = (self._memories.access(use, names) for use in uses)
             return tuple(access for access in found if access is not None)
+
+    def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
+        """Return what code calls host streams, by their ids; one object for all that is alike."""
+        found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
+        return self._streams.setdefault(tuple(found.items()), found)
 
     def _is_watched(self, value: object) -> bool:
         return self._memories.watching(value) is not None
@@ -168,7 +174,7 @@ class RaceRecorder(HostRecorder):
             _, place, streams, names = known
         else:
             place, variables = places.place_of(frame), places.variables(frame)
-            streams = _streams_among(variables)
+            streams = self._streams_among(variables)
             names = self._memories.names_of((*variables, *self._arrays.items()))
             self._lines[line] = arrays, place, streams, names
         found: tuple[Access, ...] = ()
@@ -207,11 +213,3 @@ def _caller() -> CodeType | None:
     while frame is not None and frame.f_globals.get("__name__") in own:
         frame = frame.f_back
     return None if frame is None else frame.f_code
-
-
-def _streams_among(variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
-    """Return what code calls host streams, by their ids."""
-    return {one.id: name for name, one in variables if isinstance(one, HostStream)} or _NO_STREAMS
-
-
-_NO_STREAMS: Mapping[int, str] = {}  # of most lines, which share it
