@@ -14,6 +14,7 @@ from streamkit._base.adapter import (
     API,
     Adapter,
     ArrayLayout,
+    ArrayUse,
     Binding,
     Capture,
     CapturedGraph,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
-    "API", "Adapter", "ArrayLayout", "ArrayLike", "Binding", "Capture", "CapturePart",
+    "API", "Adapter", "ArrayLayout", "ArrayLike", "ArrayUse", "Binding", "Capture", "CapturePart",
     "CapturedGraph", "CurrentStream", "Diagnosis", "Event", "EventLike", "Events", "Finding",
     "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Stream", "StreamLike",
     "SupportsCudaStream", "Traits", "WorkLike",

@@ -677,6 +677,37 @@ class Diagnosis(Protocol, metaclass=Group):
             parameters: The bytes of each.
         """
 
+    def watch_operators(
+        self, tell: Callable[[str, Sequence[ArrayUse], bool], None]
+    ) -> AbstractContextManager[None]:
+        """Return a context in which the library tells what each of its operators does.
+
+        It counts for the thread that entered it, and for arrays in the memory of the host. Outside
+        of it the library is as it was.
+
+        Args:
+            tell: Is called after each operator that uses such an array: with the operator's name,
+                how it uses each of the arrays, and whether that is all. It writes what it returns.
+        """
+
+    def host_memory(self, array: Any) -> tuple[Any, bool]:
+        """Return what all views of an array's memory share, and whether the memory is its own.
+
+        Args:
+            array: The library's own, in the memory of the host.
+        """
+
+
+class ArrayUse(NamedTuple):
+    """How an operator, or a call, uses an array."""
+
+    array: Any
+    """The library's own."""
+    mode: Literal["read", "write", "unknown"]
+    """``"write"`` if it only writes it. An operator that reads it too uses it twice."""
+    is_sure: bool
+    """Whether it surely uses all of it."""
+
 
 GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis
 
@@ -686,5 +717,6 @@ TOGETHER = (
     ("memory_of", "is_held"),
     ("array_layout", "array_like", "copy_array"),
     ("allocate", "free"),
+    ("watch_operators", "host_memory"),
 )
 """The optional functions that StreamKit looks for by the first of them, and then calls too."""

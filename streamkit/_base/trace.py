@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Kind = Literal[
-        "function", "then", "scope", "record", "point", "wait", "synchronisation", "query"
-    ]
+        "function", "then", "scope", "operator", "record", "point", "wait", "synchronisation",
+        "query"
+    ]  # fmt: skip
 
 _order = itertools.count()
 listeners: list[Callable[[Step], object]] = []
@@ -28,8 +29,19 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def running() -> Step | None:
+    """Return the function of a queue that this thread runs, if it was reported."""
+    return _thread.step
+
+
 class Step:
     """One thing that a host stream is given, or one wait of the host; a context while it runs."""
+
+    __slots__ = (
+        "_entered", "_outer", "around", "call", "end_ns", "end_order", "given_ns", "giver",
+        "has_failed", "is_inline", "is_ordered", "kind", "mark", "module", "name", "order",
+        "start_ns", "stream", "thread",
+    )  # fmt: skip
 
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Any | None) -> None:
         self.stream, self.mark = stream, mark
@@ -40,12 +52,17 @@ class Step:
         owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
         self.module: str = getattr(what, "__module__", None) or type(owner).__module__
         self.call: Any | None = None
-        self.is_inline = False
+        self.is_inline = self.is_ordered = False
         self.thread = threading.get_ident()
         self.giver = _thread.step
         self._outer: Step | None = None
+        self.around: tuple[Callable[[Step], AbstractContextManager[object]], ...] = ()
+        """Returns what a listener wants to be open while it runs, in the thread that runs it."""
+        self._entered: ExitStack | None = None
         self.has_failed = False
         self.order = next(_order)
+        self.end_order = 0
+        """Of a scope: its end, among the orders of all steps; 0 if it has none yet."""
         self.given_ns = time.perf_counter_ns()
         self.start_ns = 0
         self.end_ns = 0
@@ -54,13 +71,21 @@ class Step:
         self.start_ns = time.perf_counter_ns()
         if self.kind in ("function", "then") and not self.is_inline:
             self._outer, _thread.step = _thread.step, self
+        if self.around:
+            self._entered = ExitStack()
+            for one in self.around:
+                self._entered.enter_context(one(self))
 
     def __exit__(self, kind: object, *_: object) -> None:
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.close()
         if _thread.step is self:
             _thread.step = self._outer
         self._outer = None
         self.has_failed = kind is not None
-        self.end_ns = self.end_ns or time.perf_counter_ns()  # the first time counts
+        if not self.end_ns:  # the first time counts
+            self.end_ns, self.end_order = time.perf_counter_ns(), next(_order)
 
 
 def note(  # noqa: PLR0913 - each caller gives what it has
@@ -71,6 +96,7 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     *,
     call: Any | None = None,
     is_inline: bool = False,
+    is_ordered: bool = False,
 ) -> AbstractContextManager[None]:
     """Return a context to hold while the step runs, which is reported to all listeners.
 
@@ -78,11 +104,12 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     or a name. ``mark`` is the point of a host stream that the step sets or waits for, or the step
     of a function given to ``then``. ``call``, with the function's arguments, is for the listeners
     alone. ``is_inline`` says that the thread holds the stream, so that the step runs at once.
+    ``is_ordered`` says it of a scope, as of ``use``.
     """
     if not listeners:
         return NOTHING
     step = Step(stream, kind, what, mark)
-    step.call, step.is_inline = call, is_inline
+    step.call, step.is_inline, step.is_ordered = call, is_inline, is_ordered
     for listener in listeners.copy():
         listener(step)
     step.call = None  # it keeps arrays alive

@@ -206,13 +206,16 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._kept.add(_KeptOnHost(objects, mark))
         keepalive.let_go((self._kept,))
 
-    def _enter(self, key: object) -> None:
-        """Open a scope of this thread; whoever leaves it has to give the same ``key``."""
+    def _enter(self, key: object, *, is_ordered: bool = False) -> None:
+        """Open a scope of this thread; whoever leaves it has to give the same ``key``.
+
+        One that ``is_ordered`` is no different here, because the body runs in its thread.
+        """
         self._check_open()
         scope = _HostScope(self, key)
         try:
             if not open_scopes.holds(self):
-                scope.begin(self._work)
+                scope.begin(self._work, is_ordered=is_ordered)
             open_scopes.stack.scopes.append(scope)
         except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
@@ -477,9 +480,11 @@ class _HostScope:
         self.stream = stream
         self.key = key
 
-    def begin(self, queue: WorkQueue) -> None:
+    def begin(self, queue: WorkQueue, *, is_ordered: bool) -> None:
         """Wait for the queue's turn."""
         self._turn = turn = Turn(queue)
+        # here it has its place in the queue
+        self._step = trace.note(self.stream, "scope", "with", is_ordered=is_ordered)
         if queue.idle:
             turn.begin()
         else:
@@ -487,7 +492,6 @@ class _HostScope:
                 turn.begin()
         if queue.first.stops:
             queue.raise_error()
-        self._step = trace.note(self.stream, "scope", "with")
         self._step.__enter__()
 
     def leave(self) -> list[str]:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import weakref
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base.adapter import offered
 from streamkit._base.messages import describe
+from streamkit._queues import registry
 from streamkit._races.extents import strided
 from streamkit._races.search import Access
+from streamkit.protocols import Diagnosis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from streamkit._races.search import Mode
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
-_CONTAINERS = (tuple, list, set, frozenset)
+CONTAINERS = (tuple, list, set, frozenset, deque)
 _DEPTH = 4  # of containers in each other
 
 
@@ -33,7 +38,7 @@ def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
     return arrays or {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RacedArray:
     """An array with a race on it."""
 
@@ -49,10 +54,25 @@ class RacedArray:
 
     def __str__(self) -> str:
         if not self.dtype:
-            name = f"{self.name or 'memory'} at {self.address:#x}"
+            name = self.name or "memory"
+            name += f" at {self.address:#x}" if self.address else ""
             return f"{name} ({self.nbytes} bytes)" if self.nbytes else name
         shape = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
+
+
+class _Memory(NamedTuple):
+    """Where an array of the host is, and whose its memory is."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    dtype: str
+    whole: Any
+    """What all views of the memory share."""
+    is_own: bool
+    """Whether that lives as long as the memory."""
 
 
 class Memories:
@@ -61,33 +81,98 @@ class Memories:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
+        self._alike: dict[Access, Access] = {}
+        self._adapters: dict[type, Any] = {}  # that see what is done with arrays of a type
 
     def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
         """Return what a use of an array of the host accesses, None if the array has no memory.
 
         It keeps nothing alive. Its allocation differs from that of each array that was freed
-        before, and is None if NumPy does not own the memory. ``names`` are those of objects, by
-        their ids.
+        before, and is None if the library does not own the memory. ``names`` are what ``names_of``
+        returned.
         """
         value, mode, is_sure = use
-        array = _as_numpy(value)
-        address = array.__array_interface__["data"][0]
-        extent = strided(address, array.shape, array.strides, array.itemsize)
+        found = self._memory(value)
+        extent = strided(found.address, found.shape, found.strides, found.itemsize)
         if extent is None:
             return None
-        owner = owner_of(array)
         name = names.get(id(value))
-        if name is None and id(owner) in names:
-            name = f"part of {names[id(owner)]}"
-        described = RacedArray(name, str(array.dtype), array.shape, array.nbytes)
-        number = self._number(owner) if owner.flags.owndata else None
-        return Access(number, extent, mode, is_sure, described)
+        if name is None and id(found.whole) in names:
+            name = f"part of {names[id(found.whole)]}"
+        size = math.prod(found.shape) * found.itemsize
+        described = RacedArray(name, sys.intern(found.dtype), found.shape, size)
+        number = self._number(found.whole) if found.is_own else None
+        access = Access(number, extent, mode, is_sure and not has_gaps(value), described)
+        return self._alike.setdefault(access, access)  # a loop makes the same ones again
+
+    def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
+        """Return the names of objects, and of what the views of an array share, by their ids."""
+        names: dict[int, str] = {}
+        for name, value in variables:
+            names[id(value)] = name
+            adapter = self.watching(value)
+            if adapter is not None:
+                names[id(adapter.host_memory(value)[0])] = name
+        return names
+
+    def watching(self, value: Any) -> Any:
+        """Return the adapter that sees what is done with an array of the host, None without one."""
+        kind = type(value)
+        if kind not in self._adapters:
+            self._adapters[kind] = next(
+                (one for one in registry.candidates(kind) if watches(one)), None
+            )
+        adapter = self._adapters[kind]
+        if adapter is not None:
+            with contextlib.suppress(TypeError):  # no array
+                return adapter if adapter.array_device(value) is None else None
+        return None
+
+    def _memory(self, value: Any) -> _Memory:
+        adapter = self.watching(value)
+        if adapter is not None:
+            layout, dtype = adapter.memory_layout(value), str(value.dtype).rpartition(".")[2]
+            whole, is_own = adapter.host_memory(value)
+            kind = layout.itemsize, dtype
+            return _Memory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
+        array = _as_numpy(value)
+        address, whole = array.__array_interface__["data"][0], owner_of(array)
+        kind = array.itemsize, str(array.dtype)
+        return _Memory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
 
     def _number(self, owner: Any) -> int:
         found = self._owners.get(id(owner))
         if found is None or found[0]() is not owner:
             found = self._owners[id(owner)] = weakref.ref(owner), next(self._numbers)
         return found[1]
+
+
+def has_gaps(value: Any) -> bool:
+    """Whether the elements of an array have bytes that belong to none of their fields."""
+    dtype: Any = getattr(value, "dtype", None)
+    end = 0
+    for start, stop in sorted(_fields(dtype, 0)) if getattr(dtype, "names", None) else ():
+        if start > end:
+            return True
+        end = max(end, stop)
+    return bool(0 < end < getattr(dtype, "itemsize", 0))
+
+
+def _fields(dtype: Any, start: int) -> Iterator[tuple[int, int]]:
+    if dtype.subdtype is not None and dtype.subdtype[0].names is not None:
+        inner, shape = dtype.subdtype
+        for number in range(math.prod(shape)):
+            yield from _fields(inner, start + number * inner.itemsize)
+    elif dtype.names is None:
+        yield start, start + dtype.itemsize
+    else:
+        for field in dtype.fields.values():
+            yield from _fields(field[0], start + field[1])
+
+
+def watches(adapter: object) -> bool:
+    """Whether an adapter can tell what its library's operators do on the host."""
+    return offered(adapter, Diagnosis.watch_operators) is not None
 
 
 def owner_of(array: Any) -> Any:
@@ -101,11 +186,15 @@ def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the arrays of the host in a value, also in containers."""
     if isinstance(value, dict):
         yield from among(tuple(value.values()), depth)
-    elif isinstance(value, _CONTAINERS):
+    elif isinstance(value, CONTAINERS):
         for one in value if depth else ():
             yield from among(one, depth - 1)
-    elif _as_numpy(value) is not None:
-        yield value
+    else:
+        array = _as_numpy(value)
+        if array is not None:
+            yield value
+            if array.dtype.hasobject and depth:
+                yield from among([*array.flat], depth - 1)
 
 
 def _as_numpy(value: Any) -> Any:
@@ -117,6 +206,8 @@ def _as_numpy(value: Any) -> Any:
         return None
     if isinstance(value, numpy.ndarray):
         return value
+    if isinstance(value, memoryview):
+        return numpy.asarray(value)
     with contextlib.suppress(Exception):  # its memory is on a GPU, or the library does not lend it
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST

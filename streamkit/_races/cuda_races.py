@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._base.queue import LEGACY
 from streamkit._races import search
-from streamkit._races.order import EVERYTHING, VectorClocks
+from streamkit._races.order import EVERYTHING, NOTHING, VectorClocks
 from streamkit._races.report import RacedOperation, array_of, races_among
 from streamkit._recording.driver_recorder import WORK, CudaQueue
 from streamkit._recording.kernel_names import operation
@@ -113,12 +113,12 @@ class _CudaReader:
         self._events[step.fields[0]] = self._clocks.point(self._use(step), host)
 
     def _wait(self, step: CudaStep, _: Hashable) -> None:
-        self._clocks.wait(self._use(step), self._events.get(step.fields[1], {}))
+        self._clocks.wait(self._use(step), self._events.get(step.fields[1], NOTHING))
 
     def _point(self, step: CudaStep, host: Hashable) -> None:
         """Remember the point for which the host begins to wait."""
         if step.call.kind == "event done":
-            clock = self._events.get(step.fields[0], {})
+            clock = self._events.get(step.fields[0], NOTHING)
         elif step.call.kind == "device done":
             everybody = object()
             for queue, context in self._queues.items():

@@ -1,23 +1,32 @@
-"""Host streams: from the steps that they report to work, the memory it uses, and its order."""
+"""The recorder of host streams for ``races``: their work, and the memory that it uses."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
 import threading
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base import trace
+from streamkit._base.adapter import offered
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
+from streamkit._queues import registry
 from streamkit._races import calls, places
 from streamkit._races.arrays import Memories
-from streamkit._races.order import EVERYTHING, VectorClocks
 from streamkit._recording.host_recorder import HostRecorder
+from streamkit._scopes import open_scopes
+from streamkit.protocols import Diagnosis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from types import CodeType, FrameType
 
-    from streamkit._races.order import Clock, Stamp
     from streamkit._races.places import Place
     from streamkit._races.search import Access
+    from streamkit.protocols import ArrayUse
 
 
 class Given(NamedTuple):
@@ -45,6 +54,15 @@ class RaceRecorder(HostRecorder):
         self._arrays = dict(arrays)
         self._memories = Memories()
         self._lock = threading.Lock()
+        self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
+        # what the code of a line calls its arrays, by their ids, and its streams
+        self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
+        self._lines = {}
+        self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
+        self._thread = _Thread()
+        self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
+        self.seen: set[int] = set()
+        """Those of them, by their orders, in which operators ran: they tell all that was done."""
 
     @property
     def steps(self) -> list[Step]:
@@ -62,152 +80,121 @@ class RaceRecorder(HostRecorder):
         super().take(step)
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)
+            if not self.given[step.order].is_future:
+                step.around += (self._watched,)
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
         place, variables = places.place_of(frame), places.variables(frame)
-        streams = {one.id: name for name, one in variables if isinstance(one, HostStream)}
+        streams = self._streams_among(variables)
         if step.call is None:
             is_future = step.kind == "function"
+            if not is_future and calls.names_no_others(places.named_by(frame), self._is_watched):
+                self._plain.add(step.order)
             return Given(step, place, (), isinstance(step.mark, Step), is_future, streams)
-        names = {id(one): name for name, one in (*variables, *self._arrays.items())}
-        found: list[Access] = []
+        found: tuple[Access, ...] = ()
         try:
-            uses, is_known = calls.uses(step.call)
-            with self._lock:
-                for use in uses:
-                    access = self._memories.access(use, names)
-                    if access is not None:
-                        found.append(access)
+            self._thread.is_reading = True
+            uses, is_known = calls.uses(step.call, self._is_watched)
+            names = self._memories.names_of((*variables, *self._arrays.items()))
+            found = self._accesses(uses, names)
+            if is_known and not uses:  # its operators tell, in a thread without these names
+                self._names[step.order] = names
         except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
             is_known = False
-        return Given(step, place, tuple(found), is_known, is_future=False, streams=streams)
+        finally:
+            self._thread.is_reading = False
+        return Given(step, place, found, is_known, is_future=False, streams=streams)
 
+    def _accesses(self, uses: Iterable[ArrayUse], names: Mapping[int, str]) -> tuple[Access, ...]:
+        with self._lock:
+            found = (self._memories.access(use, names) for use in uses)
+            return tuple(access for access in found if access is not None)
 
-def stamps(
-    steps: Iterable[Step], given: Mapping[int, Given], *, threads_talk: bool
-) -> dict[int, Stamp]:
-    """Return where each piece of work stands, by the order of its step.
+    def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
+        """Return what code calls host streams, by their ids; one object for all that is alike."""
+        found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
+        return self._streams.setdefault(tuple(found.items()), found)
 
-    Without ``threads_talk`` a wait of the host orders only what its own thread gives later. With
-    it, StreamKit supposes that threads told each other everything: what one thread learned, all
-    know, and a function that StreamKit does not know has told all threads that it ran. Work that is
-    unordered even so surely has no order.
-    """
-    reader = _Reader(given, threads_talk=threads_talk)
-    for step in steps:
-        reader.read(step)
-    return reader.stamps
+    def _is_watched(self, value: object) -> bool:
+        return self._memories.watching(value) is not None
 
+    # -- operators ----------------------------------------------------------------------------
 
-class _Reader:
-    def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
-        self.stamps: dict[int, Stamp] = {}
-        self._given = given
-        self._threads_talk = threads_talk
-        self._clocks = VectorClocks()
-        self._marks: dict[int, Clock] = {}  # by the ids of marks, which the steps keep
-        self._bodies: dict[tuple[Hashable, Any], Hashable] = {}  # by who holds which stream
-        self._waits: list[tuple[Step, Hashable, Clock]] = []  # that may go on
-        self._read: dict[str, Callable[[Step, Hashable], None]] = {
-            "function": self._function,
-            "then": self._then,
-            "scope": self._scope,
-            "record": self._point,
-            "point": self._point,
-            "wait": self._wait,
-            "synchronisation": self._synchronisation,
-            "query": self._query,
-        }
+    @contextmanager
+    def _watched(self, step: Step) -> Generator[None]:
+        """Let the libraries tell the operators of a step, once if it runs inside of another."""
+        thread = self._thread
+        is_outermost = not thread.running
+        thread.running.append(_Running(step, len(open_scopes.stack.scopes), _caller()))
+        try:
+            with ExitStack() as watching:
+                for library, load in registry.loaded().items() if is_outermost else ():
+                    watch = offered(load(), Diagnosis.watch_operators)
+                    if watch is not None:
+                        watching.enter_context(watch(functools.partial(self._tell, library)))
+                yield
+        finally:
+            thread.running.pop()
 
-    def read(self, step: Step) -> None:
-        for wait in self._waits.copy():
-            ended, host, clock = wait
-            if ended.end_ns and ended.end_ns <= step.given_ns:
-                self._waits.remove(wait)
-                if not ended.has_failed:  # else it has waited for nothing
-                    self._clocks.learn(host, clock)
-        host = self._host(step)
-        self._read[step.kind](step, host)
-
-    def _giver(self, step: Step) -> Hashable:
-        """Return who gives a step: a function that runs on a queue, or a thread."""
-        giver = step.giver
-        if giver is not None and giver.order in self.stamps:
-            return giver
-        return step.thread
-
-    def _host(self, step: Step) -> Hashable:
-        giver = self._giver(step)
-        host = None if self._threads_talk else giver
-        if isinstance(giver, Step):
-            self._clocks.learn(host, self.stamps[giver.order].clock)
-        return host
-
-    def _function(self, step: Step, host: Hashable) -> None:
-        given = self._given[step.order]
-        if given.is_future:
-            self._wait_for_future(step, host)
+    def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+        """Note an operator, in the thread that runs it."""
+        thread = self._thread
+        if thread.is_reading or not thread.running:
             return
-        giver = self._giver(step)
-        if not step.is_inline:
-            stamp = self._clocks.work(step.stream, host)
-        elif isinstance(giver, Step) and giver.stream is step.stream:  # a part of that function
-            stamp = self.stamps[giver.order]._replace(clock=self._clocks.here(host))
+        outer, depth, caller = thread.running[-1]
+        inside = (one.stream for one in reversed(open_scopes.stack.scopes[depth:]))
+        stream = next((one for one in inside if isinstance(one, HostStream)), outer.stream)
+        step = Step(stream, "operator", name, None)
+        step.module, step.is_inline = library, True
+        step.start_ns = step.end_ns = step.given_ns
+        frame = places.users_frame(within=caller)
+        line = None if frame is None else (frame.f_code, frame.f_lineno or 0)
+        arrays = [id(use.array) for use in uses]
+        known = self._lines.get(line)
+        if frame is None:
+            place, streams = self.given[outer.order].place, self.given[outer.order].streams
+            names = self._names.get(outer.order, {})
+        elif known is not None and known[0] == arrays:  # as in a loop
+            _, place, streams, names = known
         else:
-            if (giver, step.stream) not in self._bodies:  # entered before the block
-                self._scope(step, host)
-            stamp = self._clocks.work_inside(self._bodies[giver, step.stream], host)
-        self._stamp(step, stamp, given)
+            place, variables = places.place_of(frame), places.variables(frame)
+            streams = self._streams_among(variables)
+            names = self._memories.names_of((*variables, *self._arrays.items()))
+            self._lines[line] = arrays, place, streams, names
+        found: tuple[Access, ...] = ()
+        try:
+            found = self._accesses(uses, names)
+        except Exception:  # noqa: BLE001 - as above
+            is_known = False
+        if outer.order in self._plain:
+            self.seen.add(outer.order)
+        self.given[step.order] = Given(
+            step, place, found, is_known, is_future=False, streams=streams
+        )
+        super().take(step)
 
-    def _then(self, step: Step, host: Hashable) -> None:
-        queue = step.stream, "then"
-        self._clocks.wait(queue, self._here(step, host))
-        self._stamp(step, self._clocks.work(queue, host), self._given[step.order])
 
-    def _stamp(self, step: Step, stamp: Stamp, given: Given) -> None:
-        self.stamps[step.order] = stamp
-        if self._threads_talk and (step.kind == "then" or not given.is_known):
-            self._clocks.learn(None, stamp.clock)
+class _Running(NamedTuple):
+    """What a thread runs."""
 
-    def _scope(self, step: Step, host: Hashable) -> None:
-        self._bodies[self._giver(step), step.stream] = self._clocks.enter(step.stream, host)
+    step: Step
+    depth: int
+    """How many scopes were open when it began."""
+    caller: CodeType | None
+    """The code that runs it."""
 
-    def _here(self, step: Step, host: Hashable) -> Clock:
-        """Return the present point of the step's queue."""
-        return self._clocks.here(host) if step.is_inline else self._clocks.point(step.stream, host)
 
-    def _point(self, step: Step, host: Hashable) -> None:
-        self._marks[id(step.mark)] = self._here(step, host)
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.running: list[_Running] = []
+        self.is_reading = False  # whether this recorder itself runs operators
 
-    def _wait(self, step: Step, host: Hashable) -> None:
-        self._wait_for(step, host, self._marks.get(id(step.mark), {}))
 
-    def _wait_for_future(self, step: Step, host: Hashable) -> None:
-        told = step.mark
-        if isinstance(told, Step):
-            if told.order in self.stamps:
-                self._wait_for(step, host, self.stamps[told.order].clock)
-        elif self._threads_talk:
-            self._wait_for(step, host, EVERYTHING)
-
-    def _wait_for(self, step: Step, host: Hashable, clock: Clock) -> None:
-        if step.is_inline:
-            self._clocks.learn(host, clock)
-        else:
-            self._clocks.wait(step.stream, clock)
-
-    def _synchronisation(self, step: Step, host: Hashable) -> None:
-        self._waits.append((step, host, self._reached(step, host)))
-
-    def _query(self, step: Step, host: Hashable) -> None:
-        self._clocks.learn(host, self._reached(step, host))
-
-    def _reached(self, step: Step, host: Hashable) -> Clock:
-        """Return the clock of what the host waited for, or of what it saw to have ended."""
-        mark = step.mark
-        if isinstance(mark, Step):
-            return self.stamps[mark.order].clock if mark.order in self.stamps else {}
-        if mark is not None:
-            return self._marks.get(id(mark), {})
-        return self._here(step, host) if isinstance(step.stream, HostStream) else {}
+def _caller() -> CodeType | None:
+    """Return the code that entered a step."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - a traceback keeps more
+    own = {__name__, trace.__name__, contextlib.__name__}
+    while frame is not None and frame.f_globals.get("__name__") in own:
+        frame = frame.f_back
+    return None if frame is None else frame.f_code

@@ -1,39 +1,76 @@
 """What must have ended when a piece of work begins.
 
-For queues, vector clocks tell it. A clock says how far each chain of work had come. A queue is a
-chain, and so is the body of a scope, because others can know a part of it while it runs. For the
-nodes of a graph, what can be reached along its edges tells it.
+For queues, vector clocks tell it. A clock says how far each chain of work had come, and a queue is
+a chain. For the nodes of a graph, what can be reached along its edges tells it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    Clock = dict[Any, float]
+Clock = tuple[float, ...]
+"""A place for each chain, by its number: all work up to there has ended.
 
-_ANY = object()
-EVERYTHING: Clock = {_ANY: math.inf}
+The first entry counts for every chain that has none of its own, and no entry is below it. A clock
+is never changed, so that all work between two waits shares one.
+"""
+NOTHING: Clock = ()
+EVERYTHING: Clock = (math.inf,)
 """The clock of something unknown, which counts as if it came after all work."""
 
 
-class Stamp(NamedTuple):
-    """Where a piece of work stands: its place on its chain, and the clock when it has ended."""
+def known(clock: Clock, chain: int) -> float:
+    """Return the place up to which a clock knows a chain."""
+    if chain < len(clock):
+        return clock[chain]
+    return clock[0] if clock else 0
 
-    chain: Hashable
+
+def joined(one: Clock, other: Clock) -> Clock:
+    """Return the clock after both; one of the two themselves if it says all that the other says."""
+    if one is other or not other:
+        return one
+    if not one:
+        return other
+    if len(one) < len(other):
+        one, other = other, one
+    both = tuple(map(max, one, other + other[:1] * (len(one) - len(other))))
+    return one if both == one else other if both == other else both
+
+
+def reaching(clock: Clock, chain: int, place: float) -> Clock:
+    """Return a clock that also knows a chain up to a place."""
+    if known(clock, chain) >= place:
+        return clock
+    floor = clock[0] if clock else 0
+    return (*clock[:chain], *(floor,) * (chain - len(clock)), place, *clock[chain + 1 :])
+
+
+class Stamp(NamedTuple):
+    """Where a piece of work stands."""
+
+    chain: int
     place: float
-    clock: Clock
+    """What another has to know of the chain to come after this work."""
+    before: Clock
+    """What this work comes after, on other chains than its own."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock when the work has ended."""
+        return reaching(self.before, self.chain, self.place)
 
 
 def is_before(one: Stamp, other: Stamp) -> bool:
     """Whether the first must have ended when the other begins."""
-    known = max(other.clock.get(one.chain, 0), other.clock.get(_ANY, 0))
-    return known >= one.place
+    if one.chain == other.chain:
+        return one.place <= other.place
+    return known(other.before, one.chain) >= one.place
 
 
 def are_ordered(one: Stamp, other: Stamp) -> bool:
@@ -41,60 +78,56 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
     return is_before(one, other) or is_before(other, one)
 
 
+class _Queue:
+    """How far a queue has come."""
+
+    __slots__ = ("before", "chain", "learned", "place")
+
+    def __init__(self, chain: int) -> None:
+        self.chain = chain
+        self.place = 0
+        self.before = NOTHING
+        self.learned = NOTHING  # what it has joined last
+
+
 class VectorClocks:
     """The clocks of queues and of hosts; a host gives work to queues and can wait for it."""
 
     def __init__(self) -> None:
-        self._places = itertools.count(1)
-        self._queues: dict[Hashable, Clock] = {}
+        self._queues: dict[Hashable, _Queue] = {}
         self._hosts: dict[Hashable, Clock] = {}
 
     def work(self, queue: Hashable, host: Hashable) -> Stamp:
         """Give a queue a piece of work."""
-        place = next(self._places)
-        clock = self._queues[queue] = {**self.point(queue, host), queue: place}
-        return Stamp(queue, place, clock)
+        found = self._come_after(queue, self.here(host))
+        found.place += 1
+        return Stamp(found.chain, found.place, found.before)
 
     def point(self, queue: Hashable, host: Hashable) -> Clock:
         """Return the clock of a queue's present point, with what the host has learned."""
-        clock = self._queues[queue] = _joined(
-            self._queues.get(queue, {}), self._hosts.get(host, {})
-        )
-        return clock
+        found = self._come_after(queue, self.here(host))
+        found.before = reaching(found.before, found.chain, found.place)
+        return found.before
 
     def wait(self, queue: Hashable, clock: Clock) -> None:
         """Let a queue wait for a point."""
-        self._queues[queue] = _joined(self._queues.get(queue, {}), clock)
+        self._come_after(queue, clock)
 
     def learn(self, host: Hashable, clock: Clock) -> None:
         """Note that a host has waited for a point."""
-        self._hosts[host] = _joined(self._hosts.get(host, {}), clock)
-
-    # -- the body of a scope, which its host runs itself ----------------------------------------
-
-    def enter(self, queue: Hashable, host: Hashable) -> Hashable:
-        """Let a host wait for a queue and hold it; return the chain of the body."""
-        body = object()
-        clock = self.point(queue, host)
-        self.learn(host, clock)
-        self._queues[queue] = {**clock, body: math.inf}  # what comes after it comes after all of it
-        return body
-
-    def work_inside(self, body: Hashable, host: Hashable) -> Stamp:
-        """Run a piece of work in the body."""
-        place = next(self._places)
-        self.learn(host, {body: place})
-        return Stamp(body, place, self._hosts[host])
+        self._hosts[host] = joined(self.here(host), clock)
 
     def here(self, host: Hashable) -> Clock:
         """Return the clock of what a host has learned."""
-        return self._hosts.get(host, {})
+        return self._hosts.get(host, NOTHING)
 
-
-def _joined(one: Clock, other: Clock) -> Clock:
-    if one is other or not other:
-        return one
-    return {**one, **{chain: max(place, one.get(chain, 0)) for chain, place in other.items()}}
+    def _come_after(self, queue: Hashable, clock: Clock) -> _Queue:
+        found = self._queues.get(queue)
+        if found is None:
+            found = self._queues[queue] = _Queue(len(self._queues) + 1)
+        if clock is not found.learned:
+            found.before, found.learned = joined(found.before, clock), clock
+        return found
 
 
 # -- graphs ---------------------------------------------------------------------------------------

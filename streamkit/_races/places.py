@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamkit._queues import registry
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
 _is_users: dict[object, bool] = {}
@@ -26,10 +26,13 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def users_frame() -> FrameType | None:
-    """Return the innermost frame outside StreamKit and the libraries; None if there is none."""
+def users_frame(within: CodeType | None = None) -> FrameType | None:
+    """Return the innermost frame outside StreamKit and the libraries; None if there is none.
+
+    With ``within`` it is one that this code, of StreamKit, has called.
+    """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - a traceback keeps more
-    while frame is not None:
+    while frame is not None and frame.f_code is not within:
         module = frame.f_globals.get("__name__", "")
         is_users = _is_users.get(module)
         if is_users is None:
@@ -38,6 +41,14 @@ def users_frame() -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def named_by(frame: FrameType | None) -> list[object]:
+    """Return the objects that the code of a frame names, but for those inside of others."""
+    if frame is None:
+        return []
+    named = frame.f_code.co_names
+    return [value for name, value in variables(frame) if name in frame.f_locals or name in named]
 
 
 def place_of(frame: FrameType | None) -> Place | None:

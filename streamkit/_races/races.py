@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
 from streamkit._races import live_page, search
-from streamkit._races.arrays import checked_names
+from streamkit._races.arrays import RacedArray, checked_names
 from streamkit._races.cuda_recorder import CudaRaceRecorder
-from streamkit._races.host_recorder import RaceRecorder, stamps
+from streamkit._races.extents import Extent
+from streamkit._races.host_order import stamps
+from streamkit._races.host_recorder import RaceRecorder
 from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
 from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Mapping
+    from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
     from streamkit._base.trace import Step
     from streamkit._races.cuda_races import Found
     from streamkit._races.host_recorder import Given
+    from streamkit._races.order import Stamp
     from streamkit._races.search import Pair
 
 
@@ -33,13 +36,16 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
     What a CUDA graph does is not seen.
 
-    On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``. It
-    knows what NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what
-    other functions do. A function without such a declaration may do anything with its arrays, and
-    with those that it brings along, so its races count as possible. ``races`` does not see what the
-    Python code of the block, or the body of ``with s:``, does with an array itself. Nor does it see
-    an order that functions make among themselves, with locks say, if the one that waits was given
-    first.
+    On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
+    functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
+    on a GPU. Of NumPy it sees the arrays among the arguments of such functions. It knows what
+    NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what other
+    functions do. A function without such a declaration may do anything with its arrays, and with
+    those that it brings along, so its races count as possible. What the body of a scope does with
+    NumPy cannot be seen. So two bodies that nothing orders are a possible race, once for each pair
+    of lines, unless operators ran in one of them and its code names no other arrays. ``races`` does
+    not see what code outside of all streams does, nor an order that functions make among
+    themselves, with locks say, if the one that waits was given first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, the report holds what was given by then. Blocks nest, with each other and with audits.
@@ -94,30 +100,68 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     operations.complete((one.operation for one in ran), unfinished=unfinished)
     describer = _Describer(recorder, operations)
     found = races_among(
-        [_work(one) for _, one in sorted(given.items())],
+        (_work(one) for one in sorted(given.values(), key=_when)),
         lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
         key=describer.key,
         operation=describer.operation,
         missing_call=describer.missing_call,
+        more=lambda strictly: _among_bodies(recorder, strictly),
     )
     if on_cuda.operations:
         draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
     else:
         draw = live_page.in_time(operations, found)
-    counted = [(_name(one), one.is_known) for _, one in sorted(given.items())]
+    counted = [
+        (_name(one), one.is_known)
+        for _, one in sorted(given.items())
+        if not (one.step.kind == "operator" and _is_part(one.step, given))
+    ]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
     races_found = tuple(race for race, _ in (*found, *on_cuda.races))
     report.complete(races_found, coverage, draw)
 
 
+def _when(given: Given) -> tuple[int, int]:
+    """Return when work was given; an operator is given with the function that it is a part of."""
+    step = given.step
+    whole = step.giver if step.kind == "operator" else None
+    return (whole or step).order, step.order
+
+
 def _work(given: Given) -> search.Work:
     """Return what the search takes: work that failed perhaps never came to its accesses."""
     step = given.step
-    accesses = [
-        access._replace(is_sure=access.is_sure and not step.has_failed) for access in given.accesses
+    accesses = given.accesses
+    if step.has_failed:
+        accesses = tuple(access._replace(is_sure=False) for access in accesses)
+    return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
+
+
+def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether an operator is a part of a function that was understood."""
+    giver = None if step.giver is None else given.get(step.giver.order)
+    return giver is not None and giver.is_known
+
+
+def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
+    """Yield the pairs of scopes that nothing orders, if nothing tells what is done in them."""
+    bodies = [
+        (order, one.place or order)
+        for order, one in sorted(recorder.given.items())
+        if one.step.kind == "scope" and one.step.start_ns and order not in recorder.seen
     ]
-    site = given.place or step.order, step.stream, step.kind
-    return search.Work(step.order, site, tuple(accesses))
+    for first, second in search.unordered_sites(bodies, strictly):
+        yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)
+
+
+_UNSEEN = search.Access(
+    None,
+    Extent(0, 1, 1),
+    "unknown",
+    is_sure=False,
+    array=RacedArray("memory that was not seen", "", (), 0),
+)
+"""What the body of a scope does with memory."""
 
 
 def _name(given: Given) -> str:
@@ -145,7 +189,9 @@ class _Describer:
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
-        if step.kind == "then":
+        whole = step.giver if step.kind == "operator" else None
+        is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
+        if step.kind == "then" or is_part:
             queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
         return queue
 
@@ -154,7 +200,8 @@ class _Describer:
         step = given.step
         file, line = given.place or (None, 0)
         whose = library_of(step), self.queue(step)
-        return RacedOperation(step.name, *whose, mode, file, line, *self._recorder.times(step))
+        name = "the body of a scope" if step.kind == "scope" else step.name
+        return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
 
     def missing_call(self, one: int, other: int) -> str:
         first, second = self._given[one], self._given[other]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from collections import defaultdict
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit._pictures.styles import STYLES
 from streamkit._pictures.timeline import counted, times
 from streamkit._races import search
-from streamkit._races.order import are_ordered
 from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import RaceError, ScopeError
 
@@ -269,13 +269,14 @@ def _counted(races: tuple[Race, ...]) -> str:
 # -- from pairs of work to a report ---------------------------------------------------------------
 
 
-def races_among(
+def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
     works: Iterable[search.Work],
     stamps: Callable[[bool], Mapping[Any, Stamp]],
     *,
     key: Callable[[Pair], Hashable],
     operation: Callable[[int, Mode], RacedOperation],
     missing_call: Callable[[int, int], str],
+    more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
 ) -> list[tuple[Race, Pair]]:
     """Return the races among pieces of work, each with the pair that it is described by.
 
@@ -286,33 +287,54 @@ def races_among(
         key: Pairs with the same key are one race.
         operation: Describes a piece of work by its number and what it does with the memory.
         missing_call: Words the call that orders the second of two numbers after the first.
+        more: Finds other pairs that race, given where each piece of work stands.
     """
     strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
-    found: defaultdict[Hashable, list[Pair]] = defaultdict(list)
-    for pair in search.find(
-        (work for work in works if work.number in strictly),
-        lambda one, other: are_ordered(strictly[one], strictly[other]),
-        lambda one, other: are_ordered(loosely[one], loosely[other]),
-    ):
-        found[key(pair)].append(pair)
+    found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
+    for pair in chain(search.find(works, strictly, loosely), more(strictly)):
+        found[key(pair)].add(pair)
     races = []
-    for pairs in found.values():
-        pair = next((one for one in pairs if one.is_certain), pairs[0])
+    for alike in found.values():
+        pair = alike.pairs[0]
         both = pair.first, pair.second
-        # an operation that reads and writes an array has two accesses
-        same = [one for one in pairs if (one.first, one.second) == both]
-        first = operation(pair.first, strongest({one.one.mode for one in same}))
-        second = operation(pair.second, strongest({one.other.mode for one in same}))
+        first = operation(pair.first, strongest({one.one.mode for one in alike.pairs}))
+        second = operation(pair.second, strongest({one.other.mode for one in alike.pairs}))
         race = Race(
             array_of(pair),
             first,
             second,
             pair.is_certain,
             fix(first, second, missing_call(*both)),
-            len({(one.first, one.second) for one in pairs}),
+            alike.count,
         )
         races.append((race, pair))
     return races
+
+
+class _Alike:
+    """The pairs of one race, which come in the order of their second piece of work."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Pair] = []
+        """Of the two pieces of work that describe it, the pair that is certain first.
+
+        An operation that reads and writes an array has two accesses.
+        """
+        self.count = 0
+        self._firsts: set[int] = set()
+        self._second: int | None = None
+
+    def add(self, pair: Pair) -> None:
+        if pair.second != self._second:
+            self._firsts, self._second = set(), pair.second
+        self.count += pair.first not in self._firsts
+        self._firsts.add(pair.first)
+        shown = self.pairs[0] if self.pairs else None
+        is_same = shown is not None and (shown.first, shown.second) == (pair.first, pair.second)
+        if shown is None or (pair.is_certain and not shown.is_certain):
+            self.pairs = [pair, *(self.pairs if is_same else ())]
+        elif is_same:
+            self.pairs.append(pair)
 
 
 def array_of(pair: Pair) -> RacedArray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import trace
@@ -36,7 +38,7 @@ class HostRecorder:
         """Take what counts the calls of the driver so far."""
         self._steps: list[Step] = []
         self._calls = calls
-        self._calls_before: dict[int, int] = {}  # by the orders of steps
+        self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
         self._began_ns = 0
         self._listener = self.take  # one object, to be found again
 
@@ -51,12 +53,15 @@ class HostRecorder:
 
     def take(self, step: Step) -> None:
         """Note a step, in the thread that gives it."""
-        self._calls_before[step.order] = self._calls()
+        calls = self._calls()
+        if not self._calls_before or calls != self._calls_before[-1][1]:
+            insort(self._calls_before, (step.order, calls))
         self._steps.append(step)
 
     def when(self, step: Step) -> When:
         """Return when a step was given."""
-        return self._calls_before[step.order], step.order
+        before = bisect_right(self._calls_before, (step.order, math.inf))
+        return self._calls_before[before - 1][1], step.order
 
     def sync(self) -> None:
         """Wait until what was given has run, but for a queue that goes on when this scope ends."""
@@ -101,6 +106,8 @@ class HostRecorder:
                 source = marked.get(id(mark))
                 after = None if source is None else queues[source.stream]
                 end = wait_times.went_on(queue, step.order, end)
+            if kind == "scope" and end and not start:  # it could not be entered
+                continue
             if not (end if mark is None else mark.time_ns):
                 unfinished += step.kind in ("function", "scope")
                 continue

@@ -204,7 +204,7 @@ class use:  # noqa: N801 - used as a function
     def __enter__(self) -> CudaStream[Any] | HostStream:
         self._is_unentered = False
         if isinstance(self.stream, HostStream):
-            self.stream._enter(self)  # noqa: SLF001 - ``with stream`` under another key
+            self.stream._enter(self, is_ordered=self._ordered)  # noqa: SLF001 - ``with stream`` under another key
         else:
             self.stream.__enter__(self, self._libraries, self._ordered)
         return self.stream

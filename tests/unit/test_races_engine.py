@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import assume, given, settings
@@ -119,7 +120,6 @@ _step = st.one_of(
     *[st.tuples(st.just("wait"), _queue, _number)] * 2,
     st.tuples(st.just("point"), _queue, _host),
     st.tuples(st.just("sync"), _host, _number),
-    st.tuples(st.just("body"), _queue, _host),
 )
 step_lists = st.lists(_step, min_size=8, max_size=30)
 
@@ -162,19 +162,6 @@ class Orders:
             number, clock = self.points[which % len(self.points)]
             self.hosts[host] = self.node(self.hosts.get(host), number)
             self.clocks.learn(host, clock)
-
-    def body(self, queue, host):
-        """A scope with two pieces of work, and between them a point inside and one of the queue."""
-        begin = self.node(self.queues.get(queue), self.hosts.get(host))
-        body = self.clocks.enter(queue, host)
-        inside = self.node(begin)
-        self.stamps[inside] = self.clocks.work_inside(body, host)
-        self.points.append((inside, self.clocks.here(host)))
-        end = self.node(inside)
-        self.queues[queue] = number = self.node(end)
-        self.points.append((number, self.clocks.point(queue, None)))
-        self.stamps[end] = self.clocks.work_inside(body, host)
-        self.hosts[host] = end
 
     def reachable(self):
         """By each node, all that must have ended before it."""
@@ -241,20 +228,24 @@ def closure(count, edges):
     return before
 
 
+def stamps(count, before):
+    """Each piece of work on a chain of its own, whose clock knows those that are ``before``."""
+    return {
+        number: order.Stamp(
+            number + 1, 1, (0, *(float(other in before[number]) for other in range(count)))
+        )
+        for number in range(count)
+    }
+
+
 def found(works, edges, more=frozenset()):
     """The races that the engine finds, ``more`` being edges that may be there."""
     surely, perhaps = closure(len(works), edges), closure(len(works), edges | more)
-    return list(
-        search.find(
-            works,
-            lambda one, other: one in surely[other],
-            lambda one, other: one in perhaps[other],
-        )
-    )
+    return list(search.find(works, stamps(len(works), surely), stamps(len(works), perhaps)))
 
 
-def by_hand(works, edges, more):
-    surely, perhaps = closure(len(works), edges), closure(len(works), edges | more)
+def shared(works):
+    """The pairs of accesses that share bytes, and of which not both read."""
     for first, second in itertools.combinations(works, 2):
         for one, other in itertools.product(first.accesses, second.accesses):
             known = None not in (one.allocation, other.allocation)
@@ -262,13 +253,15 @@ def by_hand(works, edges, more):
                 continue
             bytes_ = [set(range(x.extent.start, x.extent.stop)) for x in (one, other)]
             modes = {one.mode, other.mode}
-            if (
-                not bytes_[0] & bytes_[1]
-                or modes == {"read"}
-                or first.number in surely[second.number]
-            ):
-                continue
-            sure = known and one.is_sure and other.is_sure and "write" in modes
+            if bytes_[0] & bytes_[1] and modes != {"read"}:
+                sure = known and one.is_sure and other.is_sure and "write" in modes
+                yield first, second, one, other, sure
+
+
+def by_hand(works, edges, more):
+    surely, perhaps = closure(len(works), edges), closure(len(works), edges | more)
+    for first, second, one, other, sure in shared(works):
+        if first.number not in surely[second.number]:
             is_certain = sure and first.number not in perhaps[second.number]
             yield first.number, second.number, one, other, is_certain
 
@@ -294,54 +287,208 @@ def test_an_edge_more_never_adds_a_race(program, data):
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_without_its_only_edge_a_pair_is_found_and_no_other(count):
-    access = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
-    works = [search.Work(number, number, (access,)) for number in range(count)]
+    works = [search.Work(number, number, (ALL,)) for number in range(count)]
     edges = {(number, number + 1) for number in range(count - 1)}
     assert found(works, edges) == []
     whole = edges | set(itertools.combinations(range(count), 2))
     for edge in whole:
-
-        def is_left(one, other, edge=edge):
-            return (one, other) in whole - {edge}
-
-        pairs = search.find(works, is_left, is_left)
+        left = {
+            number: {one for one, other in whole - {edge} if other == number}
+            for number in range(count)
+        }
+        pairs = search.find(works, stamps(count, left), stamps(count, left))
         assert [(pair.first, pair.second, pair.is_certain) for pair in pairs] == [(*edge, True)]
 
 
+ALL = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
+
+
 def test_kernels_that_only_read_never_appear():
-    access = search.Access(1, extents.Extent(0, 8, 8), "read", is_sure=True)
+    access = ALL._replace(mode="read")
     assert found([search.Work(number, number, (access,)) for number in range(4)], set()) == []
 
 
-def test_what_a_site_did_before_stands_in_its_later_work():
-    """A loop of a thousand rounds is compared with its last one."""
-    access = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
-    works = [search.Work(number, "line 1", (access,)) for number in range(1000)]
-    works.append(search.Work(1000, "line 2", (access,)))
-    compared = []
-
-    def are_ordered(one, other):
-        compared.append((one, other))
-        return other < 1000
-
-    pairs = list(search.find(works, are_ordered, lambda *_: False))
-    assert [(pair.first, pair.second) for pair in pairs] == [(999, 1000)]
-    assert len(compared) == 1000
-
-
 def test_what_a_line_may_do_later_hides_nothing_that_it_surely_did():
-    surely, perhaps = (
-        search.Access(1, extents.Extent(0, 8, 8), "write", is_sure) for is_sure in (True, False)
-    )
     works = [
-        search.Work(0, "line 1", (surely,)),
-        search.Work(1, "line 1", (perhaps,)),
-        search.Work(2, "line 2", (surely,)),
+        search.Work(0, "line 1", (ALL,)),
+        search.Work(1, "line 1", (ALL._replace(is_sure=False),)),
+        search.Work(2, "line 2", (ALL,)),
     ]
-    pairs = found(works, {(0, 1)})
+    places = {number: order.Stamp(number // 2 + 1, number + 1, ()) for number in range(3)}
+    pairs = search.find(works, places, places)
     assert [(pair.first, pair.second, pair.is_certain) for pair in pairs] == [
         (0, 2, True), (1, 2, False)
     ]  # fmt: skip
+
+
+# -- programs of queues, hosts and events ---------------------------------------------------------
+
+
+class Queues:
+    """A random program for two clocks, one of which supposes more waits, and for sets."""
+
+    def __init__(self, random):
+        self.random = random
+        self.clocks = order.VectorClocks(), order.VectorClocks()
+        self.stamps = {}, {}
+        self.before = [], []  # of each piece of work, all before it
+        self.done = {}, {}  # of each queue
+        self.seen = {}, {}  # of each host
+        self.events = []
+        self.works, self.sites = [], []
+
+    def run(self):
+        for _ in range(self.random.randint(3, 14)):
+            queue, host, draw = (
+                self.random.randrange(3),
+                self.random.randrange(2),
+                self.random.random(),
+            )
+            if draw < 0.55:
+                self.work(queue, host)
+            elif draw < 0.7:
+                self.events.append([self.point(n, queue, host) for n in (0, 1)])
+            elif draw < 0.85 and self.events:
+                event = self.random.choice(self.events)
+                for number in 0, 1:
+                    self.wait(number, queue, event[number])
+            elif self.events:
+                event = self.random.choice(self.events)
+                for number in (0, 1) if draw < 0.95 else (1,):
+                    self.learn(number, host, event[number])
+        return self
+
+    def work(self, queue, host):
+        start, size = self.random.randrange(12), self.random.randint(1, 6)
+        access = search.Access(
+            self.random.choice([1, 1, 2, None]),
+            extents.Extent(start, start + size, size),
+            self.random.choice(["read", "write", "unknown"]),
+            is_sure=self.random.random() < 0.7,
+        )
+        place = len(self.works)
+        for number in 0, 1:
+            before = self.known(number, queue) | self.seen[number].get(host, frozenset())
+            self.before[number].append(before)
+            self.done[number][queue] = before | {place}
+            self.stamps[number][place] = self.clocks[number].work(queue, host)
+        self.works.append(search.Work(place, (self.random.randrange(3), queue), (access,)))
+
+    def known(self, number, queue):
+        return self.done[number].get(queue, frozenset())
+
+    def point(self, number, queue, host):
+        done = self.known(number, queue) | self.seen[number].get(host, frozenset())
+        self.done[number][queue] = done
+        return done, self.clocks[number].point(queue, host)
+
+    def wait(self, number, queue, point):
+        self.done[number][queue] = self.known(number, queue) | point[0]
+        self.clocks[number].wait(queue, point[1])
+
+    def learn(self, number, host, point):
+        self.seen[number][host] = self.seen[number].get(host, frozenset()) | point[0]
+        self.clocks[number].learn(host, point[1])
+
+    def races(self):
+        """The pairs that race, each with whether it surely does; by trying all of them."""
+        for first, second, _, _, sure in shared(self.works):
+            if first.number not in self.before[0][second.number]:
+                certain = sure and first.number not in self.before[1][second.number]
+                yield first.number, second.number, certain
+
+
+def by_sites(program, pairs):
+    """Later work of a line replaces earlier work of it, so what counts are pairs of lines."""
+    site = [work.site for work in program.works]
+    return {(site[first], site[second], certain) for first, second, certain in pairs}
+
+
+def test_the_engine_finds_what_trying_all_pairs_finds():
+    random, count = Random(36), 0  # noqa: S311 - the same programs every time
+    for number in range(20_000):
+        program = Queues(random).run()
+        pairs = {
+            (pair.first, pair.second, pair.is_certain)
+            for pair in search.find(program.works, *program.stamps)
+        }
+        truth = set(program.races())
+        assert pairs <= truth, number
+        assert by_sites(program, pairs) == by_sites(program, truth), number
+        count += len(truth)
+    assert count > 20_000
+
+
+# -- how much it takes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The accesses that were compared, two by two."""
+    calls = []
+
+    def race_of(one, other):
+        calls.append((one, other))
+        return compare(one, other)
+
+    compare = search.race_of
+    monkeypatch.setattr(search, "race_of", race_of)
+    return calls
+
+
+def byte(number):
+    return ALL._replace(extent=extents.Extent(number, number + 1, 1))
+
+
+def test_what_a_site_did_before_stands_in_its_later_work(compared):
+    """A loop of a thousand rounds is compared with its last one."""
+    works = [search.Work(number, "line 1", (ALL,)) for number in range(1000)]
+    works.append(search.Work(1000, "line 2", (ALL,)))
+    places = {number: order.Stamp(1, number + 1, ()) for number in range(1000)}
+    places[1000] = order.Stamp(2, 1, ())
+    pairs = list(search.find(works, places, places))
+    assert [(pair.first, pair.second) for pair in pairs] == [(999, 1000)]
+    assert len(compared) == 1
+
+
+def test_work_on_other_bytes_is_not_compared(compared):
+    """Four queues, which nothing orders, each with its own bytes of one array."""
+    works = [search.Work(number, number % 4, (byte(number),)) for number in range(4000)]
+    places = {number: order.Stamp(number % 4 + 1, number // 4 + 1, ()) for number in range(4000)}
+    assert list(search.find(works, places, places)) == []
+    assert compared == []
+    works.append(search.Work(4000, 4, (ALL._replace(extent=extents.Extent(3990, 4000, 10)),)))
+    places[4000] = order.Stamp(5, 1, ())
+    assert len(list(search.find(works, places, places))) == len(compared) == 10
+
+
+def test_work_that_is_ordered_is_not_compared(compared):
+    """One queue writes the bytes of an array, and the other reads all of it after each."""
+    works, places = [], {}
+    for number in range(1000):
+        works.append(search.Work(2 * number, "line 1", (byte(number),)))
+        places[2 * number] = order.Stamp(1, number + 1, ())
+        whole = ALL._replace(extent=extents.Extent(0, 1000, 1000), mode="read")
+        works.append(search.Work(2 * number + 1, "line 2", (whole,)))
+        places[2 * number + 1] = order.Stamp(2, number + 1, (0, number))  # but for the latest
+    assert len(list(search.find(works, places, places))) == 1999  # each read, the write after it
+    assert len(compared) < 4000
+
+
+def test_many_sites_that_nothing_orders_are_told_once_each():
+    places = {number: order.Stamp(number + 1, 1, ()) for number in range(100)}
+    works = [(number, number % 2) for number in range(100)]
+    assert list(search.unordered_sites(works, places)) == [(0, 1), (0, 2), (1, 3)]
+
+
+def test_a_clock_is_shared_until_a_wait_changes_it():
+    clocks = order.VectorClocks()
+    one, other = clocks.work("a", "host"), clocks.work("a", "host")
+    assert one.before is other.before
+    clocks.wait("b", clocks.point("a", "host"))
+    one, other = clocks.work("b", "host"), clocks.work("b", "host")
+    assert one.before is other.before
+    assert order.joined(one.before, one.before[:2]) is one.before
 
 
 # -- what a graph's edges order ---------------------------------------------------------------

@@ -7,6 +7,7 @@ from functools import partial as call
 import pytest
 
 from streamkit._races import calls  # a report shows pairs, not what one call does
+from streamkit._races.arrays import Memories, has_gaps  # as above
 
 np = pytest.importorskip("numpy")
 
@@ -30,7 +31,7 @@ def arrays():
     }
 
 
-def cases():
+def cases():  # noqa: PLR0915 - a line for each
     """Yield a name, a call, and what it reads and writes: "a?" where not surely all of it."""
     yield "add", lambda v: call(np.add, v[A], v[B]), {A, B}, set()
     yield "add out", lambda v: call(np.add, v[A], 1, out=v[OUT]), {A}, {OUT}
@@ -47,14 +48,50 @@ def cases():
     yield (
         "ufunc.at",
         lambda v: call(np.add.at, v[A], v[INDICES], v["two"]),
-        {INDICES, "two"},
+        {"a?", INDICES, "two"},
+        {"a?"},
+    )
+    yield (
+        "ufunc.at unary",
+        lambda v: call(np.negative.at, v[A], v[INDICES]),
+        {"a?", INDICES},
         {"a?"},
     )
     yield "reduce", lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"]), {A}, {"scalar"}
     yield (
+        "reduce where",
+        lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"], False, 0, v[MASK]),
+        {"a?", "mask?"},
+        {"scalar"},
+    )
+    yield (
+        "reduce where True",
+        lambda v: call(np.add.reduce, v[A], 0, None, v["scalar"], False, 0, True),
+        {A},
+        {"scalar"},
+    )
+    yield (
+        "reduce that can stop",
+        lambda v: call(np.logical_or.reduce, v[A], 0, None, v["truth"]),
+        {"a?"},
+        {"truth"},
+    )
+    yield (
+        "tuple of outputs",
+        lambda v: call(np.modf, v[A], out=(v[B], v[OUT])),
+        {A},
+        {B, OUT},
+    )
+    yield (
         "reduceat",
         lambda v: call(np.add.reduceat, v[A], v[INDICES], 0, None, v["two"]),
-        {A, INDICES},
+        {"a?", INDICES},
+        {"two"},
+    )
+    yield (
+        "reduceat out",
+        lambda v: call(np.add.reduceat, v[A], indices=v[INDICES], out=v["two"]),
+        {"a?", INDICES},
         {"two"},
     )
     yield "accumulate", lambda v: call(np.add.accumulate, v[A], out=v[OUT]), {A}, {OUT}
@@ -71,6 +108,18 @@ def cases():
         {"a?", "mask?"},
         {"out?"},
     )
+    yield (
+        "copyto positional where",
+        lambda v: call(np.copyto, v[OUT], v[A], "same_kind", v[MASK]),
+        {"a?", "mask?"},
+        {"out?"},
+    )
+    yield (
+        "copyto positional where True",
+        lambda v: call(np.copyto, v[OUT], v[A], "same_kind", True),
+        {A},
+        {OUT},
+    )
     yield "put", lambda v: call(np.put, v[OUT], v[INDICES], v[A]), {"indices?", "a?"}, {"out?"}
     yield "place", lambda v: call(np.place, v[OUT], v[MASK], v[A]), {"mask?", "a?"}, {"out?"}
     yield "putmask", lambda v: call(np.putmask, v[OUT], v[MASK], v[A]), {"mask?", "a?"}, {"out?"}
@@ -84,6 +133,20 @@ def cases():
             {"scalar"},
         )
     yield "sum where", lambda v: call(np.sum, v[A], where=v[MASK]), {"a?", "mask?"}, set()
+    for fn in np.sum, np.prod:
+        yield (
+            f"{fn.__name__} positional where",
+            lambda v, fn=fn: call(fn, v[A], 0, None, v["scalar"], False, 1, v[MASK]),
+            {"a?", "mask?"},
+            {"scalar"},
+        )
+    for fn in np.max, np.min:
+        yield (
+            f"{fn.__name__} positional where",
+            lambda v, fn=fn: call(fn, v[A], 0, v["scalar"], False, 1, v[MASK]),
+            {"a?", "mask?"},
+            {"scalar"},
+        )
     yield "clip", lambda v: call(np.clip, v[A], 2, 3, v[OUT]), {A}, {OUT}
     for fn in np.cumsum, np.cumprod:
         yield fn.__name__, lambda v, fn=fn: call(fn, v[A], 0, None, v[OUT]), {A}, {OUT}
@@ -140,8 +203,17 @@ def cases():
         {"two"},
     )
     yield "fill", lambda v: call(v[OUT].fill, 7), set(), {OUT}
-    yield "sort", lambda v: call(v[OUT].sort), set(), {OUT}
-    yield "partition", lambda v: call(v[OUT].partition, 1), set(), {OUT}
+    yield "sort", lambda v: call(v[OUT].sort), {OUT}, {OUT}
+    yield "partition", lambda v: call(v[OUT].partition, 1), {OUT}, {OUT}
+    yield "put method", lambda v: call(v[OUT].put, v[INDICES], 3), {"indices?"}, {"out?"}
+    yield "byteswap", lambda v: call(v[OUT].byteswap), {OUT}, set()
+    yield "byteswap in place", lambda v: call(v[OUT].byteswap, True), {OUT}, {OUT}
+    yield "byteswap inplace=", lambda v: call(v[A].byteswap, inplace=True), {A}, {A}
+    yield "setfield", lambda v: call(v[OUT].setfield, 7, np.int32, 4), set(), {"out?"}
+    yield "x += 1", lambda v: call(v[OUT].__iadd__, v[A]), {A, OUT}, {OUT}
+    yield "x *= 2", lambda v: call(v[OUT].__imul__, 2), {OUT}, {OUT}
+    yield "a[:] = b", lambda v: call(v[OUT].__setitem__, slice(None), v[A]), {A}, {OUT}
+    yield "a[1:] = b", lambda v: call(v[OUT].__setitem__, slice(1, None), 3), set(), {"out?"}
     yield "a[...] = b", lambda v: call(v[OUT].__setitem__, ..., v[A]), {A}, {OUT}
     yield "a[i] = b", lambda v: call(v[OUT].__setitem__, v[INDICES], 3), {"indices?"}, {"out?"}
     yield "method sum", lambda v: call(v[A].sum, 0, None, v["scalar"]), {A}, {"scalar"}
@@ -226,3 +298,49 @@ def test_what_is_not_known_is_not_guessed(made):
 def test_scalars_and_lists_are_no_arrays(scalar):
     x = np.zeros(3)
     assert [use.array is x for use in calls.uses_of_numpy(call(np.add, x, scalar))] == [True]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        call(np.add, np.zeros((0, 3)), np.zeros(3)),
+        call(np.copyto, np.zeros((0, 3)), np.zeros(3)),
+        call(np.concatenate, [np.zeros(0), np.zeros(3)]),
+    ],
+    ids=lambda made: made.func.__name__,
+)
+def test_beside_an_empty_array_nothing_is_surely_used(made):
+    uses = calls.uses_of_numpy(made)
+    assert len(uses) == 2
+    assert not any(use.is_sure for use in uses)
+
+
+def test_an_array_of_objects_is_not_understood_and_neither_are_the_arrays_in_it():
+    x, objects = np.zeros(3), np.zeros(1, object)
+    objects[0] = x
+    uses, is_known = calls.uses(call(np.add, objects, 1), lambda _: False)
+    assert not is_known
+    assert [use.mode for use in uses] == ["unknown", "unknown"]
+    assert any(use.array is x for use in uses)
+
+
+RECORD = np.dtype([("p", "f8"), ("q", "f8"), ("r", "i4")])
+
+
+@pytest.mark.parametrize(
+    ("array", "gaps"),
+    [
+        (np.zeros(3), False),
+        (np.zeros(3, RECORD), False),
+        (np.zeros(3, RECORD)["q"], False),
+        (np.zeros(3, RECORD)[["p", "q"]], True),
+        (np.zeros(3, RECORD)[["p", "r"]], True),
+        (np.zeros(3, np.dtype([("a", "i1"), ("b", "f8")], align=True)), True),
+        (np.zeros(3, [("a", RECORD, 2), ("b", "i4")]), False),
+        (np.zeros(3, [("a", np.dtype([("a", "i1"), ("b", "f8")], align=True), 2)]), True),
+    ],
+)
+def test_elements_with_gaps_are_not_surely_used_as_a_whole(array, gaps):
+    assert has_gaps(array) is gaps
+    access = Memories().access((array, "write", True), {})
+    assert access.is_sure is not gaps

@@ -20,13 +20,14 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
+from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 # functions of the adapter too
-__all__ = ["explain_kernel", "pieces_of_memory"]
+__all__ = ["explain_kernel", "host_memory", "pieces_of_memory", "watch_operators"]
 
 name = "torch"
 api = 1

@@ -1,0 +1,171 @@
+"""What torch's operators do with tensors in the memory of the host, by their schemas.
+
+A schema says which arguments an operator writes. It does not say which it only asks for their
+shape, and whether it uses all of them, so those operators are listed here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _python_dispatch
+
+from streamkit._base.locks import new_lock
+from streamkit.protocols import ArrayUse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Tell = Callable[[str, Sequence[ArrayUse], bool], None]
+
+_NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^resize_|^set_|^_unsafe_view$")
+"""They use no element of a tensor that they do not write."""
+_ONLY_WRITE = {
+    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
+    "normal_", "random_", "uniform_", "zero_",
+}  # fmt: skip
+"""In place, and they do not read what they write."""
+_WHOLE = {
+    "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
+    "argmax", "argmin", "argsort", "bmm", "cat", "clone", "convolution", "cumprod", "cumsum", "dot",
+    "linalg_vector_norm", "linear", "logsumexp", "max", "mean", "min", "mm", "mv",
+    "native_layer_norm", "prod", "sort", "stack", "std", "sum", "var", "var_mean",
+    *(name[:-1] for name in _ONLY_WRITE),
+}  # fmt: skip
+"""They use every element of each tensor, as the pointwise ones do."""
+_PART = {"masked_fill", "masked_scatter", "where"}
+"""Pointwise, but what they use depends on the elements of another tensor."""
+_SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
+"""They use every element unless a factor is 0."""
+
+
+def watch_operators(tell: Tell) -> Any:
+    """Return a mode of torch, which counts for the thread that enters it."""
+    is_compiling = "torch._dynamo" in sys.modules
+    return _WatchingBesideCompiler(tell) if is_compiling else _Watching(tell)
+
+
+def host_memory(array: Any) -> tuple[Any, bool]:
+    """Return the storage; it owns its memory unless that is another library's, or shared."""
+    storage = array.untyped_storage()
+    return storage, storage.resizable()
+
+
+_lock = new_lock()
+_entered = 0  # modes of all threads
+_flags: dict[str, bool] = {}  # torch's, before the first of them
+
+
+def _flags_of_torch() -> dict[str, bool]:
+    """Return what torch notes, for the whole process, of the modes that are entered."""
+    return {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+
+
+class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say no to a wrapper around each operator, for which torch imports its whole compiler."""
+        return False
+
+    def __enter__(self) -> Any:
+        global _entered, _flags  # noqa: PLW0603 - torch has them for the process
+        with _lock:
+            if not _entered:
+                _flags = _flags_of_torch()
+            _entered += 1
+            return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        """Leave, and correct what torch restores if threads do not leave in turn."""
+        global _entered  # noqa: PLW0603 - as above
+        with _lock:
+            super().__exit__(*error)
+            _entered -= 1
+            flags = _flags if not _entered else dict.fromkeys(_flags, True)
+            vars(_python_dispatch).update(flags)
+            tell = getattr(
+                _python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None
+            )
+            if tell is not None:  # from torch 2.11 on
+                tell(flags.get("_is_in_any_mode_without_ignore_compile_internals", False))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - as torch's own modes do
+        found = func(*args, **kwargs)
+        if not (func.is_view or torch.Tag.inplace_view in func.tags):
+            uses = [*_uses(func, name, args, kwargs), *_made(name, args, found)]
+            if uses:
+                self._tell(name, uses, all(type(use.array) in _KINDS for use in uses))
+        return found
+
+
+class _WatchingBesideCompiler(_Watching):
+    """The same with the wrapper, without which the compiler would compile this code too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, *call: Any) -> Any:
+        return super().__torch_dispatch__(*call)
+
+
+_KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _uses(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[ArrayUse]:
+    arguments = func._schema.arguments  # noqa: SLF001 - as above
+    values = [*args, *(kwargs.get(argument.name) for argument in arguments[len(args) :])]
+    found = list(map(_tensors, values))
+    is_whole = _is_whole(func, name, kwargs) and all(
+        tensor.numel() for tensors in found for tensor in tensors
+    )
+    for argument, tensors in zip(arguments, found, strict=True):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if is_written:
+            is_read = not argument.is_out and name not in _ONLY_WRITE
+        else:
+            is_read = not _NO_ELEMENTS.search(name)
+        for tensor in tensors:
+            if is_read:
+                yield ArrayUse(tensor, "read", is_whole)
+            if is_written:
+                yield ArrayUse(tensor, "write", is_whole)
+
+
+def _made(name: str, args: tuple[Any, ...], found: Any) -> Iterator[ArrayUse]:
+    """Yield the tensors that an operator has made and written, but for those of its arguments."""
+    if "empty" not in name:
+        given = {tensor.untyped_storage()._cdata for one in args for tensor in _tensors(one)}  # noqa: SLF001 - its identity
+        for tensor in _tensors(list(found) if isinstance(found, tuple) else found):
+            if tensor.untyped_storage()._cdata not in given:  # noqa: SLF001 - as above
+                yield ArrayUse(tensor, "write", is_sure=True)
+
+
+def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator surely uses every element of its tensors."""
+    base = name.removeprefix("_foreach_").removesuffix("_")
+    if base in _SCALED:
+        return 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
+    return base not in _PART and (
+        base in _WHOLE or base != name.removesuffix("_") or torch.Tag.pointwise in func.tags
+    )
+
+
+def _tensors(value: Any) -> list[Any]:
+    """Return the tensors of the host in an argument."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_cpu else []
+    return [one for part in value for one in _tensors(part)] if isinstance(value, list) else []

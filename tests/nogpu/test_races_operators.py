@@ -1,0 +1,490 @@
+"""``races`` on torch code of the host: what its operators do, in scopes and in functions."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import streamkit as sk
+from streamkit._queues import registry  # finds the adapter, whose functions have no public name
+from streamkit.testing import accesses, adversarial
+from support.libraries import need
+
+torch = need("torch")
+
+
+@pytest.fixture
+def a():
+    return sk.new_stream("cpu", name="a")
+
+
+@pytest.fixture
+def b():
+    return sk.new_stream("cpu", name="b")
+
+
+@pytest.fixture
+def x():
+    return torch.zeros(6)
+
+
+@pytest.fixture
+def y():
+    return torch.zeros(6)
+
+
+def lines(report):
+    return [(race.first.name, race.second.name, race.certain) for race in report.races]
+
+
+# -- in scopes ------------------------------------------------------------------------------------
+
+
+def test_operators_in_the_bodies_of_scopes_are_certain(a, b, x, y):
+    with sk.races() as report:
+        with a:
+            x.fill_(7)
+        with b:
+            y.copy_(x)
+    (race,) = report.races
+    assert lines(report) == [("fill_", "copy_", True)]
+    assert (race.first.mode, race.second.mode) == ("write", "read")
+    assert (race.first.queue.name, race.second.queue.name) == ("a", "b")
+    assert (race.first.library, race.array.name, race.array.dtype) == ("torch", "x", "float32")
+    assert {race.first.file, race.second.file} == {__file__}
+    assert race.second.line == race.first.line + 2
+    assert race.mend.endswith(f"b.wait(a) before line {race.second.line}")
+    with pytest.raises(sk.RaceError, match="race on x"):
+        report.assert_none()
+
+
+def by_wait(a, b):
+    b.wait(a)
+
+
+def by_event(a, b):
+    b.wait(a.record())
+
+
+def by_sync(a, _):
+    a.sync()
+
+
+def by_future(a, b):
+    b.wait(a.then(torch.zeros(1).add_, 1))
+
+
+@pytest.mark.parametrize("order", [by_wait, by_event, by_sync, by_future])
+def test_what_orders_the_streams_orders_the_operators(a, b, x, y, order):
+    with sk.races() as report:
+        with a:
+            x.fill_(7)
+        order(a, b)
+        with b:
+            y.copy_(x)
+    assert report.races == ()
+
+
+def test_use_is_a_scope_too_and_an_ordered_one_waits(a, b, x, y):
+    with sk.races() as report:
+        with sk.use(a):
+            x.fill_(7)
+        with sk.use(b):
+            y.copy_(x)
+    assert [race.certain for race in report.races] == [True]
+    with sk.races() as report, sk.use(a):
+        x.fill_(7)
+        with sk.use(b, ordered=True):
+            y.copy_(x)
+        x.fill_(8)
+    assert report.races == ()
+
+
+def test_ordered_scopes_wait_for_what_was_current(a, b, x, y):
+    with sk.races() as report:
+        with sk.use(a, ordered=True):
+            x.fill_(7)
+        with sk.use(b, ordered=True):
+            y.copy_(x)
+    assert report.races == ()
+    with sk.races() as report:
+        with sk.use(a, ordered=True):
+            x.fill_(7)
+        with sk.use(b):
+            y.copy_(x)
+    assert [race.certain for race in report.races] == [True]
+
+
+def test_a_new_tensor_is_written_where_it_is_made(a, b, x):
+    with sk.races() as report:
+        with a:
+            made = x * 2
+        with b:
+            made.sum()
+    assert lines(report) == [("mul", "sum", True)]
+    with sk.races() as report:
+        with a:
+            made = torch.empty(3)
+        with b:
+            made.fill_(1)
+    assert report.races == ()
+
+
+def test_a_view_is_the_memory_that_it_shows(a, b):
+    x = torch.zeros(4, 4)
+    with sk.races() as report:
+        with a:
+            x[:, 0] += 1
+            x.t()[1].fill_(1)
+        with b:
+            x[:, 2:].mul_(2)
+            x.view(16)[1:2].zero_()
+    (race,) = report.races
+    assert (race.first.name, race.second.name) == ("fill_", "zero_")
+    assert race.array.name == "part of x"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [torch.zeros_like, torch.empty_like, lambda x: x.new_zeros(3), lambda x: x.t(),
+     lambda x: x.view(2, 3), lambda x: x.shape, lambda x: x.detach().unsqueeze_(0)],
+)  # fmt: skip
+def test_who_asks_for_a_shape_reads_nothing(a, b, x, ask):
+    with sk.races() as report:
+        with a:
+            x.fill_(7)
+        with b:
+            ask(x)
+    assert report.certain == ()
+
+
+def test_a_scope_inside_a_scope_has_its_own_operators_once(a, b, x, y):
+    with sk.races() as report, a:
+        x.fill_(1)
+        with b:
+            y.fill_(1)
+            with a:
+                x.add_(1)
+        b.submit(y.add_, 1)
+    assert report.certain == ()
+    assert report.coverage.total == 6  # two bodies, three operators, and a function
+
+
+def test_nothing_that_runs_outside_of_streams_is_counted(a, x):
+    with sk.races() as report:
+        x.fill_(1)
+        with a:
+            x.fill_(2)
+        x.fill_(3)
+    assert report.coverage.total == 2
+    assert report.races == ()
+
+
+# -- in functions ---------------------------------------------------------------------------------
+
+
+def test_a_function_of_the_library_is_known(a, b, x):
+    with sk.races() as report:
+        a.submit(x.fill_, 7)
+        b.submit(x.add_, 1)
+    (race,) = report.certain
+    assert lines(report) == [("fill_", "add_", True)]
+    assert race.array.name == "x"
+    assert race.first.file == __file__
+    assert (report.coverage.understood, report.coverage.total) == (2, 2)
+    with pytest.raises(sk.RaceError):
+        report.assert_none()
+
+
+def test_a_function_that_uses_tensors_alone_is_known_by_its_operators(a, b, x, y):
+    def fill(value):
+        part = x[1:]
+        part.fill_(value)
+
+    with sk.races() as report:
+        a.submit(fill, 7)
+        b.submit(lambda: torch.add(x, 1, out=y))
+    (race,) = report.races
+    assert lines(report) == [("fill_", "add", True)]
+    assert race.array.name == "part"
+    assert report.coverage.missed == ()
+
+
+class Module(torch.nn.Module):
+    def forward(self, x):
+        return x.relu_()
+
+
+def test_a_function_that_may_do_more_is_not_known_and_its_operators_are(a, b, x):
+    told = threading.Event()
+
+    def fill():
+        x.fill_(7)
+        told.set()
+
+    with sk.races() as report:
+        a.submit(Module(), x)
+        b.submit(x.add_, 1)
+    assert {"relu_", "add_"} in [{first, second} for first, second, _ in lines(report)]
+    assert any("Module" in name for name in report.coverage.missed)
+    with sk.races() as report:
+        a.submit(fill)
+        told.wait(10)
+        b.submit(x.add_, 1)
+    assert report.certain == ()
+    assert ("fill_", "add_", False) in lines(report)
+
+
+@pytest.mark.parametrize("hide", [lambda x: print(x, end=""), lambda x: x.numpy().sum(),
+                                  lambda x: f"{x}", lambda x: x.tolist()])  # fmt: skip
+def test_what_operators_do_not_tell_is_possible(a, b, x, hide):
+    with sk.races() as report:
+        a.submit(x.fill_, 7)
+        b.submit(hide, x)
+    assert report.races != ()
+    assert report.coverage.missed != ()
+
+
+def test_a_function_is_no_point(a, b, x, y):
+    def forward():
+        x.fill_(1)
+        b.submit(y.copy_, x)
+        x.fill_(2)
+
+    with sk.races() as report:
+        a.submit(forward)
+        a.submit(x.fill_, 3)
+        a.sync()
+    first = forward.__code__.co_firstlineno
+    told = {tuple(sorted((race.first.line - first, race.second.line - first)))
+            for race in report.certain}  # fmt: skip
+    assert told == {(2, 3), (2, 7)}
+
+
+def test_a_function_waits_in_the_middle(a, b, x):
+    def waits():
+        b.sync()
+        x.add_(1)
+
+    with sk.races() as report:
+        b.submit(x.fill_, 1)
+        a.submit(waits)
+    assert report.certain == ()
+    with sk.races() as report:
+        b.submit(x.fill_, 1)
+        a.submit(lambda: x.add_(1))
+    assert len(report.certain) == 1
+
+
+def test_what_then_calls_is_seen(a, b, x):
+    with sk.races() as report:
+        a.submit(x.fill_, 1)
+        future = a.then(lambda: x.add_(1))
+        a.submit(x.mul_, 2)
+        b.wait(future)
+        b.submit(x.neg_)
+    found = {(race.first.queue.name, race.second.queue.name) for race in report.races}
+    assert {frozenset(one) for one in found} == {
+        frozenset({"a", "then of a"}), frozenset({"a", "b"})
+    }  # fmt: skip
+
+
+def test_in_the_order_of_a_seed_the_places_are_the_same(a, b, x):
+    with sk.races() as report, adversarial(3):
+        a.submit(x.fill_, 7)
+        b.submit(x.add_, 1)
+        b.sync()
+    (race,) = report.certain
+    assert race.first.file == race.second.file == __file__
+    assert race.second.line != race.first.line
+    assert {race.first.queue.name, race.second.queue.name} == {"a", "b"}
+
+
+def test_a_promise_and_an_operator_speak_of_one_memory(a, b, x):
+    with sk.races() as report:
+        a.submit(accesses(writes=("part",))(lambda part: None), x[:3])
+        with b:
+            x[3:].add_(1)
+            x[2:].sum()
+    (race,) = report.races
+    assert race.certain
+    assert race.second.name == "sum"
+
+
+def test_memory_that_has_a_new_owner_is_other_memory(a, b):
+    with sk.races() as report:
+        for _ in range(5):
+            with a:
+                torch.zeros(10).add_(1)
+            gc.collect()
+            with b:
+                torch.zeros(10).add_(1)
+    assert report.certain == ()
+
+
+def test_memory_of_another_library_is_possible(a, b):
+    array = np.zeros(6)
+    tensor = torch.from_numpy(array)
+    with sk.races() as report:
+        a.submit(np.copyto, array, 7)
+        with b:
+            tensor.add_(1)
+    assert [race.certain for race in report.races] == [False]
+
+
+def test_gradients_are_computed_on_the_stream_of_the_scope(a, b):
+    w = torch.ones(3, requires_grad=True)
+    with sk.races() as report:
+        with a:
+            (w * 2).sum().backward()
+        with b:
+            w.grad.zero_()
+    assert any(
+        race.array.name == "w.grad" or race.second.name == "zero_" for race in report.certain
+    )
+    with sk.races() as report:
+        with a:
+            (w * 2).sum().backward()
+        b.wait(a)
+        with b:
+            w.grad.zero_()
+    assert report.certain == ()
+
+
+# -- what cannot be seen --------------------------------------------------------------------------
+
+
+def test_bodies_that_nothing_orders_are_possible_once_for_a_pair_of_lines(a, b):
+    x, y = np.zeros(3), np.zeros(3)
+    with sk.races() as report:
+        for _ in range(3):
+            with a:
+                x[:] = 7
+            with b:
+                y[:] = x
+    (race,) = report.possible
+    assert report.certain == ()
+    assert [one.name for one in (race.first, race.second)] == ["the body of a scope"] * 2
+    assert race.second.line == race.first.line + 2
+    assert "memory that was not seen" in str(race)
+    report.assert_none()
+    with pytest.raises(sk.RaceError, match="the body of a scope may read or write it on a"):
+        report.assert_none(possible=True)
+
+
+@pytest.mark.parametrize("order", [by_wait, by_event, by_sync])
+def test_bodies_that_are_ordered_are_not(a, b, order):
+    x, y = np.zeros(3), np.zeros(3)
+    with sk.races() as report:
+        with a:
+            x[:] = 7
+        order(a, b)
+        with b:
+            y[:] = x
+    report.assert_none(possible=True)
+
+
+def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b, x):
+    array = np.zeros(3)
+    with sk.races() as report:
+        with a:
+            x.fill_(1)
+            array[:] = 1
+        b.wait(a)
+        with b:
+            x.fill_(2)
+        with a:
+            x.sum()
+    assert len(report.certain) == 1
+    assert len(report.possible) == 1
+
+
+# -- nothing stays --------------------------------------------------------------------------------
+
+
+def state():
+    from torch.utils import _python_dispatch
+
+    flags = {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+    return torch._C._len_torch_dispatch_stack(), flags
+
+
+def test_torch_is_as_it_was(x):
+    before = state()
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    with sk.races() as report:
+        for number in range(200):
+            streams[number % 8].submit(torch.zeros(4).add_, 1)
+        with pytest.raises(KeyError), streams[0]:  # noqa: PT012 - the scope is what ends
+            x.fill_(1)
+            raise KeyError
+    assert report.coverage.total == 202
+    assert state() == before
+    assert before[0] == 0
+
+
+def test_blocks_nest_and_each_sees_its_own(a, b, x):
+    with sk.races() as outer:
+        with a:
+            x.fill_(1)
+        with sk.races() as inner, b:
+            x.add_(1)
+    assert len(outer.certain) == 1
+    assert inner.races == ()
+    assert inner.coverage.total == 2
+
+
+# -- what an operator does ------------------------------------------------------------------------
+
+SQUARE = torch.ones(4, 4)
+CASES = [
+    ("add_", lambda x, y: x.add_(y), {"x", "y"}, {"x"}),
+    ("copy_", lambda x, y: x.copy_(y), {"y"}, {"x"}),
+    ("fill_", lambda x, y: x.fill_(1), set(), {"x"}),
+    ("zero_", lambda x, y: x.zero_(), set(), {"x"}),
+    ("normal_", lambda x, y: x.normal_(), set(), {"x"}),
+    ("out", lambda x, y: torch.mul(y, 2, out=x), {"y"}, {"x"}),
+    ("+=", lambda x, y: x.__iadd__(y), {"x", "y"}, {"x"}),
+    ("mm", torch.mm, {"x", "y"}, set()),
+    ("linear", torch.nn.functional.linear, {"x", "y"}, set()),
+    ("addmm", lambda x, y: torch.addmm(x, y, y), {"x", "y"}, set()),
+    ("addmm 0", lambda x, y: torch.addmm(x, y, y, beta=0), {"x?", "y?"}, set()),
+    ("sum", lambda x, y: x.sum(), {"x"}, set()),
+    ("cat", lambda x, y: torch.cat([x, y]), {"x", "y"}, set()),
+    ("item", lambda x, y: x[:1, :1].sum().item(), {"x"}, set()),
+    ("where", lambda x, y: torch.where(x > 0, x, y), {"x", "x?", "y?"}, set()),
+    ("masked_fill_", lambda x, y: x.masked_fill_(y > 9, 1), {"y", "x?"}, {"x?"}),
+    ("index", lambda x, y: x[[0]], {"x?"}, set()),
+    ("index_put_", lambda x, y: x.__setitem__([0], 1.0), {"x?"}, {"x?"}),
+    ("foreach", lambda x, y: torch._foreach_add_([x], [y]), {"x", "y"}, {"x"}),
+    ("like", lambda x, y: torch.zeros_like(x), set(), set()),
+    ("view", lambda x, y: x.view(16).t(), set(), set()),
+    ("unsqueeze_", lambda x, y: x.unsqueeze_(0), set(), set()),
+    ("empty", lambda x, y: x[:0].add_(y[:0]), set(), set()),
+]
+
+
+@pytest.mark.parametrize(("call", "reads", "writes"), [case[1:] for case in CASES],
+                         ids=[case[0] for case in CASES])  # fmt: skip
+def test_an_operator_reads_and_writes_what_its_schema_says(call, reads, writes):
+    x, y = SQUARE.clone(), SQUARE.clone()
+    names = {one.data_ptr(): name for name, one in (("x", x), ("y", y))}
+    told = {"read": set(), "write": set()}
+
+    def tell(_, uses, is_all):
+        assert is_all
+        for use in uses:
+            address = use.array.untyped_storage().data_ptr()
+            if address in names and use.array.numel():
+                told[use.mode].add(names[address] + "?" * (not use.is_sure))
+
+    with registry.adapter("torch").watch_operators(tell):
+        call(x, y)
+    assert (told["read"], told["write"]) == (reads, writes)
+    changed = {
+        name for name, one in (("x", x), ("y", y)) if not torch.equal(one.view(-1), SQUARE.view(-1))
+    }
+    assert changed <= {name.rstrip("?") for name in writes}
