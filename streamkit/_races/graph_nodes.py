@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._pictures import graph_picture
-from streamkit._races import places
+from streamkit._recording import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
 from streamkit._races.order import numbers, unordered_nodes

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
-from streamkit._races import calls, places
+from streamkit._races import calls
 from streamkit._races.arrays import Memories
 from streamkit._races.order import EVERYTHING, VectorClocks
+from streamkit._recording import places
 from streamkit._recording.host_recorder import HostRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from streamkit._races.order import Clock, Stamp
-    from streamkit._races.places import Place
     from streamkit._races.search import Access
+    from streamkit._recording.places import Place
 
 
 class Given(NamedTuple):

@@ -83,7 +83,7 @@ def in_order(
         (race, after((pair.first, _LAST)), before((pair.second, _LAST)))
         for race, pair in on_cuda.races
     ]
-    return _page_of(operations, (*races, *on_cuda.races), missing)
+    return _page_of(operations, (*races, *on_cuda.races), missing, on_cuda.unread)
 
 
 def _given_to_host(
@@ -108,10 +108,11 @@ def _page_of(
     operations: Operations,
     races: Iterable[tuple[Race, Pair]],
     missing: Iterable[tuple[Race, int, int]],
+    unread: Iterable[Race] = (),
 ) -> Callable[[str], str]:
     arrows = [
         Operation("wait", "missing wait", race.second.queue, start, end, after=race.first.queue)
         for race, start, end in missing
     ]
-    texts = [str(race) for race, _ in races]
+    texts = [*(str(race) for race, _ in races), *map(str, unread)]
     return lambda heading: page.html_of(operations, heading=heading, missing=arrows, races=texts)

@@ -95,7 +95,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         draw = live_page.in_time(operations, found)
     counted = [(_name(one), one.is_known) for _, one in sorted(given.items())]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
-    races_found = tuple(race for race, _ in (*found, *on_cuda.races))
+    races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
 

@@ -1,7 +1,8 @@
 """What all threads ask of the driver, noted by CUPTI's callbacks while there is a listener.
 
 A callback costs the caller time at each launch, so it stores what the call was given, and nothing
-more. It calls the driver once for each kernel, for the sizes of its parameters.
+more. It asks the driver once for each kernel, for the sizes of its parameters, and where memory or
+a stream is made or ends, because afterwards nobody can say what that was.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.locks import new_lock
-from streamkit._cuda import loader
-from streamkit._recording.calls import CALLS
+from streamkit._cuda import loader, sharing
+from streamkit._recording.calls import CALLS, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,14 @@ _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
+_NAME = 8  # where the call's name is in it
 _WORD = struct.Struct("<Q")
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
 _OLDEST, _NEWEST = 12, 13
+_NONBLOCKING = 1  # the flag of a stream
 
 
 class Fact(NamedTuple):
@@ -43,11 +46,11 @@ class Fact(NamedTuple):
     context: int
     """The CUcontext that was current."""
     fields: bytes
-    """What it was given; empty for the launch of a kernel."""
+    """What it was given; empty for the launch of a kernel, the name of an unknown call."""
     place: Any
     """What ``place`` of the listener returned during the call."""
     more: Any = None
-    """What the fields point to."""
+    """What the fields point to, or what the driver said of it."""
     since: int | None = None
     """For what has ended, how many facts there were when it began; None at the beginning."""
 
@@ -73,13 +76,20 @@ def _of_kind(*kinds: str) -> frozenset[int]:
     return frozenset(number for number, call in CALLS.items() if call.kind in kinds)
 
 
-_MADE = _of_kind("stream made", "allocation", "foreign event")
-_ENDING = _MADE | _of_kind("event done", "stream done", "device done", "copy and wait")
+_MADE = _of_kind("stream made", "event made", "foreign event", "allocation", "memory made")
+_MEMORY_MADE = _of_kind("allocation", "memory made", "memory mapped")
+_MEMORY_ENDS = _of_kind("free", "free and wait", "memory gone")
+_STREAM_MADE, _STREAM_ENDS = _of_kind("stream made"), _of_kind("stream destroyed")
+_WAITS = _of_kind("event done", "stream done", "device done", "copy and wait")
+_ENDING = (
+    _MADE | _WAITS | _MEMORY_MADE | _of_kind("free and wait", "memory gone", "memory unmapped")
+) | _of_kind("begin of capture")
 """The calls of which the end counts too, or alone."""
 _BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
 _LAUNCHES = {number: CALLS[number] for number in _of_kind("launch", "launch with more")}
 _ROWS_CALLS = _of_kind("copy of rows")
 _UNLOADING = _of_kind("code unloaded")
+_WATCHED = [*CALLS, *UNKNOWN]
 
 
 class Subscription:
@@ -92,7 +102,7 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         self._callback: Any = None
         self._calls: Any = None
-        self._places: list[Callable[[], Any]] = []
+        self._places: list[tuple[Callable[[], Any], bool]] = []
         self.noted_by: Any = None
         """The function that CUPTI calls."""
         self._hook: Any = None
@@ -102,11 +112,14 @@ class Subscription:
         self.lost = 0
         """Calls that could not be read."""
 
-    def open(self, place: Callable[[], Any] | None = None) -> list[Any]:
+    def open(
+        self, place: Callable[[], Any] | None = None, *, of_launches: bool = True
+    ) -> list[Any]:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
-        The callback calls ``place`` in the thread that called the driver; of several listeners',
-        the first one's. NoCallbacksError if CUPTI is missing, or serves another tool.
+        The callback calls ``place`` in the thread that called the driver, for launches only if
+        ``of_launches``; of several listeners' it is the first one's, one for launches before the
+        others. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:
@@ -119,8 +132,8 @@ class Subscription:
                 self._catch_interrupts()
             self._open += 1
             if place is not None:
-                self._places.append(place)
-                self._calls.place = self._places[0]
+                self._places.append((place, of_launches))
+                self._take_places()
             return self.facts
 
     def close(self, place: Callable[[], Any] | None = None) -> None:
@@ -128,10 +141,16 @@ class Subscription:
         with self._lock:
             self._open -= 1
             if place is not None:
-                self._places.remove(place)
-                self._calls.place = self._places[0] if self._places else _nowhere
+                self._places.remove(next(one for one in self._places if one[0] == place))
+                self._take_places()
             if not self._open:
                 self._end()
+
+    def _take_places(self) -> None:
+        of_launches = [place for place, is_for_launches in self._places if is_for_launches]
+        calls, every = self._calls, [*of_launches, *(place for place, _ in self._places)]
+        calls.place = every[0] if every else _nowhere
+        calls.place_of_launch = of_launches[0] if of_launches else _nowhere
 
     def _begin(self, library: Any) -> None:
         self._handle = ctypes.c_void_p()
@@ -145,7 +164,7 @@ class Subscription:
                 )
             raise RefusedError(why)
         self._library = library
-        for number in CALLS:  # an older CUPTI does not know the newest calls
+        for number in _WATCHED:  # an older CUPTI does not know the newest calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def _catch_interrupts(self) -> None:
@@ -166,7 +185,7 @@ class Subscription:
         self._hook = self._former_hook = None
         library, self._library = self._library, None
         if not loader.is_forked:  # CUPTI is the parent's
-            for number in CALLS:
+            for number in _WATCHED:
                 library.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
             library.cuptiUnsubscribe(self._handle)
 
@@ -209,7 +228,8 @@ class _CallReader:
     def __init__(self, facts: list[Any]) -> None:
         self._facts = facts
         self.place: Callable[[], Any] = _nowhere
-        self._begun: dict[int, int] = {}  # by threads
+        self.place_of_launch: Callable[[], Any] = _nowhere
+        self._begun: dict[int, tuple[int, Any]] = {}  # by threads
         self._kernels: dict[int, tuple[str, _Layout | None]] = {}
 
     def launch(self, call: int, data: int) -> None:
@@ -236,28 +256,43 @@ class _CallReader:
         elif layout is not None:
             parameters = _packed(extra, layout)
         kernel = name, stream or (2 if row.is_per_thread else 1), parameters
-        self._facts.append((call, _thread.get_ident(), context, b"", self.place(), kernel, None))
+        place = self.place_of_launch()
+        self._facts.append((call, _thread.get_ident(), context, b"", place, kernel, None))
 
     def other(self, call: int, data: int) -> None:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
-        thread, since = _thread.get_ident(), None
+        thread, since, more = _thread.get_ident(), None, None
         if is_end:
             if call not in _ENDING:
                 return
-            since = self._begun.pop(thread, len(self._facts))
+            since, more = self._begun.pop(thread, (len(self._facts), None))
             if _site_at(result).value:  # it failed, or nothing has ended
                 return
         elif call in _ENDING:
-            self._begun[thread] = len(self._facts)
+            ended = sharing.allocation(_word(fields)) if call in _MEMORY_ENDS else None
+            self._begun[thread] = len(self._facts), ended
             if call not in _BEGINNING:
                 return
-        given, more = _fields_at[call](fields).raw, None
+        elif call not in CALLS:
+            name = ctypes.string_at(_word(data + _NAME))
+            self._facts.append((call, thread, context, name, self.place(), None, None))
+            return
+        given = _fields_at[call](fields).raw
         if is_end and call in _MADE:
-            more = _word(_WORD.unpack_from(given)[0])
+            more = _word(_word(fields))
+            if call in _STREAM_MADE:
+                more = more, _stream(more)[0]
+        if is_end and call in _MEMORY_MADE:
+            address = _word(fields) if more is None else more
+            more = sharing.allocation(address) or _as_given(address, given)
         elif call in _ROWS_CALLS:
-            more = _rows_at(_WORD.unpack_from(given)[0]).raw
+            more = _rows_at(_word(fields)).raw
         elif call in _UNLOADING:
             self._kernels.clear()  # others can get their handles
+        elif call in _STREAM_ENDS:
+            more = _stream(_word(fields))
+        elif call in _MEMORY_ENDS and not is_end:
+            more = sharing.allocation(_word(fields))
         self._facts.append((call, thread, context, given, self.place(), more, since))
 
 
@@ -269,6 +304,28 @@ class _Layout:
         """The offset and size of each."""
         self.pointers: Callable[[int], Any] = (ctypes.c_uint64 * len(parameters)).from_address
         self.readers = [_at(size) for _, size in parameters]
+
+
+def _as_given(address: int, fields: bytes) -> sharing.Allocation:
+    """Return memory that was made, where the driver does not say how large it is."""
+    size = _WORD.unpack_from(fields, 8)[0] if len(fields) > _WORD.size else 1
+    return sharing.Allocation(address, size, is_host=False, context=0)
+
+
+def _stream(handle: int) -> tuple[int | None, bool | None]:
+    """Return the context of a stream, and whether it is blocking; None for what is not known.
+
+    A capturing stream is not asked for its flags, because that would break the capture.
+    """
+    stream, context = ctypes.c_void_p(handle), ctypes.c_void_p()
+    if loader.with_gil("cuStreamGetCtx")(stream, ctypes.byref(context)):
+        return None, None
+    is_capturing, flags = ctypes.c_int(), ctypes.c_uint()
+    code = loader.with_gil("cuStreamIsCapturing")(stream, ctypes.byref(is_capturing))
+    if code or is_capturing.value:
+        return context.value, None
+    code = loader.with_gil("cuStreamGetFlags")(stream, ctypes.byref(flags))
+    return context.value, None if code else not flags.value & _NONBLOCKING
 
 
 def _layout(function: int) -> _Layout | None:

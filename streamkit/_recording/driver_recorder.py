@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
+from streamkit._cuda.sharing import Allocation
 from streamkit._queues import identity, registry
+from streamkit._recording import places
 from streamkit._recording.callbacks import Fact, Kernel, subscription
-from streamkit._recording.calls import CALLS
+from streamkit._recording.calls import CALLS, CallKind, DriverCall
+from streamkit._recording.copies import PAGEABLE, holds_host
 from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.memory import Lives
 from streamkit._recording.operations import AuditedQueue, Operation
 from streamkit.errors import StreamKitError
 
@@ -20,20 +25,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._recording.calls import DriverCall
     from streamkit._recording.operations import Kind
 
-    Met = tuple[int, AuditedQueue, bool | None]
-    """How many facts there were when a queue was met, its name, and whether it is blocking."""
+    Met = tuple[int, "KnownQueue"]
+    """How many facts there were when a queue was met, and what it is."""
 
-WORK = {
-    "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
-    "fill of 4", "other work", "wait for a value", "free",
+StepKind = CallKind | Literal["point", "done"]
+
+LAUNCHES = ("launch", "launch with more")
+"""The kinds of calls that launch a kernel."""
+WORK: set[StepKind] = {
+    *LAUNCHES, "copy", "copy and wait", "copy of rows", "fill", "fill of 2", "fill of 4",
+    "graph launch", "host function", "other work", "wait for a value", "free",
 }  # fmt: skip
 """The kinds of calls that give a queue work."""
 ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 """The bytes of an element, by the kinds of fills."""
-_DONE = {"event done", "stream done", "device done", "copy and wait"}
+_DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
+_ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
+_EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
+_NONBLOCKING = 1  # the flag of a stream
+_EMPTY = struct.Struct("")
 
 
 class CudaQueue(NamedTuple):
@@ -44,6 +56,17 @@ class CudaQueue(NamedTuple):
     """How many streams had the handle before; for a default stream its context."""
     thread: int = 0
     """The thread of a per-thread stream."""
+
+
+class KnownQueue(NamedTuple):
+    """What is known of a queue."""
+
+    name: AuditedQueue
+    """What a report calls it."""
+    is_blocking: bool | None
+    """Whether it waits for the legacy stream; None if that is not known."""
+    context: int | None
+    """Its own context, whichever is current where it is used; None if that is not known."""
 
 
 def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
@@ -60,7 +83,7 @@ class CudaStep(NamedTuple):
 
     number: float
     """Its place among the facts; a point that something waits for lies between them."""
-    kind: str
+    kind: StepKind
     call: DriverCall
     fact: Fact
     fields: tuple[int, ...]
@@ -90,27 +113,42 @@ class _Steps:
         self._captured: dict[int, object] = {}  # events, by the captures that recorded them
 
     def read(self, number: int, fact: Fact) -> None:
-        call = CALLS[fact.call]
-        is_launch = isinstance(fact.more, tuple)
+        call = CALLS.get(fact.call)
+        if call is None:
+            name = fact.fields.decode(errors="replace")
+            call = DriverCall("unknown", name, _EMPTY, None, is_per_thread=False)
+            self.steps.append(CudaStep(number, "unknown", call, fact, (), None))
+            return
+        is_launch = call.kind in LAUNCHES
         fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
         queue = None
         if is_launch:
-            queue = self._queue(fact, Kernel(*fact.more).stream)
+            queue = self._queue(fact, fact.more[1])
         elif call.stream is not None or call.kind in WORK:
             queue = self._queue(fact, call.stream_of(fields))
+        step = CudaStep(number, call.kind, call, fact, fields, queue)
         if self._is_captured(call.kind, queue, fields):
+            if _is_external(call.kind, fields):
+                event = fields[0 if call.kind == "record" else 1]
+                self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
             return
         if call.kind == "stream destroyed":
             self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
         elif call.kind == "stream made":
-            queue = self._queue(fact, fact.more)
-        step = CudaStep(number, call.kind, call, fact, fields, queue)
-        if fact.since is not None and call.kind in _DONE:
+            step = step._replace(queue=self._queue(fact, fact.more[0]))
+        if call.kind == "memory unmapped":
+            start, size = fields
+            gone = Allocation(start, size, is_host=False, context=0)
+            step = step._replace(fact=fact._replace(more=gone))
+        if fact.since is None or call.kind not in _DONE | _ENDS_MEMORY:
+            self.steps.append(step)
+            return
+        if call.kind in _DONE:
             between = fact.since + (0.5 if call.kind == "copy and wait" else -0.5)
             point = step._replace(number=between, kind="point", point=number)
             self.steps += point, step._replace(kind="done", point=number)
-        else:
-            self.steps.append(step)
+        if call.kind in _ENDS_MEMORY:  # another thread can have it again when the call returns
+            self.steps.append(step._replace(number=fact.since - 0.25, kind="memory gone"))
 
     def _queue(self, fact: Fact, handle: int) -> CudaQueue:
         return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
@@ -122,6 +160,8 @@ class _Steps:
         if kind == "begin of capture":
             self._captures[queue] = object()
         capture = self._captures.get(queue)
+        if _is_external(kind, fields):
+            return capture is not None
         if kind == "wait":
             capture = self._captured.get(fields[1], capture)
             if capture is not None:
@@ -138,14 +178,24 @@ class _Steps:
         return capture is not None
 
 
+def _is_external(kind: CallKind, fields: tuple[int, ...]) -> bool:
+    """Whether a record or a wait is for an event that stays one outside the capture."""
+    return kind in ("record", "wait") and any(flags & _EXTERNAL for flags in fields[2:])
+
+
 class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
-    def __init__(self, place: Callable[[], Any] | None = None) -> None:
-        """Take a function that says where the present call comes from."""
+    def __init__(
+        self, place: Callable[[], Any] | None = None, *, of_launches: bool = True
+    ) -> None:
+        """Take a function that says where the present call comes from.
+
+        Without ``of_launches`` it is not called for launches.
+        """
         self.lost = 0
         """Calls that could not be read."""
-        self._place = place
+        self._place, self._of_launches = place, of_launches
         self._all: list[Any] = []
         self._begin = self._end = 0
         self._capturing: list[int] = []
@@ -153,7 +203,7 @@ class DriverRecording:
 
     def start(self) -> None:
         """Begin. NoCallbacksError where CUPTI is missing, or serves another tool."""
-        self._all = subscription.open(self._place)
+        self._all = subscription.open(self._place, of_launches=self._of_launches)
         self._begin = len(self._all)
         identity.watch(self._meet)
         for queue in filter(identity.is_alive, identity.living()):
@@ -173,8 +223,7 @@ class DriverRecording:
 
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default and queue.id is not None:  # the others are looked up at the end
-            met = len(self._all), audited(queue), _is_blocking(queue)
-            self._met.setdefault(queue.handle, []).append(met)
+            self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
 
     def steps(self) -> list[CudaStep]:
         facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
@@ -193,23 +242,24 @@ class DriverQueues:
     def __init__(
         self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
     ) -> None:
-        self._known: dict[CudaQueue, tuple[AuditedQueue, bool | None]] = {}
+        self._known: dict[CudaQueue, KnownQueue] = {}
         self._ends: dict[int, list[int]] = {}
+        self._said: dict[CudaQueue, tuple[int | None, bool | None]] = {}
+        """What the driver said of streams that were made or ended inside: contexts and flags."""
         for step in program:
-            if step.kind == "stream destroyed":
+            if step.kind == "stream destroyed" and step.queue is not None:
                 self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
+                self._said[step.queue] = step.fact.more
+            elif step.kind == "stream made" and step.queue is not None:
+                self._said[step.queue] = step.fact.more[1], not step.fields[1] & _NONBLOCKING
         for handle, each in met.items():
-            for since, name, is_blocking in each:
+            for since, known in each:
                 ended = sum(end < since for end in self._ends.get(handle, ()))
-                self._known[CudaQueue(handle, ended)] = name, is_blocking
+                self._known[CudaQueue(handle, ended)] = known
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
         """Return what a report calls a queue."""
-        return self._of(queue)[0]
-
-    def is_blocking(self, queue: CudaQueue) -> bool | None:
-        """Whether a queue waits for the legacy stream; None if that is not known."""
-        return self._of(queue)[1]
+        return self.of(queue).name
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
@@ -219,15 +269,16 @@ class DriverQueues:
 
     def with_id(self, number: int) -> AuditedQueue | None:
         """Return the one that has this public id, if it was met."""
-        return next((queue for queue, _ in self._known.values() if queue.id == number), None)
+        return next((one.name for one in self._known.values() if one.name.id == number), None)
 
-    def _of(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
+    def of(self, queue: CudaQueue) -> KnownQueue:
+        """Return what is known of a queue."""
         found = self._known.get(queue)
         if found is None:
             found = self._known[queue] = self._ask(queue)
         return found
 
-    def _ask(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
+    def _ask(self, queue: CudaQueue) -> KnownQueue:
         handle = queue.handle
         if handle <= PER_THREAD:
             number = None
@@ -238,17 +289,20 @@ class DriverQueues:
                 elif queue.thread == threading.get_ident():
                     number = driver.stream_id(PER_THREAD)
             device = driver.device_of.get(queue.number, "?")
-            return default_queue(handle, device, number, (queue.number, queue.thread)), True
+            name = default_queue(handle, device, number, (queue.number, queue.thread))
+            return KnownQueue(name, is_blocking=True, context=queue.number)
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
-                record = identity.identify(Queue(handle))
-                return audited(record), _is_blocking(record)
-        ended = f"stream {handle:#x}, which has ended"
-        return AuditedQueue("cuda:?", ended, None, key=(handle, queue.number)), None
+                return _known(identity.identify(Queue(handle)))
+        context, is_blocking = self._said.get(queue, (None, None))
+        device, ended = driver.device_of.get(context or 0, "?"), f"stream {handle:#x}, which has ended"
+        name = AuditedQueue(f"cuda:{device}", ended, None, key=(handle, queue.number))
+        return KnownQueue(name, is_blocking, context)
 
 
-def _is_blocking(queue: QueueRecord) -> bool | None:
-    return None if queue.nonblocking is None else not queue.nonblocking
+def _known(queue: QueueRecord) -> KnownQueue:
+    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
+    return KnownQueue(audited(queue), is_blocking, queue.context)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
@@ -257,14 +311,13 @@ _NO_OPERATIONS = ("free", "wait for a value")
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
 _OTHERS: dict[str, tuple[Kind, str]] = {
-    "cuGraphLaunch": ("graph", "CUDA graph"),
-    "cuLaunchHostFunc": ("function", "host function"),
-    "cuStreamAddCallback": ("function", "host function"),
+    "graph launch": ("graph", "CUDA graph"),
+    "host function": ("function", "host function"),
 }
 
 
 def operations(
-    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
+    steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
 ) -> Iterator[Operation]:
     """Yield the operations of a block, without those of private streams.
 
@@ -272,6 +325,7 @@ def operations(
     """
     private = {handle for _, handle in driver.private_streams}
     recorded: dict[int, CudaStep] = {}  # by events
+    lives = Lives(steps)
 
     def queue_of(step: CudaStep | None) -> AuditedQueue | None:
         return None if step is None or step.queue is None else named(step.queue)
@@ -280,9 +334,13 @@ def operations(
         queue, begun, found = queue_of(step), step, None
         if step.kind in WORK:
             found = None if step.kind in _NO_OPERATIONS else _work(step, queue)
+            if found is not None and holds_host(step, lives):
+                found = replace(found, blocks_host=True, remedy=PAGEABLE)
         elif step.kind == "record":
             recorded[step.fields[0]] = step
             found = Operation("record", "record", queue, 0, 0)
+        elif step.kind in ("event made", "event destroyed", "foreign event", "event in a graph"):
+            recorded.pop(step.fact.more or step.fields[0], None)
         elif step.kind == "wait":
             awaited = recorded.get(step.fields[1])
             begun = awaited or step
@@ -291,22 +349,27 @@ def operations(
             if step.call.kind == "event done":
                 queue = queue_of(recorded.get(step.fields[0]))
             found = Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+        lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            yield replace(found, start_ns=int(begun.number), end_ns=int(step.number))
+            times = {"start_ns": int(begun.number), "end_ns": int(step.number)}
+            file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
+            yield replace(found, **times, file=file, line=line)
 
 
 def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
     call = step.call
-    if isinstance(step.fact.more, tuple):
+    if step.kind in LAUNCHES:
         name = readable(Kernel(*step.fact.more).symbol)
         return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
     if step.kind in ELEMENTS:
         size = step.fields[1] * ELEMENTS[step.kind]
         return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
-    if call.name in _OTHERS:
-        return Operation(*_OTHERS[call.name], queue, 0, 0)
+    if step.kind in _OTHERS:
+        return Operation(*_OTHERS[step.kind], queue, 0, 0)
     if "Memset" in call.name:
         return Operation("fill", "fill", queue, 0, 0)
+    if step.kind == "other work" and not call.name.startswith("cuMemcpy"):
+        return Operation("function", call.name, queue, 0, 0)
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
@@ -327,7 +390,9 @@ def default_queue(
 
 
 def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
-    """Return what a report calls any other queue."""
+    """Return what a report calls any other queue; its key tells one that has no id yet."""
+    if queue.id is None and key == (0, 0):
+        key = queue.context, queue.handle
     return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
 
 

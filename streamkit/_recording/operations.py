@@ -61,6 +61,12 @@ class Operation:
     """The queue that a wait waited for, if that recorded its event in the block."""
     blocks_host: bool = False
     """Whether the calling thread could not go on before it was done."""
+    file: str | None = None
+    """For what blocked the host, the file of the user's line, where that is known."""
+    line: int = 0
+    """0 where no line is known."""
+    remedy: str = ""
+    """Why it blocked the host and what to do, where that is known."""
 
     @property
     def is_work(self) -> bool:
@@ -71,7 +77,9 @@ class Operation:
         name = in_one_line(self.name)
         name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
-        return f"{name}{whose} on {self.queue or 'a whole device'}"
+        where = f", {self.file}:{self.line}" if self.file else ""
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"{name}{whose} on {self.queue or 'a whole device'}{where}{remedy}"
 
 
 def listed(operations: Iterable[Operation]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._races import places  # the code that plays CUPTI is not the user's
+from streamkit._recording import places  # the code that plays CUPTI is not the user's
 from streamkit._recording import callbacks  # where CUPTI is found
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (

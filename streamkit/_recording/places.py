@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamkit._queues import registry
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
 _is_users: dict[object, bool] = {}
@@ -38,6 +38,17 @@ def users_frame() -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def line_of_user() -> tuple[CodeType, int] | None:
+    """Return the line of the user's code that makes the present call, as a callback notes it."""
+    frame = users_frame()
+    return None if frame is None else (frame.f_code, frame.f_lineno or 0)
+
+
+def placed(line: tuple[CodeType, int] | None) -> Place | None:
+    """Return the line that a callback noted."""
+    return None if line is None else Place(line[0].co_filename, line[1])
 
 
 def place_of(frame: FrameType | None) -> Place | None:
