@@ -104,19 +104,22 @@ class _CudaReader:
         return self._clocks.here(None)
 
     def _use(self, step: CudaStep) -> CudaQueue:
-        """Return the queue of a step, after ordering it with the legacy stream as each use does."""
-        queue = step.queue
-        assert queue is not None  # noqa: S101 - the kinds that come here have one
-        if queue not in self._queues:
-            self._queues[queue] = self._known(queue).context
+        """Return the queue of a step, after ordering it with the legacy stream as work does."""
+        queue = self._met(step)
         if queue.handle == LEGACY:
-            for other in self._queues:
-                if self._is_in(other, queue.number) and self._waits_for_legacy(other):
-                    self._clocks.wait(queue, self._end_of(other))
+            for other in filter(self._waits_for_legacy, self._in(queue.number)):
+                self._clocks.wait(queue, self._end_of(other))
         elif self._waits_for_legacy(queue):
             for other in self._queues:
                 if other.handle == LEGACY and self._is_in(queue, other.number):
                     self._clocks.wait(queue, self._end_of(other))
+        return queue
+
+    def _met(self, step: CudaStep) -> CudaQueue:
+        queue = step.queue
+        assert queue is not None  # noqa: S101 - the kinds that come here have one
+        if queue not in self._queues:
+            self._queues[queue] = self._known(queue).context
         return queue
 
     def _end_of(self, queue: CudaQueue) -> Clock:
@@ -131,13 +134,19 @@ class _CudaReader:
         is_blocking = self._known(queue).is_blocking
         return self._supposes if is_blocking is None else is_blocking
 
-    def _all_given(self, host: Hashable, context: int | None = None) -> Clock:
+    def _joined(self, clocks: Iterable[Clock]) -> Clock:
+        everything = object()
+        for clock in clocks:
+            self._clocks.learn(everything, clock)
+        return self._clocks.here(everything)
+
+    def _all_given(self, context: int | None = None) -> Clock:
         """Return the clock of all that was given, or of all of a context."""
-        everybody = object()
-        for queue in self._queues:
-            if context is None or self._is_in(queue, context):
-                self._clocks.learn(everybody, self._clocks.point(queue, host))
-        return self._clocks.here(everybody)
+        queues = self._queues if context is None else self._in(context)
+        return self._joined(map(self._end_of, queues))
+
+    def _in(self, context: int) -> Iterable[CudaQueue]:
+        return [queue for queue in self._queues if self._is_in(queue, context)]
 
     def _work(self, step: CudaStep, host: Hashable) -> None:
         queue = self._use(step)
@@ -163,12 +172,13 @@ class _CudaReader:
         point = self._clocks.point(self._use(step), host)
         self._events[step.fields[0]] = step.number, point
 
-    def _wait(self, step: CudaStep, host: Hashable) -> None:
-        queue = self._use(step)
-        for clock in self._recorded(step.fields[1], host):
+    def _wait(self, step: CudaStep, _: Hashable) -> None:
+        # the driver gives the queue nothing to do for an event that has come, or that has no record
+        queue = self._use(step) if self._supposes else self._met(step)
+        for clock in self._recorded(step.fields[1]):
             self._clocks.wait(queue, clock)
 
-    def _recorded(self, event: int, host: Hashable) -> Iterator[Clock]:
+    def _recorded(self, event: int) -> Iterator[Clock]:
         """Yield the clocks of what a wait for an event comes after, or may come after."""
         number, clock = self._events.get(event, (-1.0, {}))
         a_graph_came = number < self._last_graph
@@ -177,7 +187,7 @@ class _CudaReader:
         if self._supposes and a_graph_came and self._may_be_in_a_graph(event):
             yield self._clocks.here(_GRAPHS)
         if self._supposes and event in self._elsewhere:
-            yield self._all_given(host)  # the other process can have waited for that
+            yield self._all_given()  # the other process can have waited for that
 
     def _may_be_in_a_graph(self, event: int) -> bool:
         return event in self._in_graphs or event not in self._made
@@ -206,24 +216,26 @@ class _CudaReader:
 
     # -- waits of the host ------------------------------------------------------------------------
 
-    def _point(self, step: CudaStep, host: Hashable) -> None:
+    def _point(self, step: CudaStep, _: Hashable) -> None:
         """Remember the point for which the host begins to wait."""
         kind = step.call.kind
         if kind == "event done":
-            reached = object()
-            for clock in self._recorded(step.fields[0], host):
-                self._clocks.learn(reached, clock)
-            clock = self._clocks.here(reached)
+            clock = self._joined(self._recorded(step.fields[0]))
         elif kind == "device done":
             context = step.fields[0] if step.fields else 0
-            clock = self._all_given(host, context or step.fact.context)
+            clock = self._all_given(context or step.fact.context)
         elif kind == "free and wait":
             context = step.fact.more.context if step.fact.more is not None else 0
-            is_here = context in (0, step.fact.context)
-            whose = None if self._supposes else step.fact.context
-            clock = self._all_given(host, whose) if self._supposes or is_here else {}
+            if context in (0, step.fact.context):
+                clock = self._all_given(step.fact.context)
+            else:  # nothing says for which of the two contexts CUDA waits
+                clock = self._all_given() if self._supposes else {}
         else:
-            clock = self._clocks.point(self._use(step), host)
+            queue = self._met(step)
+            awaited = [queue]
+            if queue.handle == LEGACY:
+                awaited += filter(self._waits_for_legacy, self._in(queue.number))
+            clock = self._joined(map(self._end_of, awaited))
         self._points[step.point] = clock
 
     def _done(self, step: CudaStep, host: Hashable) -> None:
@@ -233,14 +245,13 @@ class _CudaReader:
 
     def _allocation(self, step: CudaStep, _: Hashable) -> None:
         """Suppose that new memory comes after all that was freed, some of which it can be."""
-        queue = self._use(step)
         if self._supposes:
-            self._clocks.wait(queue, self._clocks.here(_FREES))
+            self._clocks.wait(self._use(step), self._clocks.here(_FREES))
 
-    def _memory_gone(self, _: CudaStep, host: Hashable) -> None:
-        """Suppose that CUDA waits before it gives memory up, as it does for much of it."""
-        if self._supposes:
-            self._clocks.learn(host, self._all_given(host))
+    def _memory_gone(self, step: CudaStep, host: Hashable) -> None:
+        """Suppose that CUDA waits before it gives other memory up too."""
+        if self._supposes and step.call.kind != "free and wait":
+            self._clocks.learn(host, self._all_given())
 
 
 # -- the races ------------------------------------------------------------------------------------
