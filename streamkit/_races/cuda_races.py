@@ -10,8 +10,8 @@ from streamkit._base.queue import LEGACY
 from streamkit._races import search
 from streamkit._races.order import EVERYTHING, Stamp, VectorClocks, is_before
 from streamkit._races.report import Race, RacedOperation, array_of, races_among
-from streamkit._recording.driver_recorder import WORK, CudaQueue, StepKind
 from streamkit._recording.kernel_names import operation
+from streamkit._recording.steps import WORK, CudaQueue, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from streamkit._races.memory_use import Launch
     from streamkit._races.order import Clock
     from streamkit._races.search import Mode, Pair
-    from streamkit._recording.driver_recorder import CudaStep, KnownQueue
+    from streamkit._recording.driver_recorder import KnownQueue
     from streamkit._recording.operations import AuditedQueue, Operation
     from streamkit._recording.places import Place
+    from streamkit._recording.steps import CudaStep
 
 _GRAPHS, _FREES, _EVERYBODY = object(), object(), object()
 """What the clocks take for hosts: each has learned of the launches of graphs, of frees, of all."""
@@ -373,4 +374,11 @@ def _unread(
             target = next(one for one in work.launch.accesses if one.mode == "write")
             reader = RacedOperation("the host", None, None, "read", None, 0, 0, 0)
             copy = described(number, "write")
-            yield Race(target.array, copy, reader, certain=False, mend=calls.missing_sync(work), count=times)
+            yield Race(
+                target.array,
+                copy,
+                reader,
+                certain=False,
+                mend=calls.missing_sync(work),
+                count=times,
+            )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
-from streamkit._recording import places
 from streamkit._races.cuda_races import Found, PlacedLaunch, find
 from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
+from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
 from streamkit._recording.driver_recorder import DriverRecording
 from streamkit._recording.driver_recorder import operations as given_to_cuda
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
-    from streamkit._recording.driver_recorder import CudaQueue, CudaStep, DriverQueues
+    from streamkit._recording.driver_recorder import DriverQueues
     from streamkit._recording.operations import AuditedQueue
     from streamkit._recording.places import Place
+    from streamkit._recording.steps import CudaQueue, CudaStep
 
     _Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
@@ -115,7 +116,9 @@ class CudaRaceRecorder:
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = PlacedLaunch(launch, places.placed(step.fact.place), step.queue)
+                works[step.number] = PlacedLaunch(
+                    launch, places.placed(step.fact.place), step.queue
+                )
         operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
         others = distinct_names(operations)
 

@@ -17,16 +17,16 @@ from streamkit._races.extents import Extent, strided
 from streamkit._races.search import Access
 from streamkit._recording.callbacks import Kernel
 from streamkit._recording.copies import COPIES, ends_of
-from streamkit._recording.driver_recorder import ELEMENTS, LAUNCHES, WORK
 from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.steps import ELEMENTS, LAUNCHES, WORK
 from streamkit._streams.array_libraries import ARRAYS
 from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from streamkit._recording.driver_recorder import CudaStep
     from streamkit._recording.memory import Lives
+    from streamkit._recording.steps import CudaStep
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
 _NAMES = {
@@ -252,9 +252,7 @@ class WorkReader:
             size = 1 if step.fact.more is None else step.fact.more.size
             return launches.transfer("free", [_use(fields[0], "write", size)])
         if kind in ELEMENTS:
-            return launches.transfer(
-                "fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])]
-            )
+            return launches.transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
         return launches.transfer(_NAMES.get(kind, step.call.name), None)
 
     def _copy(self, step: CudaStep) -> Launch:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamkit._recording.driver_recorder import CudaStep
     from streamkit._recording.memory import Lives
+    from streamkit._recording.steps import CudaStep
 
 COPIES = ("copy", "copy and wait", "copy of rows")
 """The kinds of calls that copy."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from streamkit._cuda.sharing import Allocation
-    from streamkit._recording.driver_recorder import CudaStep
+    from streamkit._recording.steps import CudaStep
 
 _MADE = ("allocation", "memory made", "memory mapped")
 _ENDED = ("free", "memory gone")

@@ -7,13 +7,14 @@ from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
 from streamkit._races.extents import Extent  # of an access
 from streamkit._races.memory_use import Launch  # what a call does
-from streamkit._recording.places import Place  # where a call is
 from streamkit._races.search import Access  # what a call does
-from streamkit._recording import driver_recorder  # what is made of facts
+from streamkit._recording import steps  # what is made of facts
 from streamkit._recording.callbacks import Fact, Kernel  # facts are made up here
 from streamkit._recording.calls import CALLS  # facts are made up here
+from streamkit._recording.driver_recorder import KnownQueue  # what is known of a queue
 from streamkit._recording.memory import Lives  # whose memory an access uses
 from streamkit._recording.operations import AuditedQueue  # what a report calls a queue
+from streamkit._recording.places import Place  # where a call is
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}
@@ -65,9 +66,7 @@ class Program:
         self._accesses = {}
         self._capturing = [STREAMS[name] for name in capturing]
 
-    def call(
-        self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None
-    ):
+    def call(self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None):
         """Note a call of the driver; return its place."""
         fact = fact_of(name, values, more, since, number or _NUMBERS[name, per_thread])
         place = Place("program.py", len(self.facts) + 1)
@@ -112,11 +111,11 @@ class Program:
 
     def found(self):
         """Return what was found in it."""
-        program = driver_recorder.steps(self.facts, self._capturing)
+        program = steps.steps(self.facts, self._capturing)
         works, lives = {}, Lives(program, lambda address: _X_MEMORY if address < _SIZE else None)
         for step in program:
             lives.read(step)
-            if step.kind in driver_recorder.WORK:
+            if step.kind in steps.WORK:
                 access = self._accesses.get(step.number)
                 if access is not None:
                     access = access._replace(allocation=lives.at(access.extent.start).number)
@@ -133,7 +132,7 @@ class Program:
     def _known(self, queue):
         context = self.contexts.get(queue.handle, CONTEXT)
         is_default = queue.handle in (1, 2)
-        return driver_recorder.KnownQueue(
+        return KnownQueue(
             _queue(queue), _is_blocking(queue), queue.number if is_default else context
         )
 

@@ -64,7 +64,7 @@ class Program:
         self._random = random
         self.lines = []
         self._order = Order()
-        self._threads = {thread: None for thread in range(3)}
+        self._threads = dict.fromkeys(range(3))
         self._last_call = None
         self._last = {}  # of each queue
         self._events = {}

@@ -13,6 +13,9 @@ from streamkit._recording.calls import CALLS, CallKind  # its numbers are CUPTI'
 from support.cuda_calls import Program
 
 ORDERED, RACE, POSSIBLE = [], [True], [False]
+# graphs with an event that is one outside
+RECORDED = "a begins; a records e outside; a ends; "
+AWAITED = "a begins; a waits e outside; a ends; "
 
 
 @pytest.mark.parametrize(
@@ -123,18 +126,16 @@ def test_an_event_that_another_process_records_orders_perhaps(call, program, ver
     ("program", "verdicts"),
     [
         # the graph records the event
-        ("a begins; a records e outside; a ends; a writes; a launches; b waits e; b reads", POSSIBLE),
-        ("a begins; a records e outside; a ends; a writes; a launches; sync e; b reads", POSSIBLE),
-        ("a begins; a records e outside; a ends; a writes; b waits e; b reads", RACE),
+        (RECORDED + "a writes; a launches; b waits e; b reads", POSSIBLE),
+        (RECORDED + "a writes; a launches; sync e; b reads", POSSIBLE),
+        (RECORDED + "a writes; b waits e; b reads", RACE),
         # so that an earlier record of it is perhaps no longer the one that is awaited
-        ("a begins; a records e outside; a ends; c writes; c records e; a launches; b waits e; "
-         "b reads", POSSIBLE),
-        ("a begins; a records e outside; a ends; a launches; c writes; c records e; b waits e; "
-         "b reads", ORDERED),
+        (RECORDED + "c writes; c records e; a launches; b waits e; b reads", POSSIBLE),
+        (RECORDED + "a launches; c writes; c records e; b waits e; b reads", ORDERED),
         # the graph waits for the event
-        ("a begins; a waits e outside; a ends; b writes; b records e; a launches; a reads", POSSIBLE),
-        ("a begins; a waits e outside; a ends; b writes; a launches; a reads", RACE),
-        ("a begins; a waits e outside; a writes; a ends; b reads", ORDERED),  # it captures all along
+        (AWAITED + "b writes; b records e; a launches; a reads", POSSIBLE),
+        (AWAITED + "b writes; a launches; a reads", RACE),
+        ("a begins; a waits e outside; a writes; a ends; b reads", ORDERED),
         # neither makes another stream a part of the capture
         ("a begins; a records e outside; b waits e; b writes; a ends; c reads", RACE),
         # a graph of before the block can have it, but for events that are younger

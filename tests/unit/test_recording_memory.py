@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamkit._cuda.sharing import Allocation  # what the driver says of memory
-from streamkit._recording import driver_recorder  # what is made of facts
+from streamkit._recording import steps  # what is made of facts
 from streamkit._recording.callbacks import Fact  # facts are made up here
 from streamkit._recording.memory import Lives  # no public name has it
 from support.cuda_calls import fact_of
@@ -20,9 +20,9 @@ def memory(start, size=16, *, is_host=False):
 class Story:
     """Memory that is made and ends, and what an address belongs to between these."""
 
-    def __init__(self, *steps, now=()):
-        facts = [fact_of(*step) for step in steps]
-        self._steps = driver_recorder.steps([Fact(*fact) for fact in facts])
+    def __init__(self, *calls, now=()):
+        facts = [fact_of(*call) for call in calls]
+        self._steps = steps.steps([Fact(*fact) for fact in facts])
         self.asked = []
         self._now = now
 
