@@ -14,8 +14,9 @@ from streamkit._recording.operations import Operation
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
+    from streamkit._recording.driver_recorder import DriverQueues
     from streamkit._recording.operations import AuditedQueue
-    from streamkit._recording.steps import CudaStep, DriverQueues
+    from streamkit._recording.steps import CudaStep
 
 
 class CallbackRecorder:

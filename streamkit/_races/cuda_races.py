@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._base.queue import LEGACY
 from streamkit._races import search
@@ -271,14 +271,13 @@ class PlacedLaunch(NamedTuple):
         return operation(self.launch.name, self.launch.library)
 
 
-class Calls(Protocol):
-    """Words the calls that a program lacks."""
+class Calls(NamedTuple):
+    """What words the calls that a program lacks."""
 
-    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch) -> str:
-        """Return the call that orders the second piece of work after the first."""
-
-    def missing_sync(self, copy: PlacedLaunch) -> str:
-        """Return what lets the host read what a copy brings."""
+    missing_wait: Callable[[PlacedLaunch, PlacedLaunch], str]
+    """Returns the call that orders the second piece of work after the first."""
+    missing_sync: Callable[[PlacedLaunch], str]
+    """Returns what lets the host read what a copy brings."""
 
 
 class Found(NamedTuple):

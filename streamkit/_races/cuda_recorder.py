@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
-from streamkit._races.cuda_races import Found, PlacedLaunch, find
+from streamkit._races.cuda_races import Calls, Found, PlacedLaunch, find
 from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
 from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
@@ -106,8 +106,7 @@ class CudaRaceRecorder:
     def found(self) -> Found:
         """Return what was found in the calls that were noted."""
         if self._calls is None:
-            unseen = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
-            return Found(unseen=unseen)
+            return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
         program = self._calls.steps()
         queues = self._calls.queues(program)
         reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
@@ -126,14 +125,16 @@ class CudaRaceRecorder:
             name = queues.named(queue)
             return others.get(name, name)
 
-        found = find(program, works, queue_of, _Calls(self._variables, queue_of), queues.of)
+        words = _Words(self._variables, queue_of)
+        calls = Calls(words.missing_wait, words.missing_sync)
+        found = find(program, works, queue_of, calls, queues.of)
         unseen = [f"{step.call.name}, which is new" for step in program if step.kind == "unknown"]
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
         return found._replace(operations=operations, unseen=tuple(unseen))
 
 
-class _Calls:
+class _Words:
     """Words missing calls with the names that the code of a line has for streams."""
 
     def __init__(

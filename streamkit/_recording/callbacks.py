@@ -76,18 +76,15 @@ def _of_kind(*kinds: str) -> frozenset[int]:
     return frozenset(number for number, call in CALLS.items() if call.kind in kinds)
 
 
-_MADE = _of_kind("stream made", "event made", "foreign event", "allocation", "memory made")
-_MEMORY_MADE = _of_kind("allocation", "memory made", "memory mapped")
-_MEMORY_ENDS = _of_kind("free", "free and wait", "memory gone")
-_STREAM_MADE, _STREAM_ENDS = _of_kind("stream made"), _of_kind("stream destroyed")
-_WAITS = _of_kind("event done", "stream done", "device done", "copy and wait")
-_ENDING = (
-    _MADE | _WAITS | _MEMORY_MADE | _of_kind("free and wait", "memory gone", "memory unmapped")
-) | _of_kind("begin of capture")
+_MEMORY_ENDS = _of_kind("free and wait", "memory gone")
+_ENDING = _MEMORY_ENDS | _of_kind(
+    "event done", "stream done", "device done", "copy and wait", "begin of capture",
+    "stream made", "event made", "foreign event",
+    "allocation", "memory made", "memory mapped", "memory unmapped",
+)  # fmt: skip
 """The calls of which the end counts too, or alone."""
 _BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
 _LAUNCHES = {number: CALLS[number] for number in _of_kind("launch", "launch with more")}
-_ROWS_CALLS = _of_kind("copy of rows")
 _UNLOADING = _of_kind("code unloaded")
 _WATCHED = [*CALLS, *UNKNOWN]
 
@@ -195,7 +192,10 @@ class Subscription:
 
         def callback(_user: object, _domain: int, call: int, data: int) -> None:
             try:
-                (launch if call in launches else other)(call, data)
+                if call in launches:
+                    launch(call, data)
+                else:
+                    (reader.unknown if call in UNKNOWN else other)(call, data)
             except KeyboardInterrupt:  # it would end here
                 _interrupt_later()
             except BaseException:  # noqa: BLE001 - the caller is a C function
@@ -269,31 +269,69 @@ class _CallReader:
             if _site_at(result).value:  # it failed, or nothing has ended
                 return
         elif call in _ENDING:
-            ended = sharing.allocation(_word(fields)) if call in _MEMORY_ENDS else None
-            self._begun[thread] = len(self._facts), ended
+            self._begun[thread] = (
+                len(self._facts),
+                _memory(fields) if call in _MEMORY_ENDS else None,
+            )
             if call not in _BEGINNING:
                 return
-        elif call not in CALLS:
-            name = ctypes.string_at(_word(data + _NAME))
-            self._facts.append((call, thread, context, name, self.place(), None, None))
-            return
         given = _fields_at[call](fields).raw
-        if is_end and call in _MADE:
-            more = _word(_word(fields))
-            if call in _STREAM_MADE:
-                more = more, _stream(more)[0]
-        if is_end and call in _MEMORY_MADE:
-            address = _word(fields) if more is None else more
-            more = sharing.allocation(address) or _as_given(address, given)
-        elif call in _ROWS_CALLS:
-            more = _rows_at(_word(fields)).raw
-        elif call in _UNLOADING:
+        read = (_MORE_AT_END if is_end else _MORE_AT_BEGINNING).get(call)
+        if read is not None:
+            more = read(fields)
+        if call in _UNLOADING:
             self._kernels.clear()  # others can get their handles
-        elif call in _STREAM_ENDS:
-            more = _stream(_word(fields))
-        elif call in _MEMORY_ENDS and not is_end:
-            more = sharing.allocation(_word(fields))
         self._facts.append((call, thread, context, given, self.place(), more, since))
+
+    def unknown(self, call: int, data: int) -> None:
+        """Note a call that is not in the table by its name."""
+        if not _site_at(data).value:
+            name, context = ctypes.string_at(_word(data + _NAME)), _DATA.unpack(_data_at(data))[4]
+            self._facts.append((call, _thread.get_ident(), context, name, self.place(), None, None))
+
+
+# -- what the fields do not say, which is read or asked for at the call ---------------------------
+
+
+def _made(fields: int) -> int:
+    """Return what a call has written where its first field points."""
+    return _word(_word(fields))
+
+
+def _stream_made(fields: int) -> tuple[int, int | None]:
+    handle = _made(fields)
+    return handle, _stream(handle)[0]
+
+
+def _memory(fields: int) -> sharing.Allocation | None:
+    """Return the memory whose address is the first field."""
+    return sharing.allocation(_word(fields))
+
+
+def _memory_made(fields: int) -> sharing.Allocation:
+    address = _made(fields)  # of each of these calls the second field is the size
+    found = sharing.allocation(address)
+    return found or sharing.Allocation(address, _word(fields + 8), is_host=False, context=0)
+
+
+def _memory_mapped(fields: int) -> sharing.Allocation:
+    address, size = _word(fields), _word(fields + 8)
+    return sharing.allocation(address) or sharing.Allocation(
+        address, size, is_host=False, context=0
+    )
+
+
+_MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
+    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _rows_at(_word(fields)).raw),
+    **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
+    **dict.fromkeys(_of_kind("free"), _memory),
+}
+_MORE_AT_END: dict[int, Callable[[int], Any]] = {
+    **dict.fromkeys(_of_kind("stream made"), _stream_made),
+    **dict.fromkeys(_of_kind("event made", "foreign event"), _made),
+    **dict.fromkeys(_of_kind("allocation", "memory made"), _memory_made),
+    **dict.fromkeys(_of_kind("memory mapped"), _memory_mapped),
+}
 
 
 class _Layout:
@@ -304,12 +342,6 @@ class _Layout:
         """The offset and size of each."""
         self.pointers: Callable[[int], Any] = (ctypes.c_uint64 * len(parameters)).from_address
         self.readers = [_at(size) for _, size in parameters]
-
-
-def _as_given(address: int, fields: bytes) -> sharing.Allocation:
-    """Return memory that was made, where the driver does not say how large it is."""
-    size = _WORD.unpack_from(fields, 8)[0] if len(fields) > _WORD.size else 1
-    return sharing.Allocation(address, size, is_host=False, context=0)
 
 
 def _stream(handle: int) -> tuple[int | None, bool | None]:

@@ -152,13 +152,11 @@ class DriverQueues:
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
                 return _known(identity.identify(Queue(handle)))
-        context, is_blocking = self._said.get(queue, (None, None))
-        device, ended = (
-            driver.device_of.get(context or 0, "?"),
-            f"stream {handle:#x}, which has ended",
-        )
-        name = AuditedQueue(f"cuda:{device}", ended, None, key=(handle, queue.number))
-        return KnownQueue(name, is_blocking, context)
+        own, is_blocking = self._said.get(queue, (None, None))
+        device = f"cuda:{driver.device_of.get(own or 0, '?')}"
+        ended = f"stream {handle:#x}, which has ended"
+        name = AuditedQueue(device, ended, None, key=(handle, queue.number))
+        return KnownQueue(name, is_blocking, own)
 
 
 def _known(queue: QueueRecord) -> KnownQueue:
@@ -169,6 +167,8 @@ def _known(queue: QueueRecord) -> KnownQueue:
 # -- the operations of a block ---------------------------------------------------------------------
 
 _NO_OPERATIONS = ("free", "wait for a value")
+_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
+"""After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
 _OTHERS: dict[str, tuple[Kind, str]] = {
@@ -194,30 +194,28 @@ def operations(
     for step in steps:
         queue, begun, found = queue_of(step), step, None
         if step.kind in WORK:
-            found = None if step.kind in _NO_OPERATIONS else _work(step, queue)
-            if found is not None and holds_host(step, lives):
-                found = replace(found, blocks_host=True, remedy=PAGEABLE)
+            found = None if step.kind in _NO_OPERATIONS else _work(step, queue, lives)
         elif step.kind == "record":
             recorded[step.fields[0]] = step
             found = Operation("record", "record", queue, 0, 0)
-        elif step.kind in ("event made", "event destroyed", "foreign event", "event in a graph"):
-            recorded.pop(step.fact.more or step.fields[0], None)
         elif step.kind == "wait":
             awaited = recorded.get(step.fields[1])
             begun = awaited or step
             found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
         elif step.kind == "done" and "Synchronize" in step.call.name:
-            if step.call.kind == "event done":
-                queue = queue_of(recorded.get(step.fields[0]))
-            found = Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+            event = recorded.get(step.fields[0]) if step.call.kind == "event done" else step
+            name = step.call.name
+            found = Operation("synchronisation", name, queue_of(event), 0, 0, blocks_host=True)
+        elif step.kind in _OTHER_RECORDS:
+            recorded.pop(step.fact.more or step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            times = {"start_ns": int(begun.number), "end_ns": int(step.number)}
+            start, end = int(begun.number), int(step.number)
             file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
-            yield replace(found, **times, file=file, line=line)
+            yield replace(found, start_ns=start, end_ns=end, file=file, line=line)
 
 
-def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
+def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:
     call = step.call
     if step.kind in LAUNCHES:
         name = readable(Kernel(*step.fact.more).symbol)
@@ -227,15 +225,15 @@ def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
         return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
     if step.kind in _OTHERS:
         return Operation(*_OTHERS[step.kind], queue, 0, 0)
-    if "Memset" in call.name:
-        return Operation("fill", "fill", queue, 0, 0)
-    if step.kind == "other work" and not call.name.startswith("cuMemcpy"):
-        return Operation("function", call.name, queue, 0, 0)
+    if step.kind == "other work" and "Memcpy" not in call.name:
+        is_fill = "Memset" in call.name
+        return Operation(*(("fill", "fill") if is_fill else ("function", call.name)), queue, 0, 0)
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
     blocks = call.stream is None and which not in ("device to device", "device to another")
-    return Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 
 
 # -- what a report calls queues -------------------------------------------------------------------

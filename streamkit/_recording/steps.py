@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 StepKind = CallKind | Literal["point", "done"]
 
-LAUNCHES = ("launch", "launch with more")
+LAUNCHES: tuple[CallKind, ...] = ("launch", "launch with more")
 """The kinds of calls that launch a kernel."""
 WORK: set[StepKind] = {
     *LAUNCHES, "copy", "copy and wait", "copy of rows", "fill", "fill of 2", "fill of 4",
@@ -99,38 +99,45 @@ class _Steps:
         elif call.stream is not None or call.kind in WORK:
             queue = self._queue(fact, call.stream_of(fields))
         step = CudaStep(number, call.kind, call, fact, fields, queue)
-        if self._is_captured(call.kind, queue, fields):
-            if _is_external(call.kind, fields):
-                event = fields[0 if call.kind == "record" else 1]
-                self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
-            return
-        if call.kind == "stream destroyed":
+        if not self._is_captured(call.kind, queue, fields):
+            self._add(step)
+        elif _is_external(call.kind, fields):
+            event = fields[0 if call.kind == "record" else 1]
+            self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
+
+    def _add(self, step: CudaStep) -> None:
+        number, kind, fact, fields = int(step.number), step.kind, step.fact, step.fields
+        if kind == "stream destroyed":
             self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
-        elif call.kind == "stream made":
+        elif kind == "stream made":
             step = step._replace(queue=self._queue(fact, fact.more[0]))
-        if call.kind == "memory unmapped":
-            start, size = fields
-            gone = Allocation(start, size, is_host=False, context=0)
-            step = step._replace(fact=fact._replace(more=gone))
-        if fact.since is None or call.kind not in _DONE | _ENDS_MEMORY:
+        if fact.since is None or kind not in _DONE | _ENDS_MEMORY:
             self.steps.append(step)
             return
-        if call.kind in _DONE:
-            between = fact.since + (0.5 if call.kind == "copy and wait" else -0.5)
+        if kind in _DONE:
+            between = fact.since + (0.5 if kind == "copy and wait" else -0.5)
             point = step._replace(number=between, kind="point", point=number)
             self.steps += point, step._replace(kind="done", point=number)
-        if call.kind in _ENDS_MEMORY:  # another thread can have it again when the call returns
-            self.steps.append(step._replace(number=fact.since - 0.25, kind="memory gone"))
+        if kind in _ENDS_MEMORY:  # another thread can have it again before the call returns
+            gone = fact.more
+            if kind == "memory unmapped":
+                gone = Allocation(fields[0], fields[1], is_host=False, context=0)
+            step = step._replace(kind="memory gone", fact=fact._replace(more=gone))
+            self.steps.append(step._replace(number=fact.since - 0.25))
 
     def _queue(self, fact: Fact, handle: int) -> CudaQueue:
         return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
 
-    def _is_captured(self, kind: str, queue: CudaQueue | None, fields: tuple[int, ...]) -> bool:
+    def _is_captured(
+        self, kind: CallKind, queue: CudaQueue | None, fields: tuple[int, ...]
+    ) -> bool:
         """Whether a call is part of a capture, which a wait for an event of one makes it too."""
         if queue is None:
             return False
         if kind == "begin of capture":
             self._captures[queue] = object()
+        if kind == "stream destroyed":
+            self._captures.pop(queue, None)
         capture = self._captures.get(queue)
         if _is_external(kind, fields):
             return capture is not None

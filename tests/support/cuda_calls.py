@@ -127,7 +127,7 @@ class Program:
                     may_hold_host=self.may_hold_host and step.kind == "copy",
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
-        return cuda_races.find(program, works, _queue, _Calls(), self._known)
+        return cuda_races.find(program, works, _queue, _CALLS, self._known)
 
     def _known(self, queue):
         context = self.contexts.get(queue.handle, CONTEXT)
@@ -146,12 +146,10 @@ def _queue(queue):
     return AuditedQueue("cuda:0", name, queue.number)
 
 
-class _Calls:
-    def missing_wait(self, first, second):
-        return f"{_queue(second.queue).name}.wait({_queue(first.queue).name})"
-
-    def missing_sync(self, copy):
-        return f"{_queue(copy.queue).name}.sync()"
+_CALLS = cuda_races.Calls(
+    lambda first, second: f"{_queue(second.queue).name}.wait({_queue(first.queue).name})",
+    lambda copy: f"{_queue(copy.queue).name}.sync()",
+)
 
 
 def _is_blocking(queue):

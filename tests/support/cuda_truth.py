@@ -104,11 +104,11 @@ class Program:
     def _context_of(self, key):
         return key[1]
 
-    def _item(self, queue, context, thread, call, sure=(), perhaps=()):
+    def _item(self, queue, context, thread, call, sure=()):
         """Let a queue do something; return its node."""
         key = self._key(queue, context, thread)
         before = [self._last.get(key), call, *sure, *self._of_legacy(queue, key)]
-        self._last[key] = self._order.add(before, perhaps)
+        self._last[key] = self._order.add(before)
         return self._last[key]
 
     def _perhaps_item(self, queue, context, thread, sure, perhaps):

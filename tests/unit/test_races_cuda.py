@@ -62,6 +62,7 @@ AWAITED = "a begins; a waits e outside; a ends; "
         ("mine writes by 1; mine reads by 1", ORDERED),
         # streams that end, and others that get their handles
         ("a writes; destroy a; a reads", RACE),
+        ("a begins; a writes; destroy a; a writes; b reads", RACE),
         # captures, which run nothing
         ("a begins; a writes; a ends; b reads", ORDERED),
         ("a begins; a records e; b waits e; b writes; a ends; c reads", ORDERED),
