@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import functools
 import importlib
 import os
 import struct
@@ -308,17 +309,27 @@ def _memory(fields: int) -> sharing.Allocation | None:
     return sharing.allocation(_word(fields))
 
 
-def _memory_made(fields: int) -> sharing.Allocation:
-    address = _made(fields)  # of each of these calls the second field is the size
-    found = sharing.allocation(address)
-    return found or sharing.Allocation(address, _word(fields + 8), is_host=False, context=0)
+def _memory_made(fields: int, size_of: Callable[[int], int]) -> sharing.Allocation:
+    return _found(_made(fields), size_of(fields))
 
 
 def _memory_mapped(fields: int) -> sharing.Allocation:
-    address, size = _word(fields), _word(fields + 8)
-    return sharing.allocation(address) or sharing.Allocation(
-        address, size, is_host=False, context=0
-    )
+    return _found(_word(fields), _second(fields))
+
+
+def _found(address: int, size: int) -> sharing.Allocation:
+    """Return memory as the driver has it, else as it was asked for."""
+    asked_for = sharing.Allocation(address, size, is_host=False, context=0)
+    return sharing.allocation(address) or asked_for
+
+
+def _second(fields: int) -> int:
+    return _word(fields + _WORD.size)
+
+
+def _a_byte(_: int) -> int:
+    """Stand in for a size that the call does not have."""
+    return 1
 
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
@@ -329,7 +340,12 @@ _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
 _MORE_AT_END: dict[int, Callable[[int], Any]] = {
     **dict.fromkeys(_of_kind("stream made"), _stream_made),
     **dict.fromkeys(_of_kind("event made", "foreign event"), _made),
-    **dict.fromkeys(_of_kind("allocation", "memory made"), _memory_made),
+    **{
+        number: functools.partial(
+            _memory_made, size_of=_second if CALLS[number].fields.size > _WORD.size else _a_byte
+        )
+        for number in _of_kind("allocation", "memory made")
+    },
     **dict.fromkeys(_of_kind("memory mapped"), _memory_mapped),
 }
 

@@ -128,7 +128,7 @@ allocation        | QQ@        | cuMemAllocAsync 598 599
 allocation        | QQ8x@      | cuMemAllocFromPoolAsync 611 612
 free              | Q@         | cuMemFreeAsync 600 601
 memory made       | QQ         | cuMemAlloc 243
-memory made       | QQ         | cuMemAllocPitch 244
+memory made       | Q          | cuMemAllocPitch 244
 memory made       | QQ         | cuMemAllocManaged 371
 memory made       | QQ         | cuMemAllocHost 294
 memory made       | QQ         | cuMemHostAlloc 39

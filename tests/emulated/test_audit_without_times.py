@@ -11,10 +11,7 @@ import pytest
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
 from streamkit._cuda import sharing  # what the driver says of memory
-from streamkit._recording import (
-    callbacks,  # where CUPTI is found
-    places,  # the code that plays CUPTI is not the user's
-)
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
     check,

@@ -10,10 +10,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import identity  # no stream of a check may stay
-from streamkit._recording import (
-    callbacks,  # where CUPTI is found
-    places,  # the code that plays CUPTI is not the user's
-)
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from streamkit.testing import assert_follows
 from support.cupti import NUMBER, Cupti, words
 from support.emulated.captures import capturing, fill, nothing_left

@@ -14,10 +14,7 @@ import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
 from streamkit._cuda import sharing  # what the driver says of memory
-from streamkit._recording import (
-    callbacks,  # where CUPTI is found
-    places,  # the code that plays CUPTI is not the user's
-)
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from streamkit._recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words
 from support.gpu.raw import check, driver, on_device

@@ -9,10 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import streamkit as sk
-from streamkit._recording import (
-    callbacks,  # where CUPTI is found
-    places,  # the code that plays CUPTI is not the user's
-)
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from support import cuda_truth
 from support.cuda_truth import Program
 from support.gpu.raw import check, driver, on_device
