@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from streamkit._base.queue import LEGACY, PER_THREAD
@@ -112,14 +113,12 @@ class CudaRaceRecorder:
         reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
         private = {stream for _, stream in driver.private_streams}
         works = {}
+        placed = functools.cache(places.placed)
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = PlacedLaunch(
-                    launch, places.placed(step.fact.place), step.queue
-                )
-        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
-        others = distinct_names(operations)
+                works[step.number] = PlacedLaunch(launch, placed(step.fact.place), step.queue)
+        others = distinct_names({queues.named(step.queue) for step in program if step.queue})
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:
             name = queues.named(queue)
@@ -131,6 +130,7 @@ class CudaRaceRecorder:
         unseen = [f"{step.call.name}, which is new" for step in program if step.kind == "unknown"]
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
+        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
         return found._replace(operations=operations, unseen=tuple(unseen))
 
 

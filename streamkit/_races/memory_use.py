@@ -23,7 +23,7 @@ from streamkit._streams.array_libraries import ARRAYS
 from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from streamkit._recording.memory import Lives
     from streamkit._recording.steps import CudaStep
@@ -219,15 +219,28 @@ class WorkReader:
         """Take what knows the allocations, and names as for a ``LaunchReader``."""
         self._lives = lives
         self._launches = LaunchReader(named, noted, lives.at)
+        self._alike: dict[Hashable, Launch] = {}
+        self._changes = 0
 
     def read(self, step: CudaStep) -> Launch | None:
         """Return what a step does, None if that is no work."""
-        launch = None
-        if step.kind in WORK:
-            self._launches.now = int(step.number)
-            launch = self._placed(self._launch(step))
+        launch = self._read(step) if step.kind in WORK else None
         self._lives.read(step)
         return launch
+
+    def _read(self, step: CudaStep) -> Launch:
+        """Read a piece of work once for all that a line gives alike, as in a loop."""
+        if self._changes != self._lives.changes:
+            self._changes = self._lives.changes
+            self._alike.clear()
+        fact = step.fact
+        where = None if fact.place is None else (id(fact.place[0]), fact.place[1])
+        alike = where, fact.call, fact.fields, fact.more
+        found = self._alike.get(alike)
+        if found is None:
+            self._launches.now = int(step.number)
+            found = self._alike[alike] = self._placed(self._launch(step))
+        return found
 
     def _placed(self, launch: Launch) -> Launch:
         """Add the allocations, because memory of different ones cannot share a byte."""

@@ -181,6 +181,7 @@ class Subscription:
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._former_hook
         self._hook = self._former_hook = None
+        self.facts = []  # who listened has them
         library, self._library = self._library, None
         if not loader.is_forked:  # CUPTI is the parent's
             for number in _WATCHED:

@@ -84,7 +84,9 @@ class DriverRecording:
             self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
 
     def steps(self) -> list[CudaStep]:
-        facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
+        """Return what was noted, as steps; only once, because what was noted is given up."""
+        noted, self._all = self._all, []
+        facts = (Fact(*noted[place]) for place in range(self._begin, self._end))
         return steps(facts, self._capturing)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:

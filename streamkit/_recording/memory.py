@@ -49,6 +49,8 @@ class Lives:
         self._there: dict[int, Life] = {}  # by their starts, which ``_starts`` has in order
         self._to_come: Counter[int] = Counter()  # how often memory will be made at a start
         self._ask = functools.cache(ask)
+        self.changes = 0
+        """How often memory was made or ended so far."""
         made: set[int] = set()
         for step in program:
             if step.kind in _MADE:
@@ -62,9 +64,11 @@ class Lives:
     def read(self, step: CudaStep) -> None:
         """Take what a step makes or ends; what it uses is asked for before."""
         if step.kind in _MADE:
+            self.changes += 1
             self._to_come[step.fact.more.start] -= 1
             self._begin(step.fact.more)
         elif step.kind in _ENDED and step.fact.more is not None:
+            self.changes += 1
             start, size = step.fact.more[:2]
             self._end(start, start + size)
 

@@ -6,13 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
 Kind = Literal[
     "kernel", "copy", "fill", "graph", "function", "scope", "record", "wait", "synchronisation"
@@ -121,7 +122,8 @@ class Operations:
         if has_times:
             found.sort(key=lambda one: one.start_ns)
         self.has_times = has_times
-        names = distinct_names(found)
+        queues = {queue for one in found for queue in (one.queue, one.after)} - {None}
+        names = distinct_names(cast("set[AuditedQueue]", queues))
         if names:
             found = [
                 replace(
@@ -172,9 +174,8 @@ class Operations:
         return [one for one in self.work if one.queue is not None and one.queue.is_legacy]
 
 
-def distinct_names(operations: Iterable[Operation]) -> dict[AuditedQueue | None, AuditedQueue]:
+def distinct_names(queues: AbstractSet[AuditedQueue]) -> dict[AuditedQueue | None, AuditedQueue]:
     """Return what to call each queue that has the name of another: its id is added."""
-    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
     count = Counter(map(str, queues))
     return {
         queue: replace(queue, name=f"{queue.name} id={queue.id}")

@@ -10,7 +10,7 @@ from streamkit._cuda.sharing import Allocation
 from streamkit._recording.calls import CALLS, CallKind, DriverCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from streamkit._recording.callbacks import Fact
 
@@ -64,7 +64,7 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(facts: Sequence[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
+def steps(facts: Iterable[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
     """Return the steps of a program without what was captured, because that does not run.
 
     ``capturing`` are the streams that captured at the beginning.
