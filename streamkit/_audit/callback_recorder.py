@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
 from streamkit._cuda import loader
+from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError, RefusedError
 from streamkit._recording.driver_recorder import DriverRecording, operations
+from streamkit._recording.operations import Operation
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
-    from streamkit._recording.driver_recorder import CudaStep, DriverQueues
-    from streamkit._recording.operations import AuditedQueue, Operation
+    from streamkit._recording.driver_recorder import DriverQueues
+    from streamkit._recording.operations import AuditedQueue
+    from streamkit._recording.steps import CudaStep
 
 
 class CallbackRecorder:
@@ -26,7 +29,7 @@ class CallbackRecorder:
 
     def start(self) -> None:
         """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
-        calls = DriverRecording()
+        calls = DriverRecording(places.line_of_user, of_launches=False)
         try:
             calls.start()
         except RefusedError as error:
@@ -55,9 +58,13 @@ class CallbackRecorder:
 
     def operations(self) -> list[Operation]:
         """Return what was given, in that order."""
-        if self._queues is None:
+        if self._queues is None or self._calls is None:
             return []
-        return list(operations(self._steps, self._queues.named))
+        found = list(operations(self._steps, self._queues.named))
+        if self._calls.lost:  # they can have been work, on any queue
+            name = f"calls of the driver that could not be read: {self._calls.lost}"
+            found.append(Operation("function", name, None, 0, 0))
+        return found
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
         """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""

@@ -18,6 +18,7 @@ from streamkit._base import installed, messages
 from streamkit._base.locks import new_lock
 from streamkit._cuda import loader
 from streamkit._queues import registry
+from streamkit._recording.copies import PAGEABLE
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _BUFFER = 8 << 20  # bytes; NVIDIA advises 1 to 10 MB
 _ASYNC = 1  # the flag of a copy for which the caller does not wait
-_HOST_MEMORY = (1, 2)  # pageable and pinned
+_PAGEABLE, _PINNED = 1, 2  # kinds of memory, both of the host
 _FORCED = 1
 _COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "host to host",
            10: "device to another"}  # fmt: skip
@@ -55,6 +56,7 @@ class Activity(NamedTuple):
     graph: int
     node: int
     blocks_host: bool = False
+    remedy: str = ""
 
 
 class Call(NamedTuple):
@@ -252,16 +254,18 @@ def _key(one: Any) -> Key:
     return one.context_id, one.stream_id
 
 
-def _activity(one: Any, kind: Kind, name: str, *, blocks_host: bool = False) -> Activity:
+def _activity(one: Any, kind: Kind, name: str) -> Activity:
     times, graph = (one.start, one.end), (one.graph_id, one.graph_node_id)
-    return Activity(kind, name, _key(one), one.correlation_id, *times, *graph, blocks_host)
+    return Activity(kind, name, _key(one), one.correlation_id, *times, *graph)
 
 
 def _copy(one: Any) -> Activity:
     name = f"copy {_COPIES.get(one.copy_kind, 'of an array')}, {one.bytes} bytes"
-    touches_host = one.src_kind in _HOST_MEMORY or one.dst_kind in _HOST_MEMORY
-    blocks = touches_host and not one.flags_ & _ASYNC
-    return _activity(one, "copy", name, blocks_host=blocks)
+    kinds, is_async = {one.src_kind, one.dst_kind}, one.flags_ & _ASYNC
+    if is_async and _PAGEABLE in kinds:
+        return _activity(one, "copy", name)._replace(blocks_host=True, remedy=PAGEABLE)
+    blocks = not is_async and bool(kinds & {_PAGEABLE, _PINNED})
+    return _activity(one, "copy", name)._replace(blocks_host=blocks)
 
 
 def _sync(one: Any) -> Sync:

@@ -266,6 +266,7 @@ class _Reader:
                     library_of_kernel(name) if one.kind == "kernel" else None,
                     one.graph or None,
                     blocks_host=one.blocks_host,
+                    remedy=one.remedy,
                 )
 
     def recorded(self) -> Iterator[Operation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LAZY_PEER_ACCESS = 1
-_INVALID_VALUE = 1
 _GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
 _Bytes = ctypes.c_ubyte * 64  # of CUDA's handles for other processes
 
@@ -58,17 +57,36 @@ def open_event(context: int, handle: bytes) -> int | None:
 # -- memory -------------------------------------------------------------------------------------
 
 
-def allocation(address: int) -> tuple[int, int] | None:
-    """Return the address and bytes of the driver's allocation with this address in it, if any.
+class Allocation(NamedTuple):
+    """Memory that CUDA allocated as one, or that it pinned; a library's pool may divide it."""
 
-    A library's pool divides such allocations among arrays.
+    start: int
+    size: int
+    is_host: bool
+    """Whether it is pinned memory of the host."""
+    context: int
+    """0 where the driver names none, as for memory of its pools."""
+
+
+_CONTEXT, _TYPE, _START, _SIZE = 1, 2, 11, 12  # of CUpointer_attribute
+_HOST_MEMORY = 1
+
+
+def allocation(address: int) -> Allocation | None:
+    """Return the allocation with this address in it; None for memory that CUDA does not know.
+
+    It lets no other thread run meanwhile, so that a callback can ask it.
     """
-    code, start = _asked("RANGE_START_ADDR", address)
-    if code == _INVALID_VALUE:
+    found = (ctypes.c_uint64 * 4)()
+    which = (ctypes.c_int * 4)(_START, _SIZE, _TYPE, _CONTEXT)
+    place = ctypes.addressof(found)
+    where = (ctypes.c_void_p * 4)(*range(place, place + 32, 8))
+    ask_all = loader.with_gil("cuPointerGetAttributes")
+    code = ask_all(ctypes.c_uint(4), which, where, ctypes.c_uint64(address))
+    start, size, sort, context = found
+    if code or not size:
         return None
-    if code:
-        raise driver.error("cuPointerGetAttribute", code)
-    return int(start), int(_attribute("RANGE_SIZE", address))
+    return Allocation(start, size, sort & 0xFFFFFFFF == _HOST_MEMORY, context)
 
 
 def range_of(pointer: int) -> tuple[int, int]:

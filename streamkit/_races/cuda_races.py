@@ -2,158 +2,263 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._base.queue import LEGACY
 from streamkit._races import search
-from streamkit._races.order import EVERYTHING, NOTHING, VectorClocks
-from streamkit._races.report import RacedOperation, array_of, races_among
-from streamkit._recording.driver_recorder import WORK, CudaQueue
+from streamkit._races.order import EVERYTHING, NOTHING, Stamp, VectorClocks, is_before
+from streamkit._races.report import Race, RacedOperation, array_of, races_among
 from streamkit._recording.kernel_names import operation
+from streamkit._recording.steps import WORK, CudaQueue, StepKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._races.memory_use import Launch
-    from streamkit._races.order import Clock, Stamp
-    from streamkit._races.places import Place
-    from streamkit._races.report import Race
+    from streamkit._races.order import Clock
     from streamkit._races.search import Mode, Pair
-    from streamkit._recording.driver_recorder import CudaStep
+    from streamkit._recording.driver_recorder import KnownQueue
     from streamkit._recording.operations import AuditedQueue, Operation
+    from streamkit._recording.places import Place
+    from streamkit._recording.steps import CudaStep
 
-_NONBLOCKING = 1
+_GRAPHS, _FREES = object(), object()
+"""What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
+NO_ORDER: set[StepKind] = {
+    "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
+    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "unknown",
+    "event done", "stream done", "device done",
+}  # fmt: skip
+"""The kinds of steps that order nothing, or that are read as other steps."""
 
 
-def stamps(
+class Order(NamedTuple):
+    """Where the work of a program stands, and what the host has waited for at its end."""
+
+    stamps: dict[float, Stamp]
+    """By the numbers of the steps."""
+    host: Clock
+    """What any host has learned."""
+
+
+def order_of(
     program: Iterable[CudaStep],
-    is_blocking: Callable[[CudaQueue], bool | None],
+    known: Callable[[CudaQueue], KnownQueue],
+    may_hold_host: Callable[[CudaStep], bool] = lambda _: False,
     *,
-    threads_talk: bool,
-) -> dict[float, Stamp]:
-    """Return where each piece of work stands, by the number of its step.
+    supposes: bool,
+) -> Order:
+    """Return where each piece of work stands.
 
-    Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and an
-    order counts only if it is sure. With it, StreamKit supposes each order that there may be: what
-    one thread learned, all know. ``is_blocking`` says whether a stream waits for the legacy one, or
-    None if that is not known.
+    An order counts only if it is sure, so a wait of the host orders what its own thread gives later
+    and nothing else. If this ``supposes``, each order counts that there may be: what one thread has
+    learned all know, another process may have waited for all that was given, and a graph may record
+    and await each event that it can have.
+
+    Args:
+        program: The steps.
+        known: Finds what is known of a queue.
+        may_hold_host: Whether a call may return only when its work is done.
+        supposes: Whether to suppose what is not sure.
     """
-    reader = _CudaReader(is_blocking, threads_talk=threads_talk)
+    reader = _CudaReader(known, may_hold_host, supposes=supposes)
     for step in program:
         reader.read(step)
-    return reader.stamps
+    return Order(reader.stamps, reader.host())
 
 
 class _CudaReader:
     def __init__(
-        self, is_blocking: Callable[[CudaQueue], bool | None], *, threads_talk: bool
+        self,
+        known: Callable[[CudaQueue], KnownQueue],
+        may_hold_host: Callable[[CudaStep], bool],
+        *,
+        supposes: bool,
     ) -> None:
         self.stamps: dict[float, Stamp] = {}
-        self._is_blocking = is_blocking
-        self._threads_talk = threads_talk
+        self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
         self._clocks = VectorClocks()
-        self._events: dict[int, Clock] = {}
+        self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
-        self._queues: dict[CudaQueue, int] = {}  # those that had work, with their contexts
-        self._blocking: dict[CudaQueue, bool] = {}  # of the streams made meanwhile
-        self._sizes: dict[int, int] = {}  # of allocations
-        self._freed: dict[int, tuple[int, Clock]] = {}
-        self._read: Mapping[str, Callable[[CudaStep, Hashable], None]] = {
+        self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
+        self._made: set[int] = set()  # events of the block, of which no older graph knows
+        self._in_graphs: set[int] = set()  # events that are surely in a graph
+        self._elsewhere: set[int] = set()  # events that another process may record
+        self._last_graph = -1.0
+        self._read: Mapping[StepKind, Callable[[CudaStep, Hashable], None]] = {
             **dict.fromkeys(WORK, self._work),
             "record": self._record,
             "wait": self._wait,
             "point": self._point,
             "done": self._done,
-            "stream made": self._made,
+            "memory gone": self._memory_gone,
+            "event made": self._event_made,
             "event destroyed": self._event_destroyed,
+            "event in a graph": self._event_in_a_graph,
             "foreign event": self._foreign_event,
+            "shared event": self._shared_event,
             "allocation": self._allocation,
         }
 
     def read(self, step: CudaStep) -> None:
         read = self._read.get(step.kind)
         if read is not None:
-            read(step, None if self._threads_talk else step.fact.thread)
+            read(step, None if self._supposes else step.fact.thread)
+
+    def host(self) -> Clock:
+        return self._clocks.here(None)
 
     def _use(self, step: CudaStep) -> CudaQueue:
-        """Return the queue of a step, after ordering it with the legacy stream as each use does."""
-        queue, context = step.queue, step.fact.context
-        assert queue is not None  # noqa: S101 - the kinds that come here have one
-        context = self._queues.setdefault(queue, context)
+        """Return the queue of a step, after ordering it with the legacy stream as work does."""
+        queue = self._met(step)
         if queue.handle == LEGACY:
-            for other, whose in self._queues.items():
-                if whose == context and self._waits_for_legacy(other):
-                    self._clocks.wait(queue, self._end_of(other))
+            for other in filter(self._waits_for_legacy, self._in(queue.number)):
+                self._clocks.wait(queue, self._end_of(other))
         elif self._waits_for_legacy(queue):
-            self._clocks.wait(queue, self._end_of(CudaQueue(LEGACY, context)))
+            for other in self._queues:
+                if other.handle == LEGACY and self._is_in(queue, other.number):
+                    self._clocks.wait(queue, self._end_of(other))
+        return queue
+
+    def _met(self, step: CudaStep) -> CudaQueue:
+        queue = step.queue
+        assert queue is not None  # noqa: S101 - the kinds that come here have one
+        if queue not in self._queues:
+            self._queues[queue] = self._known(queue).context
         return queue
 
     def _end_of(self, queue: CudaQueue) -> Clock:
         return self._clocks.point(queue, self)  # ``self`` is a host that has learned nothing
 
+    def _is_in(self, queue: CudaQueue, context: int) -> bool:
+        """Whether a queue is one of a context, as far as that decides an order."""
+        own = self._queues[queue]
+        return self._supposes if own is None else own == context
+
     def _waits_for_legacy(self, queue: CudaQueue) -> bool:
-        known = self._blocking.get(queue)
-        if known is None:
-            known = self._is_blocking(queue)
-        return self._threads_talk if known is None else known
+        is_blocking = self._known(queue).is_blocking
+        return self._supposes if is_blocking is None else is_blocking
+
+    def _joined(self, clocks: Iterable[Clock]) -> Clock:
+        everything = object()
+        for clock in clocks:
+            self._clocks.learn(everything, clock)
+        return self._clocks.here(everything)
+
+    def _all_given(self, context: int | None = None) -> Clock:
+        """Return the clock of all that was given, or of all of a context."""
+        queues = self._queues if context is None else self._in(context)
+        return self._joined(map(self._end_of, queues))
+
+    def _in(self, context: int) -> Iterable[CudaQueue]:
+        return [queue for queue in self._queues if self._is_in(queue, context)]
 
     def _work(self, step: CudaStep, host: Hashable) -> None:
         queue = self._use(step)
-        if step.kind == "wait for a value":
-            self._clocks.wait(queue, EVERYTHING)
+        if self._supposes and step.kind == "wait for a value":
+            self._clocks.wait(queue, EVERYTHING)  # also what is given later can write the value
+        if self._supposes and step.kind == "graph launch":
+            for event, (_, clock) in self._events.items():
+                if self._may_be_in_a_graph(event):
+                    self._clocks.wait(queue, clock)
         stamp = self.stamps[step.number] = self._clocks.work(queue, host)
+        if step.kind == "graph launch":
+            self._last_graph = step.number
+            self._clocks.learn(_GRAPHS, stamp.clock)
         if step.kind == "free":
-            address = step.fields[0]
-            self._freed[address] = address + self._sizes.pop(address, 1), stamp.clock
-        is_for_the_host = step.call.stream is None or step.call.name == "cuMemcpyDtoHAsync"
-        if self._threads_talk and step.kind.startswith("copy") and is_for_the_host:
-            self._clocks.learn(host, stamp.clock)  # it may have waited
+            self._clocks.learn(_FREES, stamp.clock)
+        tells_host = step.kind == "host function" or self._may_hold_host(step)
+        if self._supposes and tells_host:
+            self._clocks.learn(host, stamp.clock)
+
+    # -- events -----------------------------------------------------------------------------------
 
     def _record(self, step: CudaStep, host: Hashable) -> None:
-        self._events[step.fields[0]] = self._clocks.point(self._use(step), host)
+        point = self._clocks.point(self._use(step), host)
+        self._events[step.fields[0]] = step.number, point
 
     def _wait(self, step: CudaStep, _: Hashable) -> None:
-        self._clocks.wait(self._use(step), self._events.get(step.fields[1], NOTHING))
+        # the driver gives the queue nothing to do for an event that has come, or that has no record
+        queue = self._use(step) if self._supposes else self._met(step)
+        for clock in self._recorded(step.fields[1]):
+            self._clocks.wait(queue, clock)
 
-    def _point(self, step: CudaStep, host: Hashable) -> None:
+    def _recorded(self, event: int) -> Iterator[Clock]:
+        """Yield the clocks of what a wait for an event comes after, or may come after."""
+        number, clock = self._events.get(event, (-1.0, NOTHING))
+        a_graph_came = number < self._last_graph
+        if self._supposes or not (a_graph_came and event in self._in_graphs):
+            yield clock  # else a graph has perhaps recorded it since
+        if self._supposes and a_graph_came and self._may_be_in_a_graph(event):
+            yield self._clocks.here(_GRAPHS)
+        if self._supposes and event in self._elsewhere:
+            yield self._all_given()  # the other process can have waited for that
+
+    def _may_be_in_a_graph(self, event: int) -> bool:
+        return event in self._in_graphs or event not in self._made
+
+    def _event_made(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fact.more)
+        self._made.add(step.fact.more)
+
+    def _event_destroyed(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fields[0])
+
+    def _event_in_a_graph(self, step: CudaStep, _: Hashable) -> None:
+        self._in_graphs.add(step.fields[0])
+
+    def _foreign_event(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fact.more)
+        self._elsewhere.add(step.fact.more)
+
+    def _shared_event(self, step: CudaStep, _: Hashable) -> None:
+        self._elsewhere.add(step.fields[0])
+
+    def _renew(self, event: int) -> None:
+        self._events.pop(event, None)
+        for events in (self._made, self._in_graphs, self._elsewhere):
+            events.discard(event)
+
+    # -- waits of the host ------------------------------------------------------------------------
+
+    def _point(self, step: CudaStep, _: Hashable) -> None:
         """Remember the point for which the host begins to wait."""
-        if step.call.kind == "event done":
-            clock = self._events.get(step.fields[0], NOTHING)
-        elif step.call.kind == "device done":
-            everybody = object()
-            for queue, context in self._queues.items():
-                if context == step.fact.context:
-                    self._clocks.learn(everybody, self._clocks.point(queue, host))
-            clock = self._clocks.here(everybody)
+        kind = step.call.kind
+        if kind == "event done":
+            clock = self._joined(self._recorded(step.fields[0]))
+        elif kind == "device done":
+            context = step.fields[0] if step.fields else 0
+            clock = self._all_given(context or step.fact.context)
+        elif kind == "free and wait":
+            context = step.fact.more.context if step.fact.more is not None else 0
+            if context in (0, step.fact.context):
+                clock = self._all_given(step.fact.context)
+            else:  # nothing says for which of the two contexts CUDA waits
+                clock = self._all_given() if self._supposes else NOTHING
         else:
-            clock = self._clocks.point(self._use(step), host)
+            queue = self._met(step)
+            awaited = [queue]
+            if queue.handle == LEGACY:
+                awaited += filter(self._waits_for_legacy, self._in(queue.number))
+            clock = self._joined(map(self._end_of, awaited))
         self._points[step.point] = clock
 
     def _done(self, step: CudaStep, host: Hashable) -> None:
         self._clocks.learn(host, self._points.pop(step.point))
 
-    # -- what is made, and what ends ------------------------------------------------------------
-
-    def _made(self, step: CudaStep, _: Hashable) -> None:
-        assert step.queue is not None  # noqa: S101 - the new one
-        self._blocking[step.queue] = not step.fields[1] & _NONBLOCKING
-
-    def _event_destroyed(self, step: CudaStep, _: Hashable) -> None:
-        self._events.pop(step.fields[0], None)
-
-    def _foreign_event(self, step: CudaStep, _: Hashable) -> None:
-        self._events[step.fact.more] = EVERYTHING  # another process can have recorded anything
+    # -- memory -----------------------------------------------------------------------------------
 
     def _allocation(self, step: CudaStep, _: Hashable) -> None:
-        """Order the use of new memory after what was freed there, because CUDA does so."""
-        queue, start, size = self._use(step), step.fact.more, step.fields[1]
-        self._sizes[start] = size
-        for address, (end, clock) in list(self._freed.items()):
-            overlaps = address < start + size and start < end
-            if overlaps or self._threads_talk:
-                self._clocks.wait(queue, clock)
-            if overlaps:
-                del self._freed[address]
+        """Suppose that new memory comes after all that was freed, some of which it can be."""
+        if self._supposes:
+            self._clocks.wait(self._use(step), self._clocks.here(_FREES))
+
+    def _memory_gone(self, step: CudaStep, host: Hashable) -> None:
+        """Suppose that CUDA waits before it gives other memory up too."""
+        if self._supposes and step.call.kind != "free and wait":
+            self._clocks.learn(host, self._all_given())
 
 
 # -- the races ------------------------------------------------------------------------------------
@@ -172,10 +277,21 @@ class PlacedLaunch(NamedTuple):
         return operation(self.launch.name, self.launch.library)
 
 
+class Calls(NamedTuple):
+    """What words the calls that a program lacks."""
+
+    missing_wait: Callable[[PlacedLaunch, PlacedLaunch], str]
+    """Returns the call that orders the second piece of work after the first."""
+    missing_sync: Callable[[PlacedLaunch], str]
+    """Returns what lets the host read what a copy brings."""
+
+
 class Found(NamedTuple):
     """What was found on CUDA streams."""
 
     races: tuple[tuple[Race, Pair], ...] = ()
+    unread: tuple[Race, ...] = ()
+    """Copies to the host that it may read too early: it has not waited for them in the block."""
     works: tuple[tuple[str, bool], ...] = ()
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
@@ -188,8 +304,8 @@ def find(
     program: Sequence[CudaStep],
     works: Mapping[float, PlacedLaunch],
     queue_of: Callable[[CudaQueue], AuditedQueue],
-    missing_call: Callable[[PlacedLaunch, PlacedLaunch], str],
-    is_blocking: Callable[[CudaQueue], bool | None],
+    calls: Calls,
+    known: Callable[[CudaQueue], KnownQueue],
 ) -> Found:
     """Return what the steps of a program leave unordered.
 
@@ -197,14 +313,21 @@ def find(
         program: The steps.
         works: What the steps do, by their numbers; a step that is not among them is left out.
         queue_of: Finds what a report calls a queue.
-        missing_call: Words the call that orders the second of two pieces of work after the first.
-        is_blocking: As for ``stamps``.
+        calls: Words the calls that mend a race.
+        known: Finds what is known of a queue.
     """
     given = {
         int(step.number): works[step.number]
         for step in program
         if step.kind in WORK and step.number in works
     }
+
+    def may_hold_host(step: CudaStep) -> bool:
+        return step.number in works and works[step.number].launch.may_hold_host
+
+    surely, perhaps = (
+        order_of(program, known, may_hold_host, supposes=supposes) for supposes in (False, True)
+    )
 
     def key(pair: Pair) -> Hashable:
         array = array_of(pair)
@@ -222,12 +345,45 @@ def find(
             search.Work(number, (work.place or number, work.queue), work.launch.accesses)
             for number, work in given.items()
         ],
-        lambda threads_talk: stamps(program, is_blocking, threads_talk=threads_talk),
+        lambda threads_talk: (perhaps if threads_talk else surely).stamps,
         key=key,
         operation=described,
-        missing_call=lambda first, second: missing_call(given[first], given[second]),
+        missing_call=lambda first, second: calls.missing_wait(given[first], given[second]),
     )
+    end = Stamp(-1, math.inf, perhaps.host)
+    pending = {
+        number: work
+        for number, work in given.items()
+        if work.launch.is_download and not is_before(perhaps.stamps[number], end)
+    }
     counted = [
         works[step.number] for step in program if step.number in works and step.kind != "free"
     ]
-    return Found(tuple(races), tuple((work.name, work.launch.is_known) for work in counted))
+    return Found(
+        tuple(races),
+        tuple(_unread(pending, described, calls)),
+        tuple((work.name, work.launch.is_known) for work in counted),
+    )
+
+
+def _unread(
+    pending: Mapping[int, PlacedLaunch],
+    described: Callable[[int, Mode], RacedOperation],
+    calls: Calls,
+) -> Iterator[Race]:
+    """Yield what is said of copies to the host for which it has not waited, once for each line."""
+    count = Counter((work.place, work.queue) for work in pending.values())
+    for number, work in pending.items():
+        times = count.pop((work.place, work.queue), 0)
+        if times:
+            target = next(one for one in work.launch.accesses if one.mode == "write")
+            reader = RacedOperation("the host", None, None, "read", None, 0, 0, 0)
+            copy = described(number, "write")
+            yield Race(
+                target.array,
+                copy,
+                reader,
+                certain=False,
+                fix=calls.missing_sync(work),
+                count=times,
+            )

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
-from streamkit._races import places
-from streamkit._races.cuda_races import Found, PlacedLaunch, find
-from streamkit._races.memory_use import LaunchReader, NamedMemory, WorkReader, named_memory
-from streamkit._races.places import Place
+from streamkit._races.cuda_races import Calls, Found, PlacedLaunch, find
+from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
+from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
 from streamkit._recording.driver_recorder import DriverRecording
 from streamkit._recording.driver_recorder import operations as given_to_cuda
+from streamkit._recording.memory import Lives
 from streamkit._recording.operations import Operation, distinct_names
 from streamkit._streams.stream import CudaStream
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
-    from streamkit._recording.callbacks import Fact
-    from streamkit._recording.driver_recorder import CudaQueue, CudaStep, DriverQueues
+    from streamkit._recording.driver_recorder import DriverQueues
     from streamkit._recording.operations import AuditedQueue
+    from streamkit._recording.places import Place
+    from streamkit._recording.steps import CudaQueue, CudaStep
 
     _Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
@@ -112,38 +114,61 @@ class CudaRaceRecorder:
     def found(self) -> Found:
         """Return what was found in the calls that were noted."""
         if self._calls is None:
-            unseen = (_UNSEEN + self._why_not,) if _uses_cuda() else ()
-            return Found(unseen=unseen)
+            return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
         program = self._calls.steps()
         queues = self._calls.queues(program)
-        reader = WorkReader(LaunchReader(self._arrays.items(), reversed(self._memory)))
+        reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
         private = {stream for _, stream in driver.private_streams}
         works = {}
+        placed = functools.cache(places.placed)
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = PlacedLaunch(launch, _placed(step.fact), step.queue)
-        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
-        others = distinct_names(operations)
+                works[step.number] = PlacedLaunch(launch, placed(step.fact.place), step.queue)
+        others = distinct_names({queues.named(step.queue) for step in program if step.queue})
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:
             name = queues.named(queue)
             return others.get(name, name)
 
-        def variable(work: PlacedLaunch, queue: CudaQueue) -> _Variable:
-            """Return what the line of a piece of work calls a queue."""
-            found = _DEFAULTS.get(queue.handle)
-            found = found or self._variables.get(work.place, {}).get(queue.handle)
-            return found or (queue_of(queue).name, True)
+        words = _Words(self._variables, queue_of)
+        calls = Calls(words.missing_wait, words.missing_sync)
+        found = find(program, works, queue_of, calls, queues.of)
+        unseen = [f"{step.call.name}, which is new" for step in program if step.kind == "unknown"]
+        if self._calls.lost:
+            unseen.append("calls of the driver that could not be read")
+        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
+        return found._replace(operations=operations, unseen=tuple(unseen))
 
-        def missing_call(first: PlacedLaunch, second: PlacedLaunch) -> str:
-            waiting, is_ours = variable(second, second.queue)
-            awaited, _ = variable(second, first.queue)
-            return f"{waiting if is_ours else f'sk.wrap({waiting})'}.wait({awaited})"
 
-        found = find(program, works, queue_of, missing_call, queues.is_blocking)
-        unread = ("calls of the driver that could not be read",) if self._calls.lost else ()
-        return found._replace(operations=operations, unseen=unread)
+class _Words:
+    """Words missing calls with the names that the code of a line has for streams."""
+
+    def __init__(
+        self,
+        variables: Mapping[Place | None, Mapping[int, _Variable]],
+        queue_of: Callable[[CudaQueue], AuditedQueue],
+    ) -> None:
+        self._variables, self._queue_of = variables, queue_of
+
+    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch) -> str:
+        waiting, is_ours = self._variable(second, second.queue)
+        awaited, _ = self._variable(second, first.queue)
+        return f"{waiting if is_ours else f'sk.wrap({waiting})'}.wait({awaited})"
+
+    def missing_sync(self, copy: PlacedLaunch) -> str:
+        name, is_ours = self._variable(copy, copy.queue)
+        return (
+            f"before the host reads it: {name if is_ours else f'sk.wrap({name})'}.sync(), or wait "
+            "for an event recorded after the copy. If the program waits after the block, let the "
+            "block end after that wait"
+        )
+
+    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable:
+        """Return what the line of a piece of work calls a queue."""
+        found = _DEFAULTS.get(queue.handle)
+        found = found or self._variables.get(work.place, {}).get(queue.handle)
+        return found or (self._queue_of(queue).name, True)
 
 
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
@@ -160,13 +185,6 @@ def _stream_handle(value: object) -> int:
         with contextlib.suppress(Exception):  # another object of the library's
             return adapter.extract(value).handle
     raise TypeError
-
-
-def _placed(fact: Fact) -> Place | None:
-    if fact.place is None:
-        return None
-    code, line = fact.place
-    return Place(code.co_filename, line)
 
 
 def _has_driver() -> bool:

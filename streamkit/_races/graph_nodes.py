@@ -6,12 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._pictures import graph_picture
-from streamkit._races import places
 from streamkit._races.arrays import checked_names
 from streamkit._races.memory_use import Launch, LaunchReader
 from streamkit._races.order import numbers, unordered_nodes
 from streamkit._races.report import Race, RacedOperation, coverage_of, fix_in_graph, strongest
 from streamkit._races.search import race_of
+from streamkit._recording import places
 from streamkit._recording.kernel_names import operation
 
 if TYPE_CHECKING:

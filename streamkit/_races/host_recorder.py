@@ -14,8 +14,9 @@ from streamkit._base.adapter import offered
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
-from streamkit._races import calls, places
+from streamkit._races import calls
 from streamkit._races.arrays import Memories
+from streamkit._recording import places
 from streamkit._recording.host_recorder import HostRecorder
 from streamkit._scopes import open_scopes
 from streamkit.protocols import Diagnosis
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import CodeType, FrameType
 
-    from streamkit._races.places import Place
     from streamkit._races.search import Access
+    from streamkit._recording.places import Place
     from streamkit.protocols import ArrayUse
 
 

@@ -64,7 +64,7 @@ def in_order(
         (race, order.after((pair.first, LAST)), order.before((pair.second, LAST)))
         for race, pair in on_cuda.races
     ]
-    return _page_of(order.operations, (*races, *on_cuda.races), missing)
+    return _page_of(order.operations, (*races, *on_cuda.races), missing, on_cuda.unread)
 
 
 def _given_to_host(recorder: RaceRecorder, queue_of: QueueOf) -> Iterator[Given]:
@@ -84,10 +84,11 @@ def _page_of(
     operations: Operations,
     races: Iterable[tuple[Race, Pair]],
     missing: Iterable[tuple[Race, int, int]],
+    unread: Iterable[Race] = (),
 ) -> Callable[[str], str]:
     arrows = [
         Operation("wait", "missing wait", race.second.queue, start, end, after=race.first.queue)
         for race, start, end in missing
     ]
-    texts = [str(race) for race, _ in races]
+    texts = [*(str(race) for race, _ in races), *map(str, unread)]
     return lambda heading: page.html_of(operations, heading=heading, missing=arrows, races=texts)

@@ -16,23 +16,23 @@ from streamkit._races.arrays import RacedArray
 from streamkit._races.extents import Extent, strided
 from streamkit._races.search import Access
 from streamkit._recording.callbacks import Kernel
-from streamkit._recording.driver_recorder import ELEMENTS, WORK
+from streamkit._recording.copies import COPIES, ends_of
 from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.steps import ELEMENTS, LAUNCHES, WORK
 from streamkit._streams.array_libraries import ARRAYS
 from streamkit.protocols import Diagnosis, Memory, MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from streamkit._recording.driver_recorder import CudaStep
+    from streamkit._recording.memory import Lives
+    from streamkit._recording.steps import CudaStep
 
 _LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
-_ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
-_HOST, _ARRAY = 1, 3  # kinds of memory there
 _NAMES = {
-    "cuGraphLaunch": "a CUDA graph",
-    "cuLaunchHostFunc": "a host function",
-    "cuStreamAddCallback": "a host function",
+    "graph launch": "a CUDA graph",
+    "host function": "a host function",
+    "wait for a value": "a wait for a value",
 }
 
 
@@ -47,6 +47,10 @@ class Launch(NamedTuple):
     """Without allocations, which the caller adds if it knows them."""
     is_known: bool
     """Whether all that it reads and writes is known."""
+    is_download: bool = False
+    """Whether it copies to pinned memory of the host, and returns before that is done."""
+    may_hold_host: bool = False
+    """Whether the call may return only when it is done."""
 
 
 class NamedMemory(NamedTuple):
@@ -62,11 +66,16 @@ class LaunchReader:
     """Reads launches, with the libraries' memory as it is when this object is made."""
 
     def __init__(
-        self, named: Iterable[tuple[str, object]] = (), noted: Iterable[NamedMemory] = ()
+        self,
+        named: Iterable[tuple[str, object]] = (),
+        noted: Iterable[NamedMemory] = (),
+        memory_at: Callable[[int], object] | None = None,
     ) -> None:
         """Take objects with their names, and what ``named_memory`` found before.
 
-        The objects that are arrays give their names to their memory.
+        The objects that are arrays give their names to their memory. ``memory_at`` returns the
+        driver's allocation around an address, None if there is none; without it the driver is asked
+        for what there is now.
         """
         self._named = [found for name, value in named if (found := named_memory(name, value))]
         self._named += noted
@@ -76,8 +85,7 @@ class LaunchReader:
         self._pieces = sorted(
             piece for pieces in all_offered(adapters, Memory.pieces_of_memory) for piece in pieces()
         )
-        self.allocation = functools.cache(sharing.allocation)
-        """Returns the start and size of the driver's allocation around an address, if any."""
+        self._memory_at = memory_at or functools.cache(sharing.allocation)
 
     def kernel(self, symbol: str, parameters: Sequence[bytes] | None) -> Launch:
         """Read the launch of a kernel with its parameters' bytes, None if they are unknown."""
@@ -87,8 +95,10 @@ class LaunchReader:
             return Launch(name, library, (), is_known=False)
         explained = _explained(library, name, parameters)
         found = _addresses(parameters) if explained is None else explained
-        uses = [use for use in found if self._is_memory(use.address)]
+        may_be = [use for use in found if _LOWEST <= use.address < _HIGHEST]
+        uses = [use for use in may_be if self._is_memory(use.address)]
         is_known = explained is not None and all(use.mode != "unknown" for use in uses)
+        is_known = is_known and len(uses) == len(may_be)
         return Launch(name, library, tuple(self._accesses(uses)), is_known)
 
     def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
@@ -114,10 +124,8 @@ class LaunchReader:
     # -- whose memory it is -----------------------------------------------------------------------
 
     def _is_memory(self, address: int) -> bool:
-        if not _LOWEST <= address < _HIGHEST:
-            return False
         is_known = self._piece(address) is not None or any(self._with(address))
-        return is_known or self.allocation(address) is not None
+        return is_known or self._memory_at(address) is not None
 
     def _piece(self, address: int) -> int | None:
         """Return the end of the library's memory at an address."""
@@ -202,61 +210,83 @@ def named_memory(name: str, value: Any) -> NamedMemory | None:
 class WorkReader:
     """Reads what the steps of a program do with memory, in their order."""
 
-    def __init__(self, launches: LaunchReader) -> None:
-        self._launches = launches
-        self._sizes: dict[int, int] = {}  # of allocations
+    def __init__(
+        self,
+        lives: Lives,
+        named: Iterable[tuple[str, object]] = (),
+        noted: Iterable[NamedMemory] = (),
+    ) -> None:
+        """Take what knows the allocations, and names as for a ``LaunchReader``."""
+        self._lives = lives
+        self._launches = LaunchReader(named, noted, lives.at)
+        self._alike: dict[Hashable, Launch] = {}
+        self._changes = 0
 
     def read(self, step: CudaStep) -> Launch | None:
         """Return what a step does, None if that is no work."""
-        if step.kind == "allocation":
-            self._sizes[step.fact.more] = step.fields[1]
-        if step.kind not in WORK:
-            return None
-        self._launches.now = int(step.number)
-        launch = self._launch(step)
-        accesses = []
-        for one in launch.accesses:  # those of different allocations cannot share a byte
-            allocation = self._launches.allocation(one.extent.start)
-            accesses.append(one._replace(allocation=allocation[0] if allocation else 0))
-        return launch._replace(accesses=tuple(accesses))
+        launch = self._read(step) if step.kind in WORK else None
+        self._lives.read(step)
+        return launch
+
+    def _read(self, step: CudaStep) -> Launch:
+        """Read a piece of work once for all that a line gives alike, as in a loop."""
+        if self._changes != self._lives.changes:
+            self._changes = self._lives.changes
+            self._alike.clear()
+        fact = step.fact
+        where = None if fact.place is None else (id(fact.place[0]), fact.place[1])
+        alike = where, fact.call, fact.fields, fact.more
+        found = self._alike.get(alike)
+        if found is None:
+            self._launches.now = int(step.number)
+            found = self._alike[alike] = self._placed(self._launch(step))
+        return found
+
+    def _placed(self, launch: Launch) -> Launch:
+        """Add the allocations, because memory of different ones cannot share a byte."""
+        accesses: list[Access] = []
+        is_known = launch.is_known
+        for one in launch.accesses:
+            around = [*self._lives.across(one.extent.start, one.extent.stop)]
+            is_known = is_known and bool(around)
+            accesses += (one._replace(allocation=life.number) for life in around)
+            if not around:
+                accesses.append(one)
+        return launch._replace(accesses=tuple(accesses), is_known=is_known)
 
     def _launch(self, step: CudaStep) -> Launch:
-        kind, fields = step.kind, step.fields
-        if kind.startswith("launch"):
+        kind, fields, launches = step.kind, step.fields, self._launches
+        if kind in LAUNCHES:
             kernel = Kernel(*step.fact.more)
-            return self._launches.kernel(kernel.symbol, kernel.parameters)
-        if kind in ("copy", "copy and wait"):
-            target, source, size = fields[:3]
-            return self._transfer("copy", [_use(source, "read", size), _use(target, "write", size)])
-        if kind == "copy of rows":
-            return self._copy_of_rows(step)
+            return launches.kernel(kernel.symbol, kernel.parameters)
+        if kind in COPIES:
+            return self._copy(step)
         if kind == "free":
-            freed = _use(fields[0], "write", self._sizes.pop(fields[0], 1))
-            return self._launches.transfer("free", [freed])
+            size = 1 if step.fact.more is None else step.fact.more.size
+            return launches.transfer("free", [_use(fields[0], "write", size)])
         if kind in ELEMENTS:
-            return self._transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
-        is_wait = kind == "wait for a value"
-        name = "a wait for a value" if is_wait else _NAMES.get(step.call.name, step.call.name)
-        return self._launches.transfer(name, None)
+            return launches.transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
+        return launches.transfer(_NAMES.get(kind, step.call.name), None)
 
-    def _copy_of_rows(self, step: CudaStep) -> Launch:
-        found = _ROWS.unpack(step.fact.more)
-        width, height = found[12:]
-        uses = []
-        modes: Iterable[Literal["read", "write"]] = ("read", "write")
-        for mode, side in zip(modes, (found[:6], found[6:12]), strict=True):
-            first, row, kind, host, device, pitch = side
-            if kind == _ARRAY:  # of texture memory, which has no addresses
-                return self._launches.transfer("copy", None)
-            address = (host if kind == _HOST else device) + row * pitch + first
-            use = _use(address, mode, 0)
-            uses.append(use._replace(shape=(height, width), strides=(pitch, 1)))
-        return self._transfer("copy", uses)
-
-    def _transfer(self, name: str, uses: Iterable[MemoryUse]) -> Launch:
-        # the driver does not know memory of the host that is not pinned: nothing runs beside it
-        known = [use for use in uses if self._launches.allocation(use.address) is not None]
-        return self._launches.transfer(name, known)
+    def _copy(self, step: CudaStep) -> Launch:
+        ends = ends_of(step)
+        if ends is None:
+            return self._launches.transfer("copy", None)
+        # nothing of the device uses pageable memory of the host beside the copy
+        pageable = [end for end in ends if end.is_pageable(self._lives)]
+        uses = [
+            MemoryUse(end.address, end.mode, end.shape, end.strides, 1, is_sure=True)
+            for end in ends
+            if end not in pageable
+        ]
+        source, target = (self._lives.at(end.address) for end in ends)
+        has_stream = step.call.stream is not None
+        is_download = target is not None and target.is_host and ends[0] not in pageable
+        is_download = is_download and not (source is not None and source.is_host)
+        return self._launches.transfer("copy", uses)._replace(
+            is_download=is_download and has_stream,
+            may_hold_host=bool(pageable) or not has_stream,
+        )
 
 
 def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:

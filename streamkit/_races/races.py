@@ -34,7 +34,8 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
     them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
-    What a CUDA graph does is not seen.
+    What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
+    when the block ends counts as a possible race, because the host can read that memory too early.
 
     On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
     functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
@@ -117,7 +118,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         if not (one.step.kind == "operator" and _is_part(one.step, given))
     ]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
-    races_found = tuple(race for race, _ in (*found, *on_cuda.races))
+    races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
 

@@ -37,7 +37,7 @@ class RacedOperation:
     library: str | None
     """The library that it belongs to, if that is known."""
     queue: AuditedQueue | None
-    """None for a node of a graph: it runs on the queues that CUDA picks."""
+    """None for a node of a graph, which runs on the queues that CUDA picks, and for the host."""
     mode: Mode
     """``"read"``, ``"write"`` or ``"unknown"``."""
     file: str | None
@@ -60,6 +60,8 @@ class RacedOperation:
 
     def __str__(self) -> str:
         does = f"{self.title} {_DOES[self.mode]} it"
+        if self.queue is None and self.node is None:
+            return f"{self.title} may read it, because it has not waited for that"
         if self.queue is None:
             section = f", in the section {self.section!r}" if self.section else ""
             return f"{does} in node {self.node}{section}"
@@ -202,6 +204,8 @@ class RaceReport:
 
     def assert_none(self, *, possible: bool = False) -> None:
         """Check that there are no certain races.
+
+        A copy to the host that nothing waited for is a possible one: the host's read is not seen.
 
         Args:
             possible: Check that there are no possible ones either.

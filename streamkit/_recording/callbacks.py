@@ -1,7 +1,8 @@
 """What all threads ask of the driver, noted by CUPTI's callbacks while there is a listener.
 
 A callback costs the caller time at each launch, so it stores what the call was given, and nothing
-more. It calls the driver once for each kernel, for the sizes of its parameters.
+more. It asks the driver once for each kernel, for the sizes of its parameters, and where memory or
+a stream is made or ends, because afterwards nobody can say what that was.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import functools
 import importlib
 import os
 import struct
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.locks import new_lock
-from streamkit._cuda import loader
-from streamkit._recording.calls import CALLS
+from streamkit._cuda import loader, sharing
+from streamkit._recording.calls import CALLS, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +29,25 @@ _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
+_NAME = 8  # where the call's name is in it
 _WORD = struct.Struct("<Q")
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
 _OLDEST, _NEWEST = 12, 13
+_NONBLOCKING = 1  # the flag of a stream
+
+
+class _Here(threading.local):
+    """The system's number of a thread, which is asked for once."""
+
+    def __init__(self) -> None:
+        self.thread = _thread.get_native_id()
+
+
+here = _Here()
+"""``here.thread`` tells threads apart that follow one another, which Python's idents do not."""
 
 
 class Fact(NamedTuple):
@@ -40,14 +56,15 @@ class Fact(NamedTuple):
     call: int
     """Its number in ``CALLS``."""
     thread: int
+    """What ``here.thread`` said."""
     context: int
     """The CUcontext that was current."""
     fields: bytes
-    """What it was given; empty for the launch of a kernel."""
+    """What it was given; empty for the launch of a kernel, the name of an unknown call."""
     place: Any
     """What ``place`` of the listener returned during the call."""
     more: Any = None
-    """What the fields point to."""
+    """What the fields point to, or what the driver said of it."""
     since: int | None = None
     """For what has ended, how many facts there were when it began; None at the beginning."""
 
@@ -73,13 +90,17 @@ def _of_kind(*kinds: str) -> frozenset[int]:
     return frozenset(number for number, call in CALLS.items() if call.kind in kinds)
 
 
-_MADE = _of_kind("stream made", "allocation", "foreign event")
-_ENDING = _MADE | _of_kind("event done", "stream done", "device done", "copy and wait")
+_MEMORY_ENDS = _of_kind("free and wait", "memory gone")
+_ENDING = _MEMORY_ENDS | _of_kind(
+    "event done", "stream done", "device done", "copy and wait", "begin of capture",
+    "stream made", "event made", "foreign event",
+    "allocation", "memory made", "memory mapped", "memory unmapped",
+)  # fmt: skip
 """The calls of which the end counts too, or alone."""
 _BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
 _LAUNCHES = {number: CALLS[number] for number in _of_kind("launch", "launch with more")}
-_ROWS_CALLS = _of_kind("copy of rows")
 _UNLOADING = _of_kind("code unloaded")
+_WATCHED = [*CALLS, *UNKNOWN]
 
 
 class Subscription:
@@ -92,7 +113,7 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         self._callback: Any = None
         self._calls: Any = None
-        self._places: list[Callable[[], Any]] = []
+        self._places: list[tuple[Callable[[], Any], bool]] = []
         self.noted_by: Any = None
         """The function that CUPTI calls."""
         self._hook: Any = None
@@ -102,11 +123,14 @@ class Subscription:
         self.lost = 0
         """Calls that could not be read."""
 
-    def open(self, place: Callable[[], Any] | None = None) -> list[Any]:
+    def open(
+        self, place: Callable[[], Any] | None = None, *, of_launches: bool = True
+    ) -> list[Any]:
         """Note calls from now on, until as many ``close``; return the list that grows.
 
-        The callback calls ``place`` in the thread that called the driver; of several listeners',
-        the first one's. NoCallbacksError if CUPTI is missing, or serves another tool.
+        The callback calls ``place`` in the thread that called the driver, for launches only if
+        ``of_launches``; of several listeners' it is the first one's, one for launches before the
+        others. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:
@@ -119,8 +143,8 @@ class Subscription:
                 self._catch_interrupts()
             self._open += 1
             if place is not None:
-                self._places.append(place)
-                self._calls.place = self._places[0]
+                self._places.append((place, of_launches))
+                self._take_places()
             return self.facts
 
     def close(self, place: Callable[[], Any] | None = None) -> None:
@@ -128,10 +152,16 @@ class Subscription:
         with self._lock:
             self._open -= 1
             if place is not None:
-                self._places.remove(place)
-                self._calls.place = self._places[0] if self._places else _nowhere
+                self._places.remove(next(one for one in self._places if one[0] == place))
+                self._take_places()
             if not self._open:
                 self._end()
+
+    def _take_places(self) -> None:
+        of_launches = [place for place, is_for_launches in self._places if is_for_launches]
+        calls, every = self._calls, [*of_launches, *(place for place, _ in self._places)]
+        calls.place = every[0] if every else _nowhere
+        calls.place_of_launch = of_launches[0] if of_launches else _nowhere
 
     def _begin(self, library: Any) -> None:
         self._handle = ctypes.c_void_p()
@@ -145,7 +175,7 @@ class Subscription:
                 )
             raise RefusedError(why)
         self._library = library
-        for number in CALLS:  # an older CUPTI does not know the newest calls
+        for number in _WATCHED:  # an older CUPTI does not know the newest calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def _catch_interrupts(self) -> None:
@@ -166,9 +196,10 @@ class Subscription:
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._former_hook
         self._hook = self._former_hook = None
+        self.facts = []  # who listened has them
         library, self._library = self._library, None
         if not loader.is_forked:  # CUPTI is the parent's
-            for number in CALLS:
+            for number in _WATCHED:
                 library.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
             library.cuptiUnsubscribe(self._handle)
 
@@ -178,7 +209,10 @@ class Subscription:
 
         def callback(_user: object, _domain: int, call: int, data: int) -> None:
             try:
-                (launch if call in launches else other)(call, data)
+                if call in launches:
+                    launch(call, data)
+                else:
+                    (reader.unknown if call in UNKNOWN else other)(call, data)
             except KeyboardInterrupt:  # it would end here
                 _interrupt_later()
             except BaseException:  # noqa: BLE001 - the caller is a C function
@@ -211,7 +245,8 @@ class _CallReader:
     def __init__(self, facts: list[Any]) -> None:
         self._facts = facts
         self.place: Callable[[], Any] = _nowhere
-        self._begun: dict[int, int] = {}  # by threads
+        self.place_of_launch: Callable[[], Any] = _nowhere
+        self._begun: dict[int, tuple[int, Any]] = {}  # by threads
         self._kernels: dict[int, tuple[str, _Layout | None]] = {}
 
     def launch(self, call: int, data: int) -> None:
@@ -238,29 +273,98 @@ class _CallReader:
         elif layout is not None:
             parameters = _packed(extra, layout)
         kernel = name, stream or (2 if row.is_per_thread else 1), parameters
-        self._facts.append((call, _thread.get_ident(), context, b"", self.place(), kernel, None))
+        place = self.place_of_launch()
+        self._facts.append((call, here.thread, context, b"", place, kernel, None))
 
     def other(self, call: int, data: int) -> None:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
-        thread, since = _thread.get_ident(), None
+        thread, since, more = here.thread, None, None
         if is_end:
             if call not in _ENDING:
                 return
-            since = self._begun.pop(thread, len(self._facts))
+            since, more = self._begun.pop(thread, (len(self._facts), None))
             if _site_at(result).value:  # it failed, or nothing has ended
                 return
         elif call in _ENDING:
-            self._begun[thread] = len(self._facts)
+            self._begun[thread] = (
+                len(self._facts),
+                _memory(fields) if call in _MEMORY_ENDS else None,
+            )
             if call not in _BEGINNING:
                 return
-        given, more = _fields_at[call](fields).raw, None
-        if is_end and call in _MADE:
-            more = _word(_WORD.unpack_from(given)[0])
-        elif call in _ROWS_CALLS:
-            more = _rows_at(_WORD.unpack_from(given)[0]).raw
-        elif call in _UNLOADING:
+        given = _fields_at[call](fields).raw
+        read = (_MORE_AT_END if is_end else _MORE_AT_BEGINNING).get(call)
+        if read is not None:
+            more = read(fields)
+        if call in _UNLOADING:
             self._kernels.clear()  # others can get their handles
         self._facts.append((call, thread, context, given, self.place(), more, since))
+
+    def unknown(self, call: int, data: int) -> None:
+        """Note a call that is not in the table by its name."""
+        if not _site_at(data).value:
+            name, thread = ctypes.string_at(_word(data + _NAME)), here.thread
+            context = _DATA.unpack(_data_at(data))[4]
+            self._facts.append((call, thread, context, name, self.place(), None, None))
+
+
+# -- what the fields do not say, which is read or asked for at the call ---------------------------
+
+
+def _made(fields: int) -> int:
+    """Return what a call has written where its first field points."""
+    return _word(_word(fields))
+
+
+def _stream_made(fields: int) -> tuple[int, int | None]:
+    handle = _made(fields)
+    return handle, _stream(handle)[0]
+
+
+def _memory(fields: int) -> sharing.Allocation | None:
+    """Return the memory whose address is the first field."""
+    return sharing.allocation(_word(fields))
+
+
+def _memory_made(fields: int, size_of: Callable[[int], int]) -> sharing.Allocation:
+    return _found(_made(fields), size_of(fields))
+
+
+def _memory_mapped(fields: int) -> sharing.Allocation:
+    return _found(_word(fields), _second(fields))
+
+
+def _found(address: int, size: int) -> sharing.Allocation:
+    """Return memory as the driver has it, else as it was asked for."""
+    asked_for = sharing.Allocation(address, size, is_host=False, context=0)
+    return sharing.allocation(address) or asked_for
+
+
+def _second(fields: int) -> int:
+    return _word(fields + _WORD.size)
+
+
+def _a_byte(_: int) -> int:
+    """Stand in for a size that the call does not have."""
+    return 1
+
+
+_MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
+    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _rows_at(_word(fields)).raw),
+    **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
+    **dict.fromkeys(_of_kind("free"), _memory),
+}
+_MORE_AT_END: dict[int, Callable[[int], Any]] = {
+    **dict.fromkeys(_of_kind("stream made"), _stream_made),
+    **dict.fromkeys(_of_kind("event made", "foreign event"), _made),
+    **{
+        number: functools.partial(
+            _memory_made, size_of=_second if CALLS[number].fields.size > _WORD.size else _a_byte
+        )
+        for number in _of_kind("allocation", "memory made")
+    },
+    **dict.fromkeys(_of_kind("memory mapped"), _memory_mapped),
+}
 
 
 class _Layout:
@@ -271,6 +375,22 @@ class _Layout:
         """The offset and size of each."""
         self.pointers: Callable[[int], Any] = (ctypes.c_uint64 * len(parameters)).from_address
         self.readers = [_at(size) for _, size in parameters]
+
+
+def _stream(handle: int) -> tuple[int | None, bool | None]:
+    """Return the context of a stream, and whether it is blocking; None for what is not known.
+
+    A capturing stream is not asked for its flags, because that would break the capture.
+    """
+    stream, context = ctypes.c_void_p(handle), ctypes.c_void_p()
+    if loader.with_gil("cuStreamGetCtx")(stream, ctypes.byref(context)):
+        return None, None
+    is_capturing, flags = ctypes.c_int(), ctypes.c_uint()
+    code = loader.with_gil("cuStreamIsCapturing")(stream, ctypes.byref(is_capturing))
+    if code or is_capturing.value:
+        return context.value, None
+    code = loader.with_gil("cuStreamGetFlags")(stream, ctypes.byref(flags))
+    return context.value, None if code else not flags.value & _NONBLOCKING
 
 
 def _layout(function: int) -> _Layout | None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
+
+CallKind = Literal[
+    "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
+    "fill of 4", "graph launch", "host function", "other work", "wait for a value", "free",
+    "record", "wait", "event done", "stream done", "device done", "free and wait",
+    "begin of capture", "end of capture", "stream made", "stream destroyed",
+    "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
+    "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
+    "code unloaded", "unknown",
+]  # fmt: skip
+"""What a call means for an order, or for the memory that work uses."""
 
 
 class DriverCall(NamedTuple):
     """One of them."""
 
-    kind: str
-    """What it means for an order."""
+    kind: CallKind
     name: str
     fields: struct.Struct
     """Of its parameters."""
@@ -67,35 +77,72 @@ other work        | 64x@       | cuMemcpyBatchAsync 776 777
 other work        | 56x@       | cuMemcpyBatchAsync 796 797
 other work        | 32x@       | cuMemcpy3DBatchAsync 778 779
 other work        | 24x@       | cuMemcpy3DBatchAsync 798 799
-other work        | 8x@        | cuGraphLaunch 514 515
-other work        | @          | cuLaunchHostFunc 527 528
-other work        | @          | cuStreamAddCallback 346 437
+other work        | 16x@       | cuLaunchGridAsync 117
+other work        | 8x         | cuLaunchGrid 116
+other work        | 8x         | cuLaunch 115
+other work        | @          | cuStreamWriteValue32 460 461 663 664
+other work        | @          | cuStreamWriteValue64 475 476 665 666
+other work        | 24x@       | cuSignalExternalSemaphoresAsync 490 491
+other work        | 16x@       | cuMemMapArrayAsync 584 585
+other work        | 32x@       | cuMemBatchDecompressAsync 761 762
+other work        | 32x@       | cuMemDiscardBatchAsync 789 790
+other work        | 56x@       | cuMemDiscardAndPrefetchBatchAsync 791 792
+other work        | 16x@       | cuGraphicsMapResources 133 443
+other work        | 16x@       | cuGraphicsUnmapResources 134 444
+graph launch      | 8x@        | cuGraphLaunch 514 515
+host function     | @          | cuLaunchHostFunc 527 528
+host function     | @          | cuStreamAddCallback 346 437
 wait for a value  | @          | cuStreamWaitValue32 458 459 659 660
 wait for a value  | @          | cuStreamWaitValue64 473 474 661 662
 wait for a value  | @          | cuStreamBatchMemOp 462 463 667 668
+wait for a value  | 24x@       | cuWaitExternalSemaphoresAsync 492 493
 record            | Q@         | cuEventRecord 119 441
-record            | Q@         | cuEventRecordWithFlags 587 588
-wait              | @Q         | cuStreamWaitEvent 295 436
+record            | Q@I        | cuEventRecordWithFlags 587 588
+wait              | @QI        | cuStreamWaitEvent 295 436
 event done        | Q          | cuEventSynchronize 121
 event done        | Q          | cuEventQuery 120
 stream done       | @          | cuStreamSynchronize 126 440
 stream done       | @          | cuStreamQuery 125 439
 device done       |            | cuCtxSynchronize 17
-device done       |            | cuCtxSynchronize 800
+device done       | Q          | cuCtxSynchronize 800
 begin of capture  | @          | cuStreamBeginCapture 495 496 539 540
 begin of capture  | @          | cuStreamBeginCaptureToGraph 720 721
 end of capture    | @          | cuStreamEndCapture 497 498
 stream made       | QI         | cuStreamCreate 124
 stream made       | QI         | cuStreamCreateWithPriority 367
+stream made       | Q8xI       | cuGreenCtxStreamCreate 758
 stream destroyed  | @          | cuStreamDestroy 127
 stream destroyed  | @          | cuStreamDestroy 326
+event made        | Q          | cuEventCreate 118
 event destroyed   | Q          | cuEventDestroy 122
 event destroyed   | Q          | cuEventDestroy 325
 foreign event     | Q          | cuIpcOpenEventHandle 335
+shared event      | 8xQ        | cuIpcGetEventHandle 334
+event in a graph  | 32xQ       | cuGraphAddEventRecordNode 589
+event in a graph  | 32xQ       | cuGraphAddEventWaitNode 590
+event in a graph  | 8xQ        | cuGraphEventRecordNodeSetEvent 593
+event in a graph  | 8xQ        | cuGraphEventWaitNodeSetEvent 594
+event in a graph  | 16xQ       | cuGraphExecEventRecordNodeSetEvent 595
+event in a graph  | 16xQ       | cuGraphExecEventWaitNodeSetEvent 596
 allocation        | QQ@        | cuMemAllocAsync 598 599
 allocation        | QQ8x@      | cuMemAllocFromPoolAsync 611 612
 free              | Q@         | cuMemFreeAsync 600 601
-device done       | Q          | cuMemFree 245
+memory made       | QQ         | cuMemAlloc 243
+memory made       | Q          | cuMemAllocPitch 244
+memory made       | QQ         | cuMemAllocManaged 371
+memory made       | QQ         | cuMemAllocHost 294
+memory made       | QQ         | cuMemHostAlloc 39
+memory made       | QQ         | cuMemHostAlloc 271
+memory made       | Q          | cuIpcOpenMemHandle 329
+memory made       | Q          | cuIpcOpenMemHandle 567
+memory mapped     | QQ         | cuMemHostRegister 301
+memory mapped     | QQ         | cuMemHostRegister 379
+memory mapped     | QQ         | cuMemMap 551
+free and wait     | Q          | cuMemFree 245
+memory gone       | Q          | cuMemFreeHost 38
+memory gone       | Q          | cuMemHostUnregister 302
+memory gone       | Q          | cuIpcCloseMemHandle 330
+memory unmapped   | QQ         | cuMemUnmap 552
 code unloaded     |            | cuModuleUnload 22
 code unloaded     |            | cuLibraryUnload 680
 """
@@ -104,7 +151,10 @@ code unloaded     |            | cuLibraryUnload 680
 def _calls() -> dict[int, DriverCall]:
     found = {}
     for row in _TABLE.strip().splitlines():
-        kind, fields, call = map(str.strip, row.split("|"))
+        sort, fields, call = map(str.strip, row.split("|"))
+        if sort not in get_args(CallKind):
+            raise ValueError(sort)
+        kind = cast("CallKind", sort)
         read = struct.Struct("<" + fields.replace("@", "Q"))
         letters = [letter for letter in fields if letter in "QI@"]
         stream = letters.index("@") if "@" in letters else None
@@ -116,3 +166,5 @@ def _calls() -> dict[int, DriverCall]:
 
 CALLS = _calls()
 """By CUPTI's number of each."""
+UNKNOWN = range(807, 1024)
+"""The numbers that a CUPTI newer than CUDA 13.0 may give to calls that are not known here."""

@@ -3,149 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit._recording.callbacks import Fact, Kernel, subscription
-from streamkit._recording.calls import CALLS
+from streamkit._recording import places
+from streamkit._recording.callbacks import Fact, Kernel, here, subscription
+from streamkit._recording.copies import PAGEABLE, holds_host
 from streamkit._recording.kernel_names import library_of_kernel, readable
+from streamkit._recording.memory import Lives
 from streamkit._recording.operations import AuditedQueue, Operation
+from streamkit._recording.steps import ELEMENTS, LAUNCHES, WORK, CudaQueue, queue_with, steps
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._base.queue import QueueRecord
-    from streamkit._recording.calls import DriverCall
     from streamkit._recording.operations import Kind
+    from streamkit._recording.steps import CudaStep
 
-    Met = tuple[int, AuditedQueue, bool | None]
-    """How many facts there were when a queue was met, its name, and whether it is blocking."""
+    Met = tuple[int, "KnownQueue"]
+    """How many facts there were when a queue was met, and what it is."""
 
-WORK = {
-    "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
-    "fill of 4", "other work", "wait for a value", "free",
-}  # fmt: skip
-"""The kinds of calls that give a queue work."""
-ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
-"""The bytes of an element, by the kinds of fills."""
-_DONE = {"event done", "stream done", "device done", "copy and wait"}
+_NONBLOCKING = 1  # the flag of a stream
 
 
-class CudaQueue(NamedTuple):
-    """A queue, which is another one than those that had its handle before or will have it later."""
+class KnownQueue(NamedTuple):
+    """What is known of a queue."""
 
-    handle: int
-    number: int
-    """How many streams had the handle before; for a default stream its context."""
-    thread: int = 0
-    """The thread of a per-thread stream."""
-
-
-def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
-    """Return the queue that has a handle in this context and thread, after ``ended`` others."""
-    if handle == LEGACY:
-        return CudaQueue(handle, context)
-    if handle == PER_THREAD:
-        return CudaQueue(handle, context, thread)
-    return CudaQueue(handle, ended)
-
-
-class CudaStep(NamedTuple):
-    """One call that puts work on a queue, or orders it."""
-
-    number: float
-    """Its place among the facts; a point that something waits for lies between them."""
-    kind: str
-    call: DriverCall
-    fact: Fact
-    fields: tuple[int, ...]
-    queue: CudaQueue | None
-    point: int = -1
-    """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
-
-
-def steps(facts: Sequence[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
-    """Return the steps of a program without what was captured, because that does not run.
-
-    ``capturing`` are the streams that captured at the beginning.
-    """
-    reader = _Steps(capturing)
-    for number, fact in enumerate(facts):
-        reader.read(number, fact)
-    return sorted(reader.steps, key=lambda step: step.number)
-
-
-class _Steps:
-    def __init__(self, capturing: Iterable[int]) -> None:
-        self.steps: list[CudaStep] = []
-        self._ended: dict[int, int] = {}  # how many streams of this handle
-        self._captures: dict[CudaQueue, object] = {
-            CudaQueue(handle, 0): object() for handle in capturing
-        }
-        self._captured: dict[int, object] = {}  # events, by the captures that recorded them
-
-    def read(self, number: int, fact: Fact) -> None:
-        call = CALLS[fact.call]
-        is_launch = isinstance(fact.more, tuple)
-        fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
-        queue = None
-        if is_launch:
-            queue = self._queue(fact, Kernel(*fact.more).stream)
-        elif call.stream is not None or call.kind in WORK:
-            queue = self._queue(fact, call.stream_of(fields))
-        if self._is_captured(call.kind, queue, fields):
-            return
-        if call.kind == "stream destroyed":
-            self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
-        elif call.kind == "stream made":
-            queue = self._queue(fact, fact.more)
-        step = CudaStep(number, call.kind, call, fact, fields, queue)
-        if fact.since is not None and call.kind in _DONE:
-            between = fact.since + (0.5 if call.kind == "copy and wait" else -0.5)
-            point = step._replace(number=between, kind="point", point=number)
-            self.steps += point, step._replace(kind="done", point=number)
-        else:
-            self.steps.append(step)
-
-    def _queue(self, fact: Fact, handle: int) -> CudaQueue:
-        return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
-
-    def _is_captured(self, kind: str, queue: CudaQueue | None, fields: tuple[int, ...]) -> bool:
-        """Whether a call is part of a capture, which a wait for an event of one makes it too."""
-        if queue is None:
-            return False
-        if kind == "begin of capture":
-            self._captures[queue] = object()
-        capture = self._captures.get(queue)
-        if kind == "wait":
-            capture = self._captured.get(fields[1], capture)
-            if capture is not None:
-                self._captures[queue] = capture
-        elif kind == "record":
-            self._captured.pop(fields[0], None)
-            if capture is not None:
-                self._captured[fields[0]] = capture
-        elif kind == "end of capture" and capture is not None:
-            others = {one: whose for one, whose in self._captures.items() if whose is not capture}
-            self._captures = others
-            events = {one: whose for one, whose in self._captured.items() if whose is not capture}
-            self._captured = events
-        return capture is not None
+    name: AuditedQueue
+    """What a report calls it."""
+    is_blocking: bool | None
+    """Whether it waits for the legacy stream; None if that is not known."""
+    context: int | None
+    """Its own context, whichever is current where it is used; None if that is not known."""
 
 
 class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
-    def __init__(self, place: Callable[[], Any] | None = None) -> None:
-        """Take a function that says where the present call comes from."""
+    def __init__(self, place: Callable[[], Any] | None = None, *, of_launches: bool = True) -> None:
+        """Take a function that says where the present call comes from.
+
+        Without ``of_launches`` it is not called for launches.
+        """
         self.lost = 0
         """Calls that could not be read."""
-        self._place = place
+        self._place, self._of_launches = place, of_launches
         self._all: list[Any] = []
         self._begin = self._end = 0
         self._capturing: list[int] = []
@@ -153,7 +60,7 @@ class DriverRecording:
 
     def start(self) -> None:
         """Begin. NoCallbacksError where CUPTI is missing, or serves another tool."""
-        self._all = subscription.open(self._place)
+        self._all = subscription.open(self._place, of_launches=self._of_launches)
         self._begin = len(self._all)
         identity.watch(self._meet)
         for queue in filter(identity.is_alive, identity.living()):
@@ -173,11 +80,12 @@ class DriverRecording:
 
     def _meet(self, queue: QueueRecord) -> None:
         if not queue.is_default and queue.id is not None:  # the others are looked up at the end
-            met = len(self._all), audited(queue), _is_blocking(queue)
-            self._met.setdefault(queue.handle, []).append(met)
+            self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
 
     def steps(self) -> list[CudaStep]:
-        facts = [Fact(*noted) for noted in self._all[self._begin : self._end]]
+        """Return what was noted, as steps; only once, because what was noted is given up."""
+        noted, self._all = self._all, []
+        facts = (Fact(*noted[place]) for place in range(self._begin, self._end))
         return steps(facts, self._capturing)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
@@ -193,41 +101,43 @@ class DriverQueues:
     def __init__(
         self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
     ) -> None:
-        self._known: dict[CudaQueue, tuple[AuditedQueue, bool | None]] = {}
+        self._known: dict[CudaQueue, KnownQueue] = {}
         self._ends: dict[int, list[int]] = {}
+        self._said: dict[CudaQueue, tuple[int | None, bool | None]] = {}
+        """What the driver said of streams that were made or ended inside: contexts and flags."""
         for step in program:
-            if step.kind == "stream destroyed":
+            if step.kind == "stream destroyed" and step.queue is not None:
                 self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
+                self._said[step.queue] = step.fact.more
+            elif step.kind == "stream made" and step.queue is not None:
+                self._said[step.queue] = step.fact.more[1], not step.fields[1] & _NONBLOCKING
         for handle, each in met.items():
-            for since, name, is_blocking in each:
+            for since, known in each:
                 ended = sum(end < since for end in self._ends.get(handle, ()))
-                self._known[CudaQueue(handle, ended)] = name, is_blocking
+                self._known[CudaQueue(handle, ended)] = known
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
         """Return what a report calls a queue."""
-        return self._of(queue)[0]
-
-    def is_blocking(self, queue: CudaQueue) -> bool | None:
-        """Whether a queue waits for the legacy stream; None if that is not known."""
-        return self._of(queue)[1]
+        return self.of(queue).name
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
-        ended, thread = len(self._ends.get(queue.handle, ())), threading.get_ident()
+        ended, thread = len(self._ends.get(queue.handle, ())), here.thread
         found = queue_with(queue.handle, queue.context, thread, ended)
         return self.named(found)
 
     def with_id(self, number: int) -> AuditedQueue | None:
         """Return the one that has this public id, if it was met."""
-        return next((queue for queue, _ in self._known.values() if queue.id == number), None)
+        return next((one.name for one in self._known.values() if one.name.id == number), None)
 
-    def _of(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
+    def of(self, queue: CudaQueue) -> KnownQueue:
+        """Return what is known of a queue."""
         found = self._known.get(queue)
         if found is None:
             found = self._known[queue] = self._ask(queue)
         return found
 
-    def _ask(self, queue: CudaQueue) -> tuple[AuditedQueue, bool | None]:
+    def _ask(self, queue: CudaQueue) -> KnownQueue:
         handle = queue.handle
         if handle <= PER_THREAD:
             number = None
@@ -235,36 +145,41 @@ class DriverQueues:
             with contextlib.suppress(StreamKitError), context, context:
                 if handle == LEGACY:
                     number = driver.legacy_id()
-                elif queue.thread == threading.get_ident():
+                elif queue.thread == here.thread:
                     number = driver.stream_id(PER_THREAD)
             device = driver.device_of.get(queue.number, "?")
-            return default_queue(handle, device, number, (queue.number, queue.thread)), True
+            name = default_queue(handle, device, number, (queue.number, queue.thread))
+            return KnownQueue(name, is_blocking=True, context=queue.number)
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
-                record = identity.identify(Queue(handle))
-                return audited(record), _is_blocking(record)
+                return _known(identity.identify(Queue(handle)))
+        own, is_blocking = self._said.get(queue, (None, None))
+        device = f"cuda:{driver.device_of.get(own or 0, '?')}"
         ended = f"stream {handle:#x}, which has ended"
-        return AuditedQueue("cuda:?", ended, None, key=(handle, queue.number)), None
+        name = AuditedQueue(device, ended, None, key=(handle, queue.number))
+        return KnownQueue(name, is_blocking, own)
 
 
-def _is_blocking(queue: QueueRecord) -> bool | None:
-    return None if queue.nonblocking is None else not queue.nonblocking
+def _known(queue: QueueRecord) -> KnownQueue:
+    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
+    return KnownQueue(audited(queue), is_blocking, queue.context)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
 
 _NO_OPERATIONS = ("free", "wait for a value")
+_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
+"""After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
 _OTHERS: dict[str, tuple[Kind, str]] = {
-    "cuGraphLaunch": ("graph", "CUDA graph"),
-    "cuLaunchHostFunc": ("function", "host function"),
-    "cuStreamAddCallback": ("function", "host function"),
+    "graph launch": ("graph", "CUDA graph"),
+    "host function": ("function", "host function"),
 }
 
 
 def operations(
-    steps: Iterable[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
+    steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
 ) -> Iterator[Operation]:
     """Yield the operations of a block, without those of private streams.
 
@@ -272,6 +187,7 @@ def operations(
     """
     private = {handle for _, handle in driver.private_streams}
     recorded: dict[int, CudaStep] = {}  # by events
+    lives = Lives(steps)
 
     def queue_of(step: CudaStep | None) -> AuditedQueue | None:
         return None if step is None or step.queue is None else named(step.queue)
@@ -279,7 +195,7 @@ def operations(
     for step in steps:
         queue, begun, found = queue_of(step), step, None
         if step.kind in WORK:
-            found = None if step.kind in _NO_OPERATIONS else _work(step, queue)
+            found = None if step.kind in _NO_OPERATIONS else _work(step, queue, lives)
         elif step.kind == "record":
             recorded[step.fields[0]] = step
             found = Operation("record", "record", queue, 0, 0)
@@ -288,30 +204,37 @@ def operations(
             begun = awaited or step
             found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
         elif step.kind == "done" and "Synchronize" in step.call.name:
-            if step.call.kind == "event done":
-                queue = queue_of(recorded.get(step.fields[0]))
-            found = Operation("synchronisation", step.call.name, queue, 0, 0, blocks_host=True)
+            event = recorded.get(step.fields[0]) if step.call.kind == "event done" else step
+            name = step.call.name
+            found = Operation("synchronisation", name, queue_of(event), 0, 0, blocks_host=True)
+        elif step.kind in _OTHER_RECORDS:
+            recorded.pop(step.fact.more or step.fields[0], None)
+        lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            yield replace(found, start_ns=int(begun.number), end_ns=int(step.number))
+            start, end = int(begun.number), int(step.number)
+            file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
+            yield replace(found, start_ns=start, end_ns=end, file=file, line=line)
 
 
-def _work(step: CudaStep, queue: AuditedQueue | None) -> Operation:
+def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:
     call = step.call
-    if isinstance(step.fact.more, tuple):
+    if step.kind in LAUNCHES:
         name = readable(Kernel(*step.fact.more).symbol)
         return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
     if step.kind in ELEMENTS:
         size = step.fields[1] * ELEMENTS[step.kind]
         return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
-    if call.name in _OTHERS:
-        return Operation(*_OTHERS[call.name], queue, 0, 0)
-    if "Memset" in call.name:
-        return Operation("fill", "fill", queue, 0, 0)
+    if step.kind in _OTHERS:
+        return Operation(*_OTHERS[step.kind], queue, 0, 0)
+    if step.kind == "other work" and "Memcpy" not in call.name:
+        is_fill = "Memset" in call.name
+        return Operation(*(("fill", "fill") if is_fill else ("function", call.name)), queue, 0, 0)
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
     blocks = call.stream is None and which not in ("device to device", "device to another")
-    return Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 
 
 # -- what a report calls queues -------------------------------------------------------------------
@@ -327,7 +250,9 @@ def default_queue(
 
 
 def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
-    """Return what a report calls any other queue."""
+    """Return what a report calls any other queue; its key tells one that has no id yet."""
+    if queue.id is None and key == (0, 0):
+        key = queue.context, queue.handle
     return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
 
 

@@ -6,13 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from streamkit._recording.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
 Kind = Literal[
     "kernel", "copy", "fill", "graph", "function", "scope", "record", "wait", "synchronisation"
@@ -65,6 +66,12 @@ class Operation:
     """The queue that a wait waited for, if that recorded its event in the block."""
     blocks_host: bool = False
     """Whether the calling thread could not go on before it was done."""
+    file: str | None = None
+    """For what blocked the host, the file of the user's line, where that is known."""
+    line: int = 0
+    """0 where no line is known."""
+    remedy: str = ""
+    """Why it blocked the host and what to do, where that is known."""
 
     @property
     def is_work(self) -> bool:
@@ -75,7 +82,9 @@ class Operation:
         name = in_one_line(self.name)
         name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
-        return f"{name}{whose} on {self.queue or 'a whole device'}"
+        where = f", {self.file}:{self.line}" if self.file else ""
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"{name}{whose} on {self.queue or 'a whole device'}{where}{remedy}"
 
 
 class Given(NamedTuple):
@@ -131,7 +140,8 @@ class Operations:
         if has_times:
             found.sort(key=lambda one: one.start_ns)
         self.has_times = has_times
-        names = distinct_names(found)
+        queues = {queue for one in found for queue in (one.queue, one.after)} - {None}
+        names = distinct_names(cast("set[AuditedQueue]", queues))
         if names:
             found = [
                 replace(
@@ -182,9 +192,8 @@ class Operations:
         return [one for one in self.work if one.queue is not None and one.queue.is_legacy]
 
 
-def distinct_names(operations: Iterable[Operation]) -> dict[AuditedQueue | None, AuditedQueue]:
+def distinct_names(queues: AbstractSet[AuditedQueue]) -> dict[AuditedQueue | None, AuditedQueue]:
     """Return what to call each queue that has the name of another: its id is added."""
-    queues = {queue for one in operations for queue in (one.queue, one.after) if queue is not None}
     count = Counter(map(str, queues))
     return {
         queue: replace(queue, name=f"{queue.name} id={queue.id}")

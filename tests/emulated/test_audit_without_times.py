@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import struct
 
 import pytest
@@ -9,9 +11,11 @@ import pytest
 import streamkit as sk
 from streamkit._audit.audit import program_audit  # the command's
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import loader  # it may find no driver
-from streamkit._races import places  # the code that plays CUPTI is not the user's
-from streamkit._recording import callbacks  # where CUPTI is found
+from streamkit._cuda import (
+    loader,  # it may find no driver
+    sharing,  # what the driver says of memory
+)
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
     check,
@@ -104,6 +108,154 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
     assert [(stream, len(report.off_queue(stream))) for stream, _ in strays] == strays
     with pytest.raises(sk.OneQueueError, match=r"my_kernel \[library unknown\] on stream id="):
         report.assert_one_queue(s)
+
+
+@pytest.fixture
+def memory():
+    """Memory of the device, pinned memory of the host, and pageable memory."""
+    device, pinned = int(check(driver.cuMemAlloc(64))), int(check(driver.cuMemHostAlloc(64, 0)))
+    pageable = ctypes.create_string_buffer(64)
+    yield device, pinned, ctypes.addressof(pageable)
+    check(driver.cuMemFree(device))
+    check(driver.cuMemFreeHost(pinned))
+
+
+def rows(to, pageable):
+    """A copy of rows between memory of the device and of the host."""
+    host, device = (0, 0, 1, pageable, 0, 0, 8), (0, 0, 2, 0, to, 0, 8)
+    side = "QQI4xQQ8xQ"
+    values = [value for one in (device, host) for value in (*one[:5], one[6])]
+    return ctypes.create_string_buffer(struct.pack(f"<{side}{side}QQ", *values, 8, 2), 128)
+
+
+def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(
+    cupti, memory, monkeypatch
+):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s, (device, pinned, pageable) = sk.new_stream(name="s"), memory
+    copied = rows(device, pageable)
+    for how in (
+        lambda: cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle),
+        lambda: cupti.ask("cuMemcpyHtoDAsync", device, pageable, 16, s.handle),
+        lambda: cupti.ask("cuMemcpyAsync", pageable, device, 16, s.handle),
+        lambda: cupti.ask("cuMemcpy2DAsync", ctypes.addressof(copied), s.handle),
+    ):
+        with sk.audit() as report:
+            how()
+        (copy,) = report.synchronisations
+        assert (copy.kind, copy.blocks_host, copy.queue.name) == ("copy", True, "s")
+        assert (copy.file, copy.line > 0) == (__file__, True)
+        assert "pinned memory" in copy.remedy
+        assert f"on s (cuda:0), {__file__}:{copy.line}: the host waits because" in str(copy)
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemcpyHtoDAsync", device, pinned, 16, s.handle)
+        cupti.ask("cuMemcpyAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemcpyDtoDAsync", device, device, 16, s.handle)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 0, s.handle)
+    assert len(report.work) == 5
+    assert report.synchronisations == []
+
+
+def test_memory_that_was_pinned_at_the_time_of_the_copy_holds_nothing(cupti, memory):
+    s, (device, _, pageable) = sk.new_stream(), memory
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+        cupti.ask("cuMemHostRegister", pageable, 64)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+        unregister(cupti, pageable)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+    assert [one.blocks_host for one in report.work] == [True, False, True]
+
+
+def unregister(cupti, pageable):
+    """It is no longer pinned."""
+    with pytest.MonkeyPatch.context() as patching:
+        gone = sharing.Allocation(pageable, 64, is_host=True, context=0)
+        patching.setattr(sharing, "allocation", lambda _: gone)
+        cupti.ask("cuMemHostUnregister", pageable)
+
+
+def test_what_holds_the_host_is_told_with_its_line(cupti, monkeypatch):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ask("cuStreamSynchronize", s.handle)
+    (sync,) = report.synchronisations
+    assert (sync.file, sync.remedy) == (__file__, "")
+
+
+def test_a_report_with_lines_and_remedies_is_the_same_from_its_data(cupti, memory):
+    s, (device, _, pageable) = sk.new_stream(), memory
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+    again = type(report).from_data(json.loads(json.dumps(report.as_data())))
+    assert again.operations == report.operations
+    assert again.operations[0].remedy
+
+
+def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
+    s = sk.new_stream(name="mine")
+    with sk.audit() as report:
+        cupti.launch(s)
+        cupti.callback(None, 1, 10**6, 0)
+    with pytest.raises(sk.OneQueueError, match="could not be read: 1 on a whole device"):
+        report.assert_one_queue(s)
+
+
+def test_queues_of_which_no_id_is_known_are_told_apart(cupti):
+    """As of two streams that capture when they are first met."""
+    handles = make_stream(), make_stream()
+    with sk.audit() as report:
+        for handle in handles:
+            check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
+            cupti.launch(handle)
+            sk.from_handle(handle)
+    for handle in handles:
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+    first, second = report.work
+    assert (first.queue.id, second.queue.id) == (None, None)
+    assert report.off_queue(first.queue) == [second]
+    with pytest.raises(sk.OneQueueError, match="1 of 2"):
+        report.assert_one_queue(second.queue)
+
+
+def test_an_event_that_is_recorded_again_outside_a_capture_is_no_part_of_it(cupti):
+    a, b, c = (sk.new_stream(name=name) for name in "abc")
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", a.handle)
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask("cuEventRecord", 500, c.handle)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.launch(b)
+        cupti.ask("cuStreamEndCapture", a.handle, 0)
+    assert [(str(one.after), str(one.queue)) for one in report.waits] == [
+        ("c (cuda:0)", "b (cuda:0)")
+    ]
+    assert told(report.work) == [("kernel", "cupy_add", "b")]
+
+
+def test_a_wait_in_a_capture_for_an_event_outside_joins_no_other_stream(cupti):
+    a, b = (sk.new_stream(name=name) for name in "ab")
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", a.handle)
+        cupti.ask("cuEventRecordWithFlags", 500, a.handle, 1)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.launch(b)
+        cupti.ask("cuStreamEndCapture", a.handle, 0)
+    assert told(report.work) == [("kernel", "cupy_add", "b")]
+    assert [one.after for one in report.waits] == [None]
+
+
+@pytest.mark.parametrize("end", ["cuEventDestroy", "cuIpcOpenEventHandle", "cuEventCreate"])
+def test_a_wait_for_an_event_that_has_the_handle_of_another_is_not_for_that_ones_queue(cupti, end):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    place = ctypes.c_uint64(500)
+    with sk.audit() as report:
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask(end, 500 if "Destroy" in end else ctypes.addressof(place))
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+    assert [one.after for one in report.waits] == [None]
 
 
 def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):

@@ -10,9 +10,9 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import identity  # no stream of a check may stay
-from streamkit._recording import callbacks  # where CUPTI is found
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from streamkit.testing import assert_follows
-from support.cupti import NUMBER, Cupti
+from support.cupti import NUMBER, Cupti, words
 from support.emulated.captures import capturing, fill, nothing_left
 from support.gpu.raw import check, driver, make_stream, sync
 
@@ -140,6 +140,27 @@ def test_a_wait_for_the_callers_current_stream_is_no_work_there(work):
         work(stream)
 
     assert_follows(fn)
+
+
+def test_a_copy_of_pageable_memory_is_named_with_its_line_and_the_remedy(
+    work, cupti, cells, monkeypatch
+):
+    if cupti is None:
+        return  # nothing else tells that this copy waits
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    pageable, cell = ctypes.c_uint32(), cells(0)
+
+    def fn(*, stream):
+        work(stream)
+        if not capturing(stream.handle):
+            fields = words(ctypes.addressof(pageable), cell.pointer, 4, stream.handle)
+            cupti.call(NUMBER["cuMemcpyDtoHAsync"], fields)
+
+    message = failure(fn)
+    assert "the host waits for the GPU:" in message
+    assert "copy device to host, 4 bytes on stream for " in message
+    assert f", {__file__}:" in message
+    assert "pinned memory" in message
 
 
 def test_a_kernel_on_the_default_stream_is_named(work, cupti):

@@ -13,14 +13,20 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
-from streamkit._cuda import loader  # the driver may be still to load
+from streamkit._cuda import (
+    loader,  # the driver may be still to load
+    sharing,  # what the driver says of memory
+)
 from streamkit._queues import registry  # no library may be there
-from streamkit._races import places  # the code that plays CUPTI is not the user's
 from streamkit._races.races import program_races  # the command's
-from streamkit._recording import callbacks  # where CUPTI is found
-from support.cupti import NUMBER, Cupti, words
-from support.gpu.raw import check, driver
+from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
+from streamkit._recording.calls import UNKNOWN  # CUPTI's numbers
+from support.cupti import NUMBER, words
+from support.gpu.raw import check, driver, on_device
 from support.libraries import need
+from support.played_driver import PlayedDriver
+
+EVENT = 500
 
 
 @pytest.fixture
@@ -28,30 +34,23 @@ def array():
     return need("numba").device_array(100, np.float32)
 
 
-class Calls(Cupti):
-    """Plays what a library asks of the driver."""
+class Calls(PlayedDriver):
+    """Plays what a library asks of the driver, for arrays."""
 
     def fill(self, stream, array, count=100):
-        fields = struct.pack("<Q8xQQ", address(array), count, stream.handle)
-        self.call(NUMBER["cuMemsetD32Async"], fields)
+        super().fill(stream, address(array), 4 * count)
 
-    def copy(self, stream, target, source, size):
-        fields = words(target, source, size, stream.handle)
-        self.call(NUMBER["cuMemcpyDtoDAsync"], fields)
-
-    def record(self, stream, event=500):
-        self.call(NUMBER["cuEventRecord"], words(event, stream.handle))
-
-    def wait(self, stream, event=500):
-        self.call(NUMBER["cuStreamWaitEvent"], words(stream.handle, event))
+    def download(self, stream, target, array, size=64):
+        super().download(stream, target, address(array), size)
 
 
 @pytest.fixture
 def cupti(monkeypatch):
     played = Calls()
     monkeypatch.setattr(callbacks, "_find", lambda: played)
-    monkeypatch.setitem(places._is_users, "support.cupti", False)
-    for name in (Calls.fill, Calls.copy, Calls.record, Calls.wait):
+    for module in ("support.cupti", "support.played_driver"):
+        monkeypatch.setitem(places._is_users, module, False)
+    for name in (Calls.fill, Calls.download):
         assert name.__module__ == __name__  # their lines are those of a race
     return played
 
@@ -65,7 +64,7 @@ def no_cupti(monkeypatch):
 
 
 def address(array):
-    return array.device_ctypes_pointer.value
+    return array if isinstance(array, int) else array.device_ctypes_pointer.value
 
 
 # -- around a program that has still to initialise CUDA --------------------------------------------
@@ -152,8 +151,8 @@ def test_a_race_of_two_fills_is_certain_and_a_wait_fixes_it(cupti, array):
     assert str(report.coverage) == "2 of 2 operations understood."
     with sk.races() as report:
         cupti.fill(first, array)
-        cupti.record(first)
-        cupti.wait(second)
+        cupti.record(first, EVENT)
+        cupti.wait(second, EVENT)
         cupti.fill(second, array)
     assert report.races == ()
 
@@ -271,11 +270,201 @@ def test_memory_of_the_host_is_looked_at_if_it_is_pinned(cupti, array):
     found = []
     for target in (pinned, usual.ctypes.data):
         with sk.races() as report:
-            cupti.copy(a, target, address(array), 64)
-            cupti.copy(b, target, address(array), 64)
-        found.append(len(report.races))
-    assert found == [1, 0]
+            cupti.download(a, target, array)
+            cupti.download(b, target, array)
+            cupti.sync(a), cupti.sync(b)
+        found.append([race.certain for race in report.races])
+        assert report.coverage.understood == 2
+    assert found == [[True], []]
     check(driver.cuMemFreeHost(pinned))
+
+
+@pytest.fixture
+def pinned():
+    found = int(check(driver.cuMemHostAlloc(64, 0)))
+    yield found
+    check(driver.cuMemFreeHost(found))
+
+
+def verdicts(report):
+    return [race.certain for race in report.races]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_work_on_memory_that_is_freed_inside_races(cupti, in_order):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    with sk.races() as report:
+        memory = cupti.allocate(64, a if in_order else None)
+        cupti.fill(a, memory, 16)
+        cupti.fill(b, memory, 16)
+        cupti.sync(a), cupti.sync(b)
+        cupti.free(memory, a if in_order else None)
+    assert verdicts(report) == [True]
+    assert str(report.coverage) == "2 of 2 operations understood."
+    with sk.races() as report:
+        memory = cupti.allocate(64, a if in_order else None)
+        cupti.fill(a, memory, 16)
+        cupti.record(a, EVENT)
+        cupti.wait(b, EVENT)
+        cupti.fill(b, memory, 16)
+        cupti.sync(a), cupti.sync(b)
+        cupti.free(memory, a if in_order else None)
+    assert verdicts(report) == []
+
+
+def test_memory_of_before_that_is_freed_inside_is_known_too(cupti):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    memory = int(check(driver.cuMemAlloc(64)))
+    with sk.races() as report:
+        cupti.fill(a, memory, 16)
+        cupti.fill(b, memory, 16)
+        cupti.free(memory)
+    assert verdicts(report) == [True]
+
+
+def test_memory_beside_freed_memory_races_all_the_same(cupti):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    with sk.races() as report:
+        first, second = cupti.allocate(64, a), cupti.allocate(64, a)
+        cupti.free(first, a)
+        cupti.fill(a, second, 16)
+        cupti.fill(b, second, 16)
+    assert verdicts(report) == [True]
+
+
+def test_an_array_across_two_mappings_races_in_the_second(cupti, array, monkeypatch):
+    real, start = sharing.allocation, address(array)
+
+    def allocation(where):
+        found = real(where)
+        if found is None or found.start != start:
+            return found
+        half = found.size // 2
+        begin = start + half * (where >= start + half)
+        return found._replace(start=begin, size=half)
+
+    monkeypatch.setattr(sharing, "allocation", allocation)
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(a, start, 100)
+        cupti.fill(b, start + 300, 10)
+    assert verdicts(report) == [True]
+
+
+def test_work_on_memory_that_nobody_knows_is_not_understood(cupti):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(s, 1 << 20, 16)
+        cupti.copy(s, 1 << 20, 1 << 21)
+    assert str(report.coverage) == "0 of 2 operations understood; not: fill, copy."
+
+
+def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(s, array)
+        cupti.call(UNKNOWN[0], words(0), name=b"cuLaunchNewKernel")
+    assert report.coverage.missed == ("cuLaunchNewKernel, which is new",)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_queue_is_one_of_its_own_device_whichever_is_current(cupti, waits):
+    """The legacy stream of the other device, and a wait for it, order the other's queues."""
+    first, (blocking, free, other) = sk.new_stream("cuda:0"), (
+        sk.new_stream("cuda:1", nonblocking=nonblocking) for nonblocking in (False, True, True)
+    )  # fmt: skip
+    with on_device(1):
+        memory = int(check(driver.cuMemAlloc(64)))
+
+    def races_of(*, legacy_waits):
+        with sk.races() as report:
+            if waits:
+                cupti.record(first, EVENT)
+                cupti.wait(blocking, EVENT)
+                cupti.wait(free, EVENT)
+            with on_device(1):
+                if legacy_waits:
+                    cupti.fill(blocking, memory, 16)
+                    cupti.fill(1, memory, 16)
+                else:
+                    cupti.fill(free, memory, 16)
+            with on_device(not legacy_waits):
+                cupti.sync_context()
+            with on_device(1):
+                cupti.fill(other, memory, 16)
+        return verdicts(report)
+
+    assert races_of(legacy_waits=False) == []
+    assert races_of(legacy_waits=True) == [True]  # the host waited for cuda:0 alone
+
+
+# -- copies to the host -------------------------------------------------------------------------
+
+
+def test_a_copy_that_the_host_has_not_waited_for_is_perhaps_read_too_early(
+    cupti, array, pinned, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(places._is_users, __name__, False)
+    code = """
+with sk.races() as report:
+    for _ in range(3):
+        cupti.download(work, target, batch)
+reports.append(report)
+"""
+    reports, work = [], sk.new_stream("cuda", name="queue")
+    run(code, sk=sk, cupti=cupti, reports=reports, work=work, target=pinned, batch=array)
+    (race,) = reports[0].possible
+    assert reports[0].certain == ()
+    assert (race.first.line, race.first.mode, race.count) == (4, "write", 3)
+    assert (race.second.name, race.second.mode, race.second.queue) == ("the host", "read", None)
+    told = str(race)
+    assert "copy writes it on queue (cuda:0), program.py:4" in told
+    assert "the host may read it, because it has not waited for that" in told
+    assert "before the host reads it: work.sync(), or wait for an event" in told
+    reports[0].assert_none()
+    with pytest.raises(sk.RaceError, match="let the block end after that wait"):
+        reports[0].assert_none(possible=True)
+    text, _ = page_of(reports[0], tmp_path)
+    assert "the host may read it" in text
+
+
+WAITS = {
+    "sync": lambda cupti, s: cupti.sync(s),
+    "query": lambda cupti, s: cupti.ask("cuStreamQuery", s.handle),
+    "event": lambda cupti, s: (cupti.record(s, EVENT), cupti.sync_event(EVENT)),
+    "device": lambda cupti, _: cupti.sync_context(),
+    "free": lambda cupti, _: cupti.free(cupti.allocate(64)),
+    "another stream": lambda cupti, s: (
+        cupti.record(s, EVENT), cupti.wait(1, EVENT), cupti.sync(1)
+    ),
+    "host function": lambda cupti, s: cupti.ask("cuLaunchHostFunc", s.handle),
+    "blocking copy": lambda cupti, s: cupti.download(s, 4096, cupti.array),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_copy_that_the_host_has_waited_for_is_no_finding(cupti, array, pinned, how):
+    cupti.array, s = array, sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.download(s, pinned, array)
+        WAITS[how](cupti, s)
+    assert report.races == ()
+    with sk.races() as report:
+        WAITS[how](cupti, s)
+        cupti.download(s, pinned, array)
+    assert verdicts(report) == [False]
+
+
+def test_a_copy_to_pageable_memory_or_to_the_device_is_no_finding(cupti, array, pinned):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.download(s, np.zeros(64, np.uint8).ctypes.data, array)
+        cupti.upload(s, address(array), pinned)
+        cupti.ask("cuMemcpyAsync", address(array), pinned, 64, s.handle)
+    assert report.races == ()
+    with sk.races() as report:  # a copy whose call does not say what it is
+        cupti.ask("cuMemcpyAsync", pinned, address(array), 64, s.handle)
+    assert verdicts(report) == [False]
 
 
 def test_what_is_not_understood_is_named(cupti, array):
@@ -372,6 +561,26 @@ def test_threads_are_told_apart(cupti, array):
     assert [race.certain for race in report.races] == [False]
 
 
+def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, array):
+    """Though Python, and the system below it, give the new one the ident of the old one."""
+    idents = []
+
+    def work():
+        idents.append(threading.get_ident())
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        cupti.fill(2, array)
+
+    with sk.races() as report:
+        while len(set(idents)) == len(idents) < 20:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert len(set(idents)) < len(idents)
+    assert verdicts(report) == [True]
+    (race,) = report.races
+    assert race.count == len(idents) * (len(idents) - 1) / 2
+
+
 def test_calls_that_cannot_be_read_are_told(cupti, array):
     s = sk.new_stream("cuda")
     with sk.races() as report:
@@ -398,8 +607,8 @@ with sk.races(arrays={"<b>batch": batch}) as report:
     host.submit(np.copyto, x, 1)
     cupti.fill(side, other)
     cupti.fill(load, batch)
-    cupti.record(load)
-    cupti.wait(side)
+    cupti.record(load, 500)
+    cupti.wait(side, 500)
     cupti.fill(train, batch)
 reports.append(report)
 """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from streamkit._cuda.sharing import Allocation  # what the driver says of memory
 from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
 from streamkit._races.extents import Extent  # of an access
 from streamkit._races.memory_use import Launch  # what a call does
-from streamkit._races.places import Place  # where a call is
 from streamkit._races.search import Access  # what a call does
-from streamkit._recording import driver_recorder  # what is made of facts
+from streamkit._recording import steps  # what is made of facts
 from streamkit._recording.callbacks import Fact, Kernel  # facts are made up here
 from streamkit._recording.calls import CALLS  # facts are made up here
+from streamkit._recording.driver_recorder import KnownQueue  # what is known of a queue
+from streamkit._recording.memory import Lives  # whose memory an access uses
 from streamkit._recording.operations import AuditedQueue  # what a report calls a queue
+from streamkit._recording.places import Place  # where a call is
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}
@@ -23,6 +26,7 @@ _VERBS = {
     "waits": "cuStreamWaitEvent",
     "begins": "cuStreamBeginCapture",
     "ends": "cuStreamEndCapture",
+    "launches": "cuGraphLaunch",
 }
 _ENDS = {
     ("sync", "device"): "cuCtxSynchronize",
@@ -34,7 +38,18 @@ _ENDS = {
 _NUMBERS = {
     (call.name, call.is_per_thread): number for number, call in reversed(CALLS.items())
 }  # the first number of a name is of the oldest variant that is watched
+_SIZE, _EXTERNAL = 512, 1
+_X_MEMORY = Allocation(0, _SIZE, is_host=False, context=0)
 _X = RacedArray("x", "float32", (4,), 16)
+
+
+def fact_of(name, values, more=None, since=None, number=None):
+    """A call of the driver, as it is noted; what is missing of its fields is 0."""
+    number = number or _NUMBERS[name, False]
+    call = CALLS[number]
+    missing = len(call.fields.unpack(bytes(call.fields.size))) - len(values)
+    fields = call.fields.pack(*values, *[0] * missing)
+    return Fact(number, 1, CONTEXT, fields, None, more, since)
 
 
 class Program:
@@ -43,16 +58,19 @@ class Program:
     def __init__(self, capturing=()):
         self.facts = []
         self.context = CONTEXT
+        """The current one."""
+        self.may_hold_host = False
+        """Whether copies may hold the host."""
+        self.contexts = {}
+        """Of streams that are in another one, by their handles; None where that is not known."""
         self._accesses = {}
         self._capturing = [STREAMS[name] for name in capturing]
 
-    def call(self, name, *values, thread=1, more=None, since=None, per_thread=False):
+    def call(self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None):
         """Note a call of the driver; return its place."""
-        number = _NUMBERS[name, per_thread]
-        call = CALLS[number]
-        fields = b"" if isinstance(more, Kernel) else call.fields.pack(*values)
+        fact = fact_of(name, values, more, since, number or _NUMBERS[name, per_thread])
         place = Place("program.py", len(self.facts) + 1)
-        self.facts.append(Fact(number, thread, self.context, fields, place, more, since))
+        self.facts.append(fact._replace(thread=thread, context=self.context, place=place))
         return len(self.facts) - 1
 
     def kernel(self, stream, mode="write", *, thread=1, start=0, stop=16, is_sure=True):
@@ -74,30 +92,49 @@ class Program:
         if verb in _MODES:
             self.kernel(subject, _MODES[verb], thread=thread)
             return
+        if subject == "make":
+            self.call("cuEventCreate", more=_HANDLES[verb], since=len(self.facts))
+            return
+        flags = [_EXTERNAL] if words[-1] == "outside" else []
+        words = words[:-1] if flags else words
         if subject in ("sync", "destroy"):
             name = _ENDS[subject, "device" if verb == "device" else verb in EVENTS]
             handles = [] if verb == "device" else [_HANDLES[verb]]
         else:
             name, order = _VERBS[verb], slice(None, None, -1 if verb == "records" else 1)
             handles = [_HANDLES[word] for word in (subject, *words[2:])][order]
+        if flags and verb == "records":
+            name = "cuEventRecordWithFlags"
         since = len(self.facts) if subject == "sync" else None
-        self.call(name, *handles, thread=thread, since=since)
+        more = (CONTEXT, None) if name == "cuStreamDestroy" else None
+        self.call(name, *handles, *flags, thread=thread, since=since, more=more)
 
     def found(self):
         """Return what was found in it."""
-        program = driver_recorder.steps(self.facts, self._capturing)
-        works = {}
+        program = steps.steps(self.facts, self._capturing)
+        works, lives = {}, Lives(program, lambda address: _X_MEMORY if address < _SIZE else None)
         for step in program:
-            if step.kind in driver_recorder.WORK:
+            lives.read(step)
+            if step.kind in steps.WORK:
                 access = self._accesses.get(step.number)
+                if access is not None:
+                    access = access._replace(allocation=lives.at(access.extent.start).number)
                 launch = Launch(
                     step.kind,
                     None,
                     () if access is None else (access,),
                     is_known=access is not None,
+                    may_hold_host=self.may_hold_host and step.kind == "copy",
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
-        return cuda_races.find(program, works, _queue, _missing_call, _is_blocking)
+        return cuda_races.find(program, works, _queue, _CALLS, self._known)
+
+    def _known(self, queue):
+        context = self.contexts.get(queue.handle, CONTEXT)
+        is_default = queue.handle in (1, 2)
+        return KnownQueue(
+            _queue(queue), _is_blocking(queue), queue.number if is_default else context
+        )
 
     def verdicts(self):
         """Return of each race whether it is certain."""
@@ -109,8 +146,10 @@ def _queue(queue):
     return AuditedQueue("cuda:0", name, queue.number)
 
 
-def _missing_call(first, second):
-    return f"{_queue(second.queue).name}.wait({_queue(first.queue).name})"
+_CALLS = cuda_races.Calls(
+    lambda first, second: f"{_queue(second.queue).name}.wait({_queue(first.queue).name})",
+    lambda copy: f"{_queue(copy.queue).name}.sync()",
+)
 
 
 def _is_blocking(queue):

@@ -34,13 +34,16 @@ class Cupti:
         assert not self.enabled
         self.callback = None
 
-    def call(self, number, fields, *, code=0, sites=(BEGIN, END), symbol=b"kernel", meanwhile=None):
-        """Play one call of the driver."""
-        fields = ctypes.create_string_buffer(fields, max(len(fields), 1))
-        result, name = ctypes.c_int(code), ctypes.create_string_buffer(symbol)
+    def call(
+        self, number, fields, *, code=0, sites=(BEGIN, END), symbol=b"kernel", meanwhile=None,
+        name=b"",
+    ):  # fmt: skip
+        """Play one call of the driver; ``meanwhile`` is between its beginning and its end."""
+        fields = ctypes.create_string_buffer(fields, max(len(fields), 64))
+        result, texts = ctypes.c_int(code), [*map(ctypes.create_string_buffer, (name, symbol))]
         for site in sites:
-            found = map(ctypes.addressof, (fields, result, name))
-            data = struct.pack("<i12xQQQQ", site, *found, CONTEXT)
+            found = map(ctypes.addressof, (texts[0], fields, result, texts[1]))
+            data = struct.pack("<i4xQQQQQ", site, *found, CONTEXT)
             kept = ctypes.create_string_buffer(data + bytes(32))
             if number in self.enabled:
                 self.callback(None, 1, number, ctypes.addressof(kept))

@@ -103,17 +103,28 @@ def test_a_wait_called_for_in_another_context_is_on_its_own_queue():
     assert queues.called_for((2, 400)).key == (2, 400)
 
 
+def synchronisations(report):
+    return [one for one in report.synchronisations if not one.is_work]
+
+
+def test_copies_of_pageable_memory_hold_the_host_and_have_a_remedy():
+    copies = [one for one in report("others").synchronisations if one.is_work]
+    assert copies
+    assert {"host" in one.name for one in copies} == {True}
+    assert {"pinned memory" in one.remedy for one in copies} == {True}
+
+
 def test_questions_do_not_count_as_synchronisations():
     asked = [name for name in DATA["runtime"] if "Query" in name]
     assert asked
-    names = {one.name for one in report("others").synchronisations}
+    names = {one.name for one in synchronisations(report("others"))}
     assert names == {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"} | {
         "cuStreamSynchronize"
     }
 
 
 def test_a_synchronisation_is_on_its_stream_and_one_of_the_device_on_none():
-    found = {(one.name, one.queue and one.queue.key) for one in report("others").synchronisations}
+    found = {(one.name, one.queue and one.queue.key) for one in synchronisations(report("others"))}
     assert {one for one in found if one[0] != "cudaEventSynchronize"} == {
         ("cudaStreamSynchronize", (2, 25)),
         ("cudaStreamSynchronize", LEGACY.key),

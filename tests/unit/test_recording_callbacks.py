@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from streamkit._cuda import loader  # CUPTI is played here
+from streamkit._cuda import loader, sharing  # what the driver answers is made up here
 from streamkit._recording import callbacks  # CUPTI is played here
 from streamkit._recording.callbacks import (  # no public name subscribes
     Fact,
@@ -20,8 +20,8 @@ from streamkit._recording.callbacks import (  # no public name subscribes
     NoCallbacksError,
     Subscription,
 )
-from streamkit._recording.calls import CALLS  # CUPTI's numbers
-from support.cupti import NUMBER, PER_THREAD, Cupti, words
+from streamkit._recording.calls import CALLS, UNKNOWN  # CUPTI's numbers
+from support.cupti import BEGIN, NUMBER, PER_THREAD, Cupti, words
 
 pytestmark = pytest.mark.portable
 
@@ -31,6 +31,19 @@ def cupti(monkeypatch):
     played = Cupti()
     monkeypatch.setattr(callbacks, "_find", lambda: played)
     return played
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch):
+    """What the driver says of memory: an allocation begins at each address."""
+    asked = []
+
+    def ask(address):
+        asked.append(address)
+        return sharing.Allocation(address, 64, is_host=False, context=77)
+
+    monkeypatch.setattr(sharing, "allocation", ask)
+    return asked
 
 
 @pytest.fixture
@@ -45,7 +58,7 @@ def noted(subscription):
     """The facts, and of launches what they are."""
     found = itertools.starmap(Fact, subscription.facts)
     return [
-        fact._replace(more=Kernel(*fact.more)) if isinstance(fact.more, tuple) else fact
+        fact._replace(more=Kernel(*fact.more)) if fact.call in callbacks._LAUNCHES else fact
         for fact in found
     ]
 
@@ -57,7 +70,7 @@ def test_nothing_is_left_when_the_last_one_has_closed(cupti):
     made = Subscription()
     facts = made.open(lambda: None)
     assert made.open(lambda: None) is facts
-    assert cupti.enabled == set(CALLS)
+    assert cupti.enabled == {*CALLS, *UNKNOWN}
     made.close()
     cupti.call(NUMBER["cuEventRecord"], words(5, 16))
     assert len(facts) == 1
@@ -105,7 +118,7 @@ def test_a_call_is_noted_with_its_fields_thread_and_place(cupti, subscription):
     cupti.call(NUMBER["cuEventRecord"], words(5, 16))
     (fact,) = noted(subscription)
     assert CALLS[fact.call].name == "cuEventRecord"
-    assert (fact.thread, fact.context, fact.place) == (threading.get_ident(), 77, "here")
+    assert (fact.thread, fact.context, fact.place) == (threading.get_native_id(), 77, "here")
     assert fact.fields == words(5, 16)
     assert (fact.more, fact.since) == (None, None)
 
@@ -120,11 +133,121 @@ def test_a_wait_is_noted_when_it_has_ended_and_since_when(cupti, subscription):
     assert names == [("cuEventRecord", None), ("cuStreamSynchronize", 0)]
 
 
-def test_what_a_call_made_is_noted(cupti, subscription):
+@pytest.mark.parametrize("name", ["cuMemAllocAsync", "cuMemAlloc", "cuMemHostAlloc",
+                                  "cuMemHostRegister", "cuMemMap"])  # fmt: skip
+def test_memory_that_a_call_made_is_noted(cupti, subscription, name):
     made = ctypes.c_uint64(4096)
-    cupti.call(NUMBER["cuMemAllocAsync"], words(ctypes.addressof(made), 64, 16))
+    where = ctypes.addressof(made) if "Alloc" in name else 4096
+    cupti.call(NUMBER[name], words(where, 64, 16))
     (fact,) = noted(subscription)
-    assert (fact.more, fact.since) == (4096, 0)
+    assert (fact.more, fact.since) == ((4096, 64, False, 77), 0)
+
+
+def test_memory_of_which_the_driver_says_nothing_is_as_it_was_asked_for(
+    cupti, subscription, monkeypatch
+):
+    monkeypatch.setattr(sharing, "allocation", lambda _: None)
+    made = ctypes.c_uint64(4096)
+    cupti.call(NUMBER["cuMemAlloc"], words(ctypes.addressof(made), 32))
+    cupti.call(NUMBER["cuIpcOpenMemHandle"], words(ctypes.addressof(made)))
+    assert [fact.more[:2] for fact in noted(subscription)] == [(4096, 32), (4096, 1)]
+
+
+@pytest.mark.parametrize("name", ["cuMemFree", "cuMemFreeHost", "cuMemHostUnregister",
+                                  "cuIpcCloseMemHandle"])  # fmt: skip
+def test_memory_that_ends_is_asked_for_while_it_is_there(cupti, subscription, memory, name):
+    seen = []
+    cupti.call(NUMBER[name], words(4096), meanwhile=lambda: seen.extend(memory))
+    (fact,) = noted(subscription)
+    assert (seen, memory) == ([4096], [4096])  # before the call, and not after it
+    assert (fact.more, fact.since) == ((4096, 64, False, 77), 0)
+    cupti.call(NUMBER[name], words(4096), code=1)  # it failed: the memory is there
+    assert len(subscription.facts) == 1
+
+
+def test_memory_that_a_stream_frees_is_noted_as_the_call_begins(cupti, subscription):
+    cupti.call(NUMBER["cuMemFreeAsync"], words(4096, 16), sites=(BEGIN,))
+    (fact,) = noted(subscription)
+    assert (fact.more, fact.since) == ((4096, 64, False, 77), None)
+
+
+class Streams:
+    """What the driver says of streams: the context is 5, the flags are those of blocking ones."""
+
+    def __init__(self):
+        self.is_capturing, self.asked = 0, []
+
+    def with_gil(self, call):
+        def answer(_stream, found):
+            self.asked.append(call)
+            found._obj.value = {"cuStreamGetCtx": 5, "cuStreamIsCapturing": self.is_capturing}.get(
+                call, 0
+            )
+            return 0
+
+        return answer
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    found = Streams()
+    monkeypatch.setattr(loader, "with_gil", found.with_gil)
+    return found
+
+
+def test_the_context_of_a_stream_is_noted_when_it_is_made_and_before_it_ends(
+    cupti, subscription, streams
+):
+    made = ctypes.c_uint64(4096)
+    cupti.call(NUMBER["cuStreamCreate"], words(ctypes.addressof(made), 1))
+    cupti.call(NUMBER["cuStreamDestroy"], words(4096))
+    assert [fact.more for fact in noted(subscription)] == [(4096, 5), (5, True)]
+    assert streams.asked.count("cuStreamGetFlags") == 2
+
+
+def test_a_stream_that_captures_is_not_asked_for_its_flags(cupti, subscription, streams):
+    streams.is_capturing = 1
+    cupti.call(NUMBER["cuStreamDestroy"], words(4096))
+    assert noted(subscription)[0].more == (5, None)
+    assert "cuStreamGetFlags" not in streams.asked
+
+
+def test_a_call_that_is_not_known_here_is_noted_by_its_name(cupti, subscription):
+    cupti.call(UNKNOWN[0], words(5), name=b"cuNewCall")
+    (fact,) = noted(subscription)
+    assert (fact.call, fact.fields) == (UNKNOWN[0], b"cuNewCall")
+
+
+def test_a_capture_that_did_not_begin_is_not_noted(cupti, subscription):
+    cupti.call(NUMBER["cuStreamBeginCapture"], words(16), code=1)
+    assert noted(subscription) == []
+    cupti.call(NUMBER["cuStreamBeginCapture"], words(16))
+    assert len(noted(subscription)) == 1
+
+
+def test_a_listener_can_ask_for_the_places_of_all_but_launches(cupti, monkeypatch):
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)
+    made = Subscription()
+
+    def places():
+        made.facts.clear()
+        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
+        cupti.call(NUMBER["cuLaunchKernel"], struct.pack("<Q32xQQQ", 9, 16, 0, 0))
+        return [fact.place for fact in noted(made)]
+
+    def few():
+        return "few"
+
+    def every():
+        return "every"
+
+    made.open(few, of_launches=False)
+    assert places() == ["few", None]
+    made.open(every)
+    assert places() == ["every", "every"]
+    made.close(every)
+    assert places() == ["few", None]
+    made.close(few)
 
 
 def test_what_a_pointer_of_a_copy_points_to_is_noted(cupti, subscription):

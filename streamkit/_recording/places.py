@@ -43,6 +43,17 @@ def users_frame(within: CodeType | None = None) -> FrameType | None:
     return None
 
 
+def line_of_user() -> tuple[CodeType, int] | None:
+    """Return the line of the user's code that makes the present call, as a callback notes it."""
+    frame = users_frame()
+    return None if frame is None else (frame.f_code, frame.f_lineno or 0)
+
+
+def placed(line: tuple[CodeType, int] | None) -> Place | None:
+    """Return the line that a callback noted."""
+    return None if line is None else Place(line[0].co_filename, line[1])
+
+
 def named_by(frame: FrameType | None) -> list[object]:
     """Return the objects that the code of a frame names, but for those inside of others."""
     if frame is None:
