@@ -194,23 +194,23 @@ class _CudaReader:
         return event in self._in_graphs or event not in self._made
 
     def _event_made(self, step: CudaStep, _: Hashable) -> None:
-        self._forget(step.fact.more)
+        self._renew(step.fact.more)
         self._made.add(step.fact.more)
 
     def _event_destroyed(self, step: CudaStep, _: Hashable) -> None:
-        self._forget(step.fields[0])
+        self._renew(step.fields[0])
 
     def _event_in_a_graph(self, step: CudaStep, _: Hashable) -> None:
         self._in_graphs.add(step.fields[0])
 
     def _foreign_event(self, step: CudaStep, _: Hashable) -> None:
-        self._forget(step.fact.more)
+        self._renew(step.fact.more)
         self._elsewhere.add(step.fact.more)
 
     def _shared_event(self, step: CudaStep, _: Hashable) -> None:
         self._elsewhere.add(step.fields[0])
 
-    def _forget(self, event: int) -> None:
+    def _renew(self, event: int) -> None:
         self._events.pop(event, None)
         for events in (self._made, self._in_graphs, self._elsewhere):
             events.discard(event)
