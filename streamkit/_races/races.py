@@ -31,7 +31,8 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
     them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
-    What a CUDA graph does is not seen.
+    What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
+    when the block ends counts as a possible race, because the host can read that memory too early.
 
     On host streams it looks at the NumPy arrays among the arguments of ``submit`` and ``then``. It
     knows what NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what

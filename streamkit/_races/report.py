@@ -160,6 +160,8 @@ class RaceReport:
     def assert_none(self, *, possible: bool = False) -> None:
         """Check that there are no certain races.
 
+        A copy to the host that nothing waited for is a possible one: the host's read is not seen.
+
         Args:
             possible: Check that there are no possible ones either.
 

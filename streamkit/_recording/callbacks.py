@@ -44,6 +44,7 @@ class Fact(NamedTuple):
     call: int
     """Its number in ``CALLS``."""
     thread: int
+    """Its number in the system, which a new thread is not given at once when this one has ended."""
     context: int
     """The CUcontext that was current."""
     fields: bytes
@@ -259,11 +260,11 @@ class _CallReader:
             parameters = _packed(extra, layout)
         kernel = name, stream or (2 if row.is_per_thread else 1), parameters
         place = self.place_of_launch()
-        self._facts.append((call, _thread.get_ident(), context, b"", place, kernel, None))
+        self._facts.append((call, _thread.get_native_id(), context, b"", place, kernel, None))
 
     def other(self, call: int, data: int) -> None:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
-        thread, since, more = _thread.get_ident(), None, None
+        thread, since, more = _thread.get_native_id(), None, None
         if is_end:
             if call not in _ENDING:
                 return
@@ -289,7 +290,7 @@ class _CallReader:
         """Note a call that is not in the table by its name."""
         if not _site_at(data).value:
             name, context = ctypes.string_at(_word(data + _NAME)), _DATA.unpack(_data_at(data))[4]
-            self._facts.append((call, _thread.get_ident(), context, name, self.place(), None, None))
+            self._facts.append((call, _thread.get_native_id(), context, name, self.place(), None, None))
 
 
 # -- what the fields do not say, which is read or asked for at the call ---------------------------

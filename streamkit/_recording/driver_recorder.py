@@ -123,7 +123,7 @@ class DriverQueues:
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
-        ended, thread = len(self._ends.get(queue.handle, ())), threading.get_ident()
+        ended, thread = len(self._ends.get(queue.handle, ())), threading.get_native_id()
         found = queue_with(queue.handle, queue.context, thread, ended)
         return self.named(found)
 
@@ -146,7 +146,7 @@ class DriverQueues:
             with contextlib.suppress(StreamKitError), context, context:
                 if handle == LEGACY:
                     number = driver.legacy_id()
-                elif queue.thread == threading.get_ident():
+                elif queue.thread == threading.get_native_id():
                     number = driver.stream_id(PER_THREAD)
             device = driver.device_of.get(queue.number, "?")
             name = default_queue(handle, device, number, (queue.number, queue.thread))

@@ -526,6 +526,26 @@ def test_threads_are_told_apart(cupti, array):
     assert [race.certain for race in report.races] == [False]
 
 
+def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, array):
+    """Though Python, and the system below it, give the new one the ident of the old one."""
+    idents = []
+
+    def work():
+        idents.append(threading.get_ident())
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        cupti.fill(2, array)
+
+    with sk.races() as report:
+        while len(set(idents)) == len(idents) < 20:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert len(set(idents)) < len(idents)
+    assert verdicts(report) == [True]
+    (race,) = report.races
+    assert race.count == len(idents) * (len(idents) - 1) / 2
+
+
 def test_calls_that_cannot_be_read_are_told(cupti, array):
     s = sk.new_stream("cuda")
     with sk.races() as report:

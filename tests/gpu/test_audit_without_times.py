@@ -8,7 +8,8 @@ import pytest
 
 import streamkit as sk
 from streamkit._recording.callbacks import subscription  # nothing is to be left of it
-from support.gpu.raw import check, driver
+from streamkit.testing import assert_follows
+from support.gpu.raw import check, driver, make_stream
 from support.libraries import need
 
 
@@ -119,3 +120,63 @@ def test_other_threads_and_nested_audits(torch):
     before = len(subscription.facts)
     fill()
     assert len(subscription.facts) == before  # nothing is left behind
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("to_host", [True, False])
+def test_a_copy_of_pageable_memory_holds_the_host_and_one_of_pinned_memory_does_not(
+    torch, kind, to_host
+):
+    """As numba/numba issue 5130 asks: the copy is told, with its line and what to do."""
+    s, x = sk.new_stream(name="s"), torch.zeros(1 << 20, device="cuda")
+    host = torch.zeros(1 << 20, pin_memory=kind == "pinned")
+    x.copy_(host), host.copy_(x)
+    torch.cuda.synchronize()
+    with sk.audit(times=False) as report, sk.use(s, libraries=["torch"]):
+        (host.copy_(x, non_blocking=True) if to_host else x.copy_(host, non_blocking=True))
+    s.sync()
+    copies = [one for one in report.synchronisations if one.kind == "copy"]
+    assert len(copies) == (kind == "pageable"), report.operations
+    assert all("pinned memory" in one.remedy for one in copies)
+    assert {one.file for one in copies} <= {__file__}
+    assert len(report.work) == 1
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+def test_numbas_copies_are_told_too(torch, subjects, kind):
+    subjects("numba")
+    from numba import cuda
+
+    stream, array = cuda.stream(), cuda.device_array(1 << 16, "f4")
+    target = cuda.pinned_array(1 << 16, "f4") if kind == "pinned" else array.copy_to_host()
+    with sk.audit(times=False) as report:
+        array.copy_to_host(target, stream=stream)
+    stream.synchronize()
+    held = [one for one in report.synchronisations if one.remedy]
+    assert len(held) == (kind == "pageable"), report.operations
+
+
+def test_assert_follows_names_a_copy_that_holds_the_host(torch):
+    x, pageable = torch.ones(1 << 20, device="cuda"), torch.zeros(1 << 20)
+    pinned = torch.zeros(1 << 20, pin_memory=True)
+
+    def download(target):
+        target.copy_(x, non_blocking=True)
+
+    assert_follows(download, pinned, library="torch")
+    with pytest.raises(AssertionError, match=r"(?s)the host waits.*test_audit.*pinned memory"):
+        assert_follows(download, pageable, library="torch")
+
+
+def test_a_queue_of_a_stream_that_has_ended_has_its_device_and_is_no_other(torch):
+    handle = make_stream()
+    s = sk.new_stream(name="s")
+    x = torch.zeros(8, device="cuda")
+    with sk.audit(times=False) as report:
+        check(driver.cuMemsetD8Async(x.data_ptr(), 0, 8, handle))
+        check(driver.cuStreamDestroy(handle))
+        check(driver.cuMemsetD8Async(x.data_ptr(), 0, 8, s.handle))
+    (ended,) = report.off_queue(s)
+    assert (ended.queue.device, ended.queue.id) == ("cuda:0", None)
+    with pytest.raises(sk.OneQueueError, match="which has ended"):
+        report.assert_one_queue(s)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -11,8 +14,10 @@ import pytest
 
 import streamkit as sk
 from streamkit._recording.callbacks import subscription  # nothing is to be left of it
-from support.gpu.raw import check, driver, sync
-from support.libraries import need
+from support.gpu.peer import until
+from support.gpu.raw import check, driver, on_device, sync
+from support.libraries import cuda_devices, need
+from support.programs import environment
 
 COUNT = 1 << 12
 
@@ -306,3 +311,199 @@ def test_an_audit_runs_beside_it(libraries):
         run(libraries, "torch", "torch", wait=False)
     assert len(audit.work) == races.coverage.total == 2
     assert len(races.races) >= 1
+
+
+# -- memory, devices, graphs and other processes ---------------------------------------------------
+
+
+def fill(stream, address, count=16):
+    check(driver.cuMemsetD8Async(address, 0, count, stream.handle))
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_memory_that_is_freed_inside_races_as_any_other(in_order, wait):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    with sk.races() as report:
+        make = driver.cuMemAllocAsync(64, a.handle) if in_order else driver.cuMemAlloc(64)
+        memory = check(make)
+        a.sync()
+        fill(a, memory)
+        if wait:
+            b.wait(a)
+        fill(b, memory)
+        a.sync(), b.sync()
+        check(driver.cuMemFreeAsync(memory, a.handle) if in_order else driver.cuMemFree(memory))
+        a.sync()
+    assert [race.certain for race in report.races] == ([] if wait else [True]), report
+    assert str(report.coverage) == "2 of 2 operations understood."
+
+
+def test_memory_that_the_pool_of_cuda_gives_again_is_other_memory():
+    a, b = sk.new_stream(), sk.new_stream(nonblocking=True)
+    with sk.races() as report:
+        first = check(driver.cuMemAllocAsync(1 << 20, a.handle))
+        fill(a, first)
+        check(driver.cuMemFreeAsync(first, a.handle))
+        a.sync()
+        second = check(driver.cuMemAllocAsync(1 << 20, b.handle))
+        fill(b, second)
+        check(driver.cuMemFreeAsync(second, b.handle))
+    assert int(first) == int(second)  # else this shows nothing
+    assert report.races == (), report
+
+
+@pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_queue_is_one_of_its_own_device_whichever_is_current(waits):
+    here, there = sk.new_stream(0), sk.new_stream(1)
+    free, other = (sk.new_stream(1, nonblocking=True) for _ in "fo")
+    with on_device(1):
+        memory = check(driver.cuMemAlloc(64))
+
+    def races_with(first, second, *, synchronised):
+        with sk.races() as report:
+            if waits:  # while device 0 is current
+                there.wait(here), free.wait(here)
+            with on_device(1):
+                fill(first, memory)
+            if synchronised is not None:
+                with on_device(synchronised):
+                    check(driver.cuCtxSynchronize())
+            with on_device(1):
+                fill(second, memory)
+        return [race.certain for race in report.races]
+
+    legacy = SimpleNamespace(handle=1)
+    assert races_with(there, legacy, synchronised=None) == []
+    assert races_with(legacy, there, synchronised=None) == []
+    assert races_with(free, legacy, synchronised=None) == [True]
+    assert races_with(free, other, synchronised=1) == []
+    assert races_with(free, other, synchronised=0) == [True]
+    with on_device(1):
+        check(driver.cuCtxSynchronize())
+        check(driver.cuMemFree(memory))
+
+
+def graph_of(work):
+    """Return what a stream of its own captures."""
+    with sk.capture(sk.new_stream(nonblocking=True)) as graph:
+        work(graph.stream)
+    return graph
+
+
+@pytest.mark.parametrize("when", ["before the block", "inside"])
+def test_an_event_that_a_graph_records_or_awaits_orders_perhaps(cells, when):
+    a, b = (sk.new_stream(name=name, nonblocking=True) for name in "ab")
+    memory, event = cells(0).pointer, sk.new_event()
+    graphs = []
+
+    def capture():
+        graphs.append(graph_of(lambda s: s.record(event, external=True)))
+        graphs.append(graph_of(lambda s: s.wait(event, external=True)))
+
+    def make_here(place):
+        if when == place:
+            capture()
+
+    make_here("before the block")
+    with sk.races() as report:
+        make_here("inside")
+        fill(a, memory, 4)
+        graphs[0].launch(a)
+        b.wait(event)
+        fill(b, memory, 4)
+    assert [race.certain for race in report.races] == [False], report
+    with sk.races() as report:
+        fill(b, memory, 4)
+        b.record(event)
+        graphs[1].launch(a)
+        fill(a, memory, 4)
+    assert [race.certain for race in report.races] == [False], report
+    with sk.races() as report:  # the control: nothing between them
+        fill(a, memory, 4)
+        fill(b, memory, 4)
+    assert [race.certain for race in report.races] == [True], report
+
+
+PEER = """
+import sys
+import streamkit as sk
+event = sk.new_event(interprocess=True)
+sk.new_stream().record(event)
+sys.stdout.buffer.write(bytes(event.export()).hex().encode() + b"\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+def test_an_event_of_another_process_hides_no_later_race(cells):
+    a, b = (sk.new_stream(name=name, nonblocking=True) for name in "ab")
+    memory = cells(0).pointer
+    command = [sys.executable, "-c", PEER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
+    ) as peer:
+        try:
+            token = sk.processes.token_from_bytes(bytes.fromhex(peer.stdout.readline()))
+            with sk.races() as report:
+                a.wait(sk.processes.open_event(token))
+                fill(a, memory, 4)
+                fill(b, memory, 4)
+            assert [race.certain for race in report.races] == [True], report
+        finally:
+            peer.stdin.write("end\n")
+            peer.stdin.close()
+
+
+# -- copies to the host ----------------------------------------------------------------------------
+
+
+WAITS = {
+    "sync": lambda s: s.sync(),
+    "done": lambda s: until(lambda: s.done),
+    "event": lambda s: s.record().sync(),
+    "then": lambda s: s.then(lambda: None).result(10),
+    "device": lambda _: check(driver.cuCtxSynchronize()),
+    "torch": lambda s: s.to("torch").synchronize(),
+    "await": lambda s: asyncio.run(awaited(s)),
+}
+
+
+async def awaited(stream):
+    await stream
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_copy_to_the_host_that_it_has_not_waited_for_is_a_finding(libraries, wait):
+    torch, x = libraries.torch, libraries.x
+    s, pinned = sk.new_stream(name="work"), torch.empty(COUNT, pin_memory=True)
+
+    def found(*waits):
+        with sk.races() as report:
+            with sk.use(s, libraries=["torch"]):
+                pinned.copy_(x, non_blocking=True)
+            for one in waits:
+                one(s)
+        s.sync()
+        return report
+
+    report = found()
+    (race,) = report.races
+    assert (race.certain, race.first.queue.name, race.second.name) == (False, "work", "the host")
+    assert race.array.name == "pinned", report
+    report.assert_none()
+    assert found(WAITS[wait]).races == (), report
+
+
+def test_a_copy_that_the_host_reads_at_once_is_named(libraries):
+    """As of pytorch/pytorch issue 86264: torch makes the memory of this copy itself, pinned."""
+    x = libraries.x
+    x.fill_(7)
+    with sk.races() as report:
+        host = x.to("cpu", non_blocking=True)
+        host.clone()
+    assert len(report.races) == host.is_pinned(), report
+    with sk.races() as report:
+        x.to("cpu")
+    assert report.races == (), report

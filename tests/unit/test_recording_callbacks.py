@@ -119,7 +119,7 @@ def test_a_call_is_noted_with_its_fields_thread_and_place(cupti, subscription):
     cupti.call(NUMBER["cuEventRecord"], words(5, 16))
     (fact,) = noted(subscription)
     assert CALLS[fact.call].name == "cuEventRecord"
-    assert (fact.thread, fact.context, fact.place) == (threading.get_ident(), 77, "here")
+    assert (fact.thread, fact.context, fact.place) == (threading.get_native_id(), 77, "here")
     assert fact.fields == words(5, 16)
     assert (fact.more, fact.since) == (None, None)
 
