@@ -56,6 +56,10 @@ AWAITED = "a begins; a waits e outside; a ends; "
         ("nonblocking writes; legacy reads", RACE),
         ("legacy writes; nonblocking reads", RACE),
         ("unknown writes; legacy reads", POSSIBLE),
+        # a wait may give the queue nothing to do, and a wait of the host never does
+        ("a writes; legacy waits e; b reads", POSSIBLE),
+        ("a writes; sync legacy; nonblocking reads", ORDERED),
+        ("a writes by 1; sync legacy by 2; b reads by 1", POSSIBLE),
         ("mine writes; a reads", RACE),
         ("mine writes; legacy reads", ORDERED),
         ("mine writes by 1; mine reads by 2", RACE),
@@ -191,6 +195,12 @@ def test_a_wait_of_the_host_orders_what_was_there_when_it_began():
     program.call("cuStreamSynchronize", 16, since=1)  # begun before thread 2 gave its work
     ((race, _),) = program.run("b reads").found().races
     assert (race.first.line, race.certain) == (2, True)
+
+
+def test_a_wait_of_the_host_that_goes_on_orders_nothing_that_others_give_meanwhile():
+    program = Program().run("a writes by 1; b reads by 1")
+    program.call("cuStreamSynchronize", 0, thread=2, since=1)  # of the legacy stream
+    assert program.verdicts() == RACE
 
 
 def test_a_copy_to_the_host_is_over_when_it_returns():
