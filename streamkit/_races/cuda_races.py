@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from streamkit._recording.places import Place
     from streamkit._recording.steps import CudaStep
 
-_GRAPHS, _FREES, _EVERYBODY = object(), object(), object()
-"""What the clocks take for hosts: each has learned of the launches of graphs, of frees, of all."""
+_GRAPHS, _FREES = object(), object()
+"""What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
 NO_ORDER: set[StepKind] = {
     "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
     "memory mapped", "memory unmapped", "free and wait", "code unloaded", "unknown",
@@ -74,6 +74,7 @@ class _CudaReader:
         self.stamps: dict[float, Stamp] = {}
         self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
         self._clocks = VectorClocks()
+        self._nothing = self._clocks.here(object())
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
         self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
@@ -181,7 +182,7 @@ class _CudaReader:
 
     def _recorded(self, event: int) -> Iterator[Clock]:
         """Yield the clocks of what a wait for an event comes after, or may come after."""
-        number, clock = self._events.get(event, (-1.0, {}))
+        number, clock = self._events.get(event, (-1.0, self._nothing))
         a_graph_came = number < self._last_graph
         if self._supposes or not (a_graph_came and event in self._in_graphs):
             yield clock  # else a graph has perhaps recorded it since
@@ -230,7 +231,7 @@ class _CudaReader:
             if context in (0, step.fact.context):
                 clock = self._all_given(step.fact.context)
             else:  # nothing says for which of the two contexts CUDA waits
-                clock = self._all_given() if self._supposes else {}
+                clock = self._all_given() if self._supposes else self._nothing
         else:
             queue = self._met(step)
             awaited = [queue]
@@ -344,7 +345,7 @@ def find(
         operation=described,
         missing_call=lambda first, second: calls.missing_wait(given[first], given[second]),
     )
-    end = Stamp(None, math.inf, perhaps.host)
+    end = Stamp(-1, math.inf, perhaps.host)
     pending = {
         number: work
         for number, work in given.items()
