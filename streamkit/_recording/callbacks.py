@@ -289,8 +289,9 @@ class _CallReader:
     def unknown(self, call: int, data: int) -> None:
         """Note a call that is not in the table by its name."""
         if not _site_at(data).value:
-            name, context = ctypes.string_at(_word(data + _NAME)), _DATA.unpack(_data_at(data))[4]
-            self._facts.append((call, _thread.get_native_id(), context, name, self.place(), None, None))
+            name, thread = ctypes.string_at(_word(data + _NAME)), _thread.get_native_id()
+            context = _DATA.unpack(_data_at(data))[4]
+            self._facts.append((call, thread, context, name, self.place(), None, None))
 
 
 # -- what the fields do not say, which is read or asked for at the call ---------------------------

@@ -16,7 +16,9 @@ NO_WORK = {
     "moves memory that stays the same": {"cuMemPrefetchAsync", "cuMemPrefetchBatchAsync",
                                          "cuGraphUpload"},
 }  # fmt: skip
-FUNCTION = re.compile(r"CUresult CUDAAPI (cu\w+?)(?:_v\d)?(?:_pt[sd][zs])?\(([^)]*\bCUstream\s+\w+[^)]*)\)")
+FUNCTION = re.compile(
+    r"CUresult CUDAAPI (cu\w+?)(?:_v\d)?(?:_pt[sd][zs])?\(([^)]*\bCUstream\s+\w+[^)]*)\)"
+)
 
 
 def test_each_call_with_a_stream_is_known():
