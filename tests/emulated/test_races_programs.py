@@ -16,6 +16,7 @@ from support.gpu.raw import check, driver, on_device
 from support.played_driver import PlayedDriver
 
 COUNT = int(os.environ.get("STREAMKIT_PROGRAMS", "100"))
+HOST = "the host"
 HEAD = "with sk.races() as report:\n"
 
 
@@ -43,7 +44,8 @@ def run(monkeypatch):
             with on_device(number % 2):
                 s.append(int(check(driver.cuStreamCreate(int(number >= 3)))))
         m = [int(check(driver.cuMemAlloc(cuda_truth.SIZE))) for _ in range(2)]
-        names = {"__name__": "program", "sk": sk, "on": on, "d": d, "s": s, "m": m}
+        h = int(check(driver.cuMemHostAlloc(cuda_truth.SIZE, 0)))
+        names = {"__name__": "program", "sk": sk, "on": on, "d": d, "s": s, "m": m, "h": h}
         exec(compile(HEAD + text, "program.py", "exec"), names)  # noqa: S102
         return names["report"]
 
@@ -56,9 +58,23 @@ def found_by(report):
     """Whether each pair of lines that is told is told to be certain."""
     found = {}
     for race in report.races:
+        if race.second.name == HOST:
+            continue
         pair = race.first.line - 1, race.second.line - 1
         found[pair] = found.get(pair, False) or race.certain
     return found
+
+
+def unread_by(report):
+    """The lines of copies to the host that are told to be read too early."""
+    return {race.first.line - 1 for race in report.races if race.second.name == HOST}
+
+
+def test_the_programs_have_races_of_each_sort():
+    programs = [Program(random.Random(seed)) for seed in range(50)]  # noqa: S311 - of programs
+    found = [certain for program in programs for certain in program.races().values()]
+    assert min(found.count(True), found.count(False)) > 20
+    assert sum(len(program.unread()) for program in programs) > 20
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
@@ -66,13 +82,16 @@ def test_a_program_without_graphs_has_exactly_these_races(run, seed):
     program = Program(random.Random(seed), has_graphs=False, has_others=seed % 2 == 1)  # noqa: S311
     report = run(program.text)
     assert found_by(report) == program.races(), program.text
+    assert unread_by(report) == program.unread(), program.text
     assert report.coverage.missed == ()
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_with_graphs_none_is_missed_and_none_accused_wrongly(run, seed):
     program = Program(random.Random(seed))  # noqa: S311 - of programs
-    truth, found = program.races(), found_by(run(program.text))
+    report = run(program.text)
+    truth, found = program.races(), found_by(report)
+    assert unread_by(report) <= program.unread(), program.text
     missed = {pair for pair in truth if pair not in found}
     accused = {pair for pair in found if found[pair] and not truth.get(pair)}
     assert (missed, accused) == (set(), set()), program.text

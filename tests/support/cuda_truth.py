@@ -79,6 +79,7 @@ class Program:
         for number in range(6):
             self._queues.append(Queue(f"s[{number}]", number % 2, is_blocking=number < 3))
         self._memory = [Memory(f"m[{number}]") for number in range(2)]
+        self._pinned, self._downloads = Memory("h"), []
         for _ in range(length):
             self._step()
 
@@ -135,7 +136,7 @@ class Program:
     # -- one step -----------------------------------------------------------------------------
 
     def _step(self):
-        kinds = ["use"] * 8 + ["record", "wait"] * 4 + ["sync"] * 2 + [
+        kinds = ["use"] * 8 + ["record", "wait"] * 4 + ["sync", "download"] * 2 + [
             "sync context", "sync event", "free", "allocate", "new stream"
         ]  # fmt: skip
         kinds += ["capture", "launch"] * 2 * self.has_graphs + ["foreign"] * self.has_others
@@ -166,6 +167,16 @@ class Program:
         node = self._item(queue, context, thread, call)
         for memory, mode, start in uses:
             memory.uses.append((node, line, mode, start, start + size))
+
+    def _download(self):
+        queue, context = self._queue()
+        source, (first, size) = self._random.choice(self._memory), self._random.choice(PARTS)
+        code = f"d.download({queue.text}, h + {first}, {source.text} + {first}, {size})"
+        line, thread, call = self._call(code, context)
+        node = self._item(queue, context, thread, call)
+        self._pinned.uses.append((node, line, "write", first, first + size))
+        source.uses.append((node, line, "read", first, first + size))
+        self._downloads.append((node, line))
 
     def _event(self):
         return self._random.randrange(5)
@@ -311,7 +322,8 @@ class Program:
     def races(self):
         """Return whether each pair of lines with a race surely has one."""
         found = {}
-        for memory in [*self._memory, *(one for one in self._ended if isinstance(one, Memory))]:
+        ended = (one for one in self._ended if isinstance(one, Memory))
+        for memory in [self._pinned, *self._memory, *ended]:
             for one, other in itertools.combinations(memory.uses, 2):
                 if one[2] == other[2] == "read" or one[1] == other[1]:
                     continue
@@ -322,3 +334,8 @@ class Program:
                     pair = one[1], other[1]
                     found[pair] = found.get(pair, False) or certain
         return found
+
+    def unread(self):
+        """Return the lines of the copies to the host for which it has waited in no way."""
+        known = 0 if self._last_call is None else self._order.perhaps[self._last_call]
+        return {line for node, line in self._downloads if not known >> node & 1}
