@@ -15,6 +15,7 @@ import importlib
 import os
 import struct
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base.locks import new_lock
@@ -38,13 +39,24 @@ _OLDEST, _NEWEST = 12, 13
 _NONBLOCKING = 1  # the flag of a stream
 
 
+class _Here(threading.local):
+    """The system's number of a thread, which is asked for once."""
+
+    def __init__(self) -> None:
+        self.thread = _thread.get_native_id()
+
+
+here = _Here()
+"""``here.thread`` tells threads apart that follow one another, which Python's idents do not."""
+
+
 class Fact(NamedTuple):
     """One call of the driver; noted as a plain tuple, which is faster."""
 
     call: int
     """Its number in ``CALLS``."""
     thread: int
-    """Its number in the system, which a new thread is not given at once when this one has ended."""
+    """What ``here.thread`` said."""
     context: int
     """The CUcontext that was current."""
     fields: bytes
@@ -260,11 +272,11 @@ class _CallReader:
             parameters = _packed(extra, layout)
         kernel = name, stream or (2 if row.is_per_thread else 1), parameters
         place = self.place_of_launch()
-        self._facts.append((call, _thread.get_native_id(), context, b"", place, kernel, None))
+        self._facts.append((call, here.thread, context, b"", place, kernel, None))
 
     def other(self, call: int, data: int) -> None:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
-        thread, since, more = _thread.get_native_id(), None, None
+        thread, since, more = here.thread, None, None
         if is_end:
             if call not in _ENDING:
                 return
@@ -289,7 +301,7 @@ class _CallReader:
     def unknown(self, call: int, data: int) -> None:
         """Note a call that is not in the table by its name."""
         if not _site_at(data).value:
-            name, thread = ctypes.string_at(_word(data + _NAME)), _thread.get_native_id()
+            name, thread = ctypes.string_at(_word(data + _NAME)), here.thread
             context = _DATA.unpack(_data_at(data))[4]
             self._facts.append((call, thread, context, name, self.place(), None, None))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
 from streamkit._recording import places
-from streamkit._recording.callbacks import Fact, Kernel, subscription
+from streamkit._recording.callbacks import Fact, Kernel, here, subscription
 from streamkit._recording.copies import PAGEABLE, holds_host
 from streamkit._recording.kernel_names import library_of_kernel, readable
 from streamkit._recording.memory import Lives
@@ -123,7 +122,7 @@ class DriverQueues:
 
     def of_record(self, queue: QueueRecord) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
-        ended, thread = len(self._ends.get(queue.handle, ())), threading.get_native_id()
+        ended, thread = len(self._ends.get(queue.handle, ())), here.thread
         found = queue_with(queue.handle, queue.context, thread, ended)
         return self.named(found)
 
@@ -146,7 +145,7 @@ class DriverQueues:
             with contextlib.suppress(StreamKitError), context, context:
                 if handle == LEGACY:
                     number = driver.legacy_id()
-                elif queue.thread == threading.get_native_id():
+                elif queue.thread == here.thread:
                     number = driver.stream_id(PER_THREAD)
             device = driver.device_of.get(queue.number, "?")
             name = default_queue(handle, device, number, (queue.number, queue.thread))
