@@ -52,10 +52,16 @@ def order_of(
 ) -> Order:
     """Return where each piece of work stands.
 
-    Otherwise a wait of the host orders only what its own thread gives later, and an order counts
-    only if it is sure. If it ``supposes``, each order counts that there may be: what one thread
-    learned, all know; another process may wait for all that was given; a graph may record and await
-    all events that it may have.
+    An order counts only if it is sure, so a wait of the host orders what its own thread gives later
+    and nothing else. If this ``supposes``, each order counts that there may be: what one thread has
+    learned all know, another process may have waited for all that was given, and a graph may record
+    and await each event that it can have.
+
+    Args:
+        program: The steps.
+        known: Finds what is known of a queue.
+        may_hold_host: Whether a call may return only when its work is done.
+        supposes: Whether to suppose what is not sure.
     """
     reader = _CudaReader(known, may_hold_host, supposes=supposes)
     for step in program:

@@ -132,6 +132,7 @@ memory made       | Q          | cuMemAllocPitch 244
 memory made       | QQ         | cuMemAllocManaged 371
 memory made       | QQ         | cuMemAllocHost 294
 memory made       | QQ         | cuMemHostAlloc 39
+memory made       | QQ         | cuMemHostAlloc 271
 memory made       | Q          | cuIpcOpenMemHandle 329
 memory made       | Q          | cuIpcOpenMemHandle 567
 memory mapped     | QQ         | cuMemHostRegister 301

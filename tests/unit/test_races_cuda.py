@@ -304,7 +304,7 @@ def test_each_kind_of_call_has_a_meaning_for_the_order_or_surely_none():
 
 
 def test_the_numbers_of_the_calls_are_told_apart():
-    assert len(CALLS) == 182
+    assert len(CALLS) == 183
     assert {(call.name, call.is_per_thread) for call in CALLS.values()} >= {
         ("cuLaunchKernel", False), ("cuLaunchKernel", True), ("cuCtxSynchronize", False),
     }  # fmt: skip
