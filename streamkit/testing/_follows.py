@@ -49,12 +49,12 @@ def assert_follows(fn: Callable[..., object], *args: Any, library: str | None = 
     stream: work that waits for the stream does not run then, so what runs has not waited. The third
     run computes no results, and what ``fn`` returns is dropped.
 
-    An audit sees all work and all waits of the host, also those of other threads, which should
-    therefore be idle. Without CUPTI there is the capture alone. It sees whether a side stream is
-    joined, and work on the default stream and waits of the host are errors of the calls that ask
-    for them. But if some work does wait for the stream, it does not see other work that waits for
-    nothing, on a stream of the function's own. It also fails what cannot be captured, such as
-    memory that CUDA itself allocates.
+    An audit sees all work and all waits of the host, such as a copy of pageable memory, also those
+    of other threads, which should therefore be idle. Without CUPTI there is the capture alone. It
+    sees whether a side stream is joined, and work on the default stream and waits of the host are
+    errors of the calls that ask for them. But if some work does wait for the stream, it does not
+    see other work that waits for nothing, on a stream of the function's own. It also fails what
+    cannot be captured, such as memory that CUDA itself allocates.
 
     Args:
         fn: The function to check. If it uses side streams, it must be right in a capture.
