@@ -80,7 +80,6 @@ class _CudaReader:
         self.stamps: dict[float, Stamp] = {}
         self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
         self._clocks = VectorClocks()
-        self._nothing = self._clocks.here(object())
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
         self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
