@@ -118,7 +118,7 @@ PLANTED = {
         [("untested-library", "cuda.bindings")],
     ),
     "newer patches of what was tested": ({"warp-lang": "1.19.9", "cuda-core": "1.2.9"}, {}, []),
-    "an old numba-cuda": ({"numba-cuda": "0.30.1"}, {}, [("old-library", "numba")]),
+    "an old numba-cuda": ({"numba-cuda": "0.30.3"}, {}, [("old-library", "numba")]),
     "no cuda.core": ({"cuda-core": None}, {}, [("no-cuda-python", "cuda.core")]),
     "another streamkit": ({"streamkit": "0.3.2"}, {}, [("other-streamkit", None)]),
     "CuPy's switch": ({}, {CUPY_SWITCH: "1"}, [SWITCHES]),
