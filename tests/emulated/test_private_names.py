@@ -12,7 +12,6 @@ import weakref
 import pytest
 
 import streamkit as sk
-from support.libraries import need
 
 
 @pytest.fixture
@@ -145,19 +144,3 @@ def test_memory_for_warp_waits_for_captures_without_the_runtimes_table(warp, mon
         answer = property(lambda _, capturing=capturing: capturing)
         monkeypatch.setattr(type(warp.get_cuda_device(0)), "is_capturing", answer)
         assert shared_pool._can_free() is not capturing
-
-
-def test_an_array_of_cupy_goes_to_and_fro_without_its_memorys_owner(monkeypatch):
-    cupy = need("cupy")
-    from streamkit._queues import registry  # the name is of a C class, from which none is deleted
-
-    adapter = registry.adapter("cupy")
-    monkeypatch.setattr(adapter, "lent_by", lambda _: None)
-    memory = cupy.cuda.UnownedMemory(4096, 16, None, 0)  # of its own it makes none here
-    array = cupy.ndarray((4,), cupy.float32, cupy.cuda.MemoryPointer(memory, 0))
-    first, second = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
-    there = array
-    for stream, other in ((first, second), (second, first)) * 2:
-        there = sk.handoff(there, stream, after=other)
-        assert type(there) is cupy.ndarray
-        assert (there.data.ptr, there.shape) == (4096, (4,))

@@ -120,7 +120,7 @@ PLANTED = {
         [("untested-library", "cuda.bindings")],
     ),
     "newer patches of what was tested": ({"warp-lang": "1.19.9", "cuda-core": "1.2.9"}, {}, []),
-    "an old numba-cuda": ({"numba-cuda": "0.30.1"}, {}, [("old-library", "numba")]),
+    "an old numba-cuda": ({"numba-cuda": "0.30.3"}, {}, [("old-library", "numba")]),
     "no cuda.core": ({"cuda-core": None}, {}, [("no-cuda-python", "cuda.core")]),
     "another streamkit": ({"streamkit": "0.3.2"}, {}, [("other-streamkit", None)]),
     "CuPy's switch": ({}, {CUPY_SWITCH: "1"}, [SWITCHES]),
@@ -418,7 +418,7 @@ def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
                 ]
                 assert any(set(one) <= set(versions) for one in offered), (line, offered)
     audit = [requirements(one.partition(";")[0]) for one in extras["audit"]]
-    assert {"cupti-python": ("<14", ">=13")} in audit
+    assert {"cupti-python": ("<14", ">=13.0.1")} in audit
 
 
 def test_what_is_installed_and_what_is_missing_is_listed(installed):

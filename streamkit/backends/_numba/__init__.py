@@ -7,9 +7,9 @@ LIBRARY = Library(
     label="numba-cuda",
     module="numba.cuda",
     mark="stream",
-    requirements={12: '"numba-cuda[cu12]>=0.30.2"', 13: '"numba-cuda[cu13]>=0.30.2"'},
+    requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},
     distribution="numba-cuda",
-    oldest=(0, 30, 2),  # the first that goes with cuda-core 1.0
+    oldest=(0, 30, 4),  # the first that goes with cuda-core 1.0 and numba 0.68
     newest=(0, 30, 4),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # it goes through CUDA Python
     ignored_switch="NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM",
