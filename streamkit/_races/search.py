@@ -218,11 +218,11 @@ class _Chain:
 
     def _candidates(self, extent: Extent, start: int) -> Iterator[_Entry]:
         """Yield those from a place of the list on, or those near an extent, if that is fewer."""
+        left = len(self._entries) - start
         cells = [
             (places, range((extent.start >> power) - 1, (extent.stop - 1 >> power) + 1))
-            for power, places in self._cells.items()
+            for power, places in (self._cells.items() if left > _FEW else ())
         ]
-        left = len(self._entries) - start
         if not cells or sum(len(near) for _, near in cells) > left:
             for entry in self._entries[start:]:
                 if not self._latest or self._latest[entry.key] is entry:
