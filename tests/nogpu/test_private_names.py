@@ -24,7 +24,7 @@ def delete(path):
     return value
 
 first, *_ = [delete(path) for path in {names!r}]
-from streamkit.backends._{library} import adapter
+from streamkit.backends._{library} import adapter  # it chooses its ways as it is imported
 """
 
 
@@ -89,7 +89,7 @@ def test_a_torch_whose_graphs_share_scratch_memory_is_a_finding(monkeypatch):
 
 def test_cupys_streams_are_known_without_their_private_base():
     then = """
-from streamkit._queues import registry
+from streamkit._queues import registry  # the public calls need a device
 
 cupy.cuda.stream._BaseStream = first  # which CuPy's own functions use
 
