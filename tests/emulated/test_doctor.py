@@ -18,7 +18,10 @@ pytestmark = pytest.mark.versions
 
 __all__ = ["program"]  # the fixture
 
-INSTALLED = {"torch-cpu", "cuda-majors", "no-cuda-python", "old-library"}  # of this environment
+INSTALLED = {  # what may be said of this environment, whichever it is
+    "torch-cpu", "cuda-majors", "no-cuda-python", "old-library", "untested-library",
+    "no-nvrtc", "no-cupti",
+}  # fmt: skip
 TORCH_CPU = ("no-cuda", "torch")  # the same build, once a test before has imported it
 
 

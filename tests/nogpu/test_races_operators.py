@@ -56,7 +56,7 @@ def test_operators_in_the_bodies_of_scopes_are_certain(a, b, x, y):
     assert (race.first.library, race.array.name, race.array.dtype) == ("torch", "x", "float32")
     assert {race.first.file, race.second.file} == {__file__}
     assert race.second.line == race.first.line + 2
-    assert race.mend.endswith(f"b.wait(a) before line {race.second.line}")
+    assert race.fix.endswith(f"b.wait(a) before line {race.second.line}")
     with pytest.raises(sk.RaceError, match="race on x"):
         report.assert_none()
 
