@@ -128,6 +128,9 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         if devices:
             driver.primary_context(driver.current_device())  # can anything run on it?
     except errors.BackendNotInstalledError as error:
+        if not version:  # what is loaded as the driver is none
+            yield from driver_library.look()
+            return
         yield Finding(
             "no-cuda-python",
             "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "

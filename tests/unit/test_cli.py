@@ -400,22 +400,20 @@ on_posix = pytest.mark.skipif(sys.platform == "win32", reason="this system close
 
 
 @on_posix
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [(("doctor",), 1), (("doctor", "--json"), 1), (("demo", "--json"), 1), (("--help",), 0)],
-)
-def test_a_reader_that_has_ended_gets_no_traceback(arguments, status):
+@pytest.mark.parametrize("arguments", ["doctor", "doctor --json", "demo --json", "--help"])
+def test_a_reader_that_has_ended_gets_no_traceback(arguments):
     """As in ``streamkit doctor --json | head -0``."""
     reading, writing = os.pipe()
     os.close(reading)
     code = BLOCKER.format(blocked=ROOTS) + COMMAND
-    command = [sys.executable, "-P", "-c", code, *arguments]
+    command = [sys.executable, "-P", "-c", code, *arguments.split()]
+    buffered = environment(PYTHONUNBUFFERED="")  # as it is for users
     with subprocess.Popen(
-        command, stdout=writing, stderr=subprocess.PIPE, env=environment(), text=True
+        command, stdout=writing, stderr=subprocess.PIPE, env=buffered, text=True
     ) as running:
         os.close(writing)
         _, errors = running.communicate(timeout=100)
-    assert (running.returncode, errors) == (status, "")
+    assert (running.returncode, errors) == (1, "")
 
 
 @on_posix
