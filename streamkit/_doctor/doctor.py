@@ -128,16 +128,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         if devices:
             driver.primary_context(driver.current_device())  # can anything run on it?
     except errors.BackendNotInstalledError as error:
-        if not version:  # what is loaded as the driver is none
-            yield from driver_library.look()
-            return
-        yield Finding(
-            "no-cuda-python",
-            "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "
-            f"{error.__cause__}",
-            f"Install it: {install_line('cuda.bindings', version // 1000)}",
-            "cuda.bindings",
-        )
+        yield from _no_bindings(version, error)
     except errors.ForkedProcessError:
         pass  # ``look_at_driver`` says it
     except errors.NoDeviceError:
@@ -166,6 +157,19 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
     else:
         if not devices:
             yield from _no_device(version)
+
+
+def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterator[Finding]:
+    if not version:  # what is loaded as the driver is none
+        yield from driver_library.look()
+    else:
+        yield Finding(
+            "no-cuda-python",
+            "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "
+            f"{error.__cause__}",
+            f"Install it: {install_line('cuda.bindings', version // 1000)}",
+            "cuda.bindings",
+        )
 
 
 def _no_device(version: int) -> Iterator[Finding]:
