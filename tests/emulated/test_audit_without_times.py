@@ -11,10 +11,7 @@ import pytest
 import streamkit as sk
 from streamkit._audit.audit import program_audit  # the command's
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import (
-    loader,  # it may find no driver
-    sharing,  # what the driver says of memory
-)
+from streamkit._cuda import loader, sharing  # it may find no driver; what is said of memory
 from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (

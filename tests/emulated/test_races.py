@@ -13,10 +13,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
-from streamkit._cuda import (
-    loader,  # the driver may be still to load
-    sharing,  # what the driver says of memory
-)
+from streamkit._cuda import loader, sharing  # it may find no driver; what is said of memory
 from streamkit._queues import registry  # no library may be there
 from streamkit._races.races import program_races  # the command's
 from streamkit._recording import callbacks, places  # CUPTI is played by code that is no user's

@@ -53,6 +53,7 @@ print(evaluated.__annotations__, sys._getframe().f_code.co_filename, sys._getfra
 def folder(tmp_path, monkeypatch):
     """An empty folder, in which programs are written and run."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # of the lanes; then -m finds nothing here
     return tmp_path
 
 
