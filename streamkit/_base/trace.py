@@ -38,7 +38,7 @@ class Step:
     """One thing that a host stream is given, or one wait of the host; a context while it runs."""
 
     __slots__ = (
-        "_entered", "_outer", "around", "call", "end_ns", "end_order", "given_ns", "giver",
+        "_entered", "around", "call", "end_ns", "end_order", "given_ns", "giver",
         "has_failed", "is_inline", "is_ordered", "kind", "mark", "module", "name", "order",
         "start_ns", "stream", "thread",
     )  # fmt: skip
@@ -55,7 +55,6 @@ class Step:
         self.is_inline = self.is_ordered = False
         self.thread = threading.get_ident()
         self.giver = _thread.step
-        self._outer: Step | None = None
         self.around: tuple[Callable[[Step], AbstractContextManager[object]], ...] = ()
         """Returns what a listener wants to be open while it runs, in the thread that runs it."""
         self._entered: ExitStack | None = None
@@ -69,23 +68,21 @@ class Step:
 
     def __enter__(self) -> None:
         self.start_ns = time.perf_counter_ns()
-        if self.kind in ("function", "then") and not self.is_inline:
-            self._outer, _thread.step = _thread.step, self
-        if self.around:
-            self._entered = ExitStack()
+        with ExitStack() as entering:  # if one fails, nothing of the others is left
+            if self.kind in ("function", "then") and not self.is_inline:
+                outer, _thread.step = _thread.step, self
+                entering.callback(setattr, _thread, "step", outer)
             for one in self.around:
-                self._entered.enter_context(one(self))
+                entering.enter_context(one(self))
+            self._entered = entering.pop_all()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.close()
-        if _thread.step is self:
-            _thread.step = self._outer
-        self._outer = None
         self.has_failed = kind is not None
         if not self.end_ns:  # the first time counts
             self.end_ns, self.end_order = time.perf_counter_ns(), next(_order)
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.close()
 
 
 def note(  # noqa: PLR0913 - each caller gives what it has

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
@@ -435,3 +436,35 @@ def test_one_that_is_not_entered_warns_where_it_is_dropped(make, name):
         make()
     assert warned[0].filename == __file__
     assert not trace.listeners
+
+
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_what_a_listener_opens_around_a_function_is_closed_where_another_fails(
+    monkeypatch, stream, fails
+):
+    opened, inside = [], []
+
+    @contextlib.contextmanager
+    def around(_):
+        opened.append("open")
+        try:
+            yield
+        finally:
+            opened.append("closed")
+
+    @contextlib.contextmanager
+    def failing(_):
+        if fails == "begin":
+            raise KeyboardInterrupt
+        yield
+        raise KeyboardInterrupt
+
+    def take(step):
+        step.around += (around, failing)
+
+    monkeypatch.setattr(trace, "listeners", [take])
+    with pytest.raises(KeyboardInterrupt), trace.note(stream, "function", int):
+        inside.append(trace.running())
+    assert opened == ["open", "closed"]
+    assert len(inside) == (fails == "end")
+    assert trace.running() is None
