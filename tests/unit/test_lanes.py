@@ -108,6 +108,15 @@ def test_every_step_that_runs_tests_is_expected_to_pass_some():
         assert "*" in str(path) or path.exists(), skip["test"]
 
 
+def test_a_step_starts_a_program_not_a_function_of_the_script():
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    functions = set(re.findall(r"^(\w+)\(\) \{", script, re.MULTILINE))
+    started = re.findall(r"^step [\w-]+ (\S+)", script, re.MULTILINE)
+    assert {"step", "evidence"} <= functions
+    assert "bash" in started
+    assert not functions.intersection(started)  # setsid, which starts them, knows programs alone
+
+
 # -- the extras --------------------------------------------------------------------------------
 
 
