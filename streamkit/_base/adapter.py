@@ -609,6 +609,14 @@ class Capture(Protocol, metaclass=Group):
         frees then must not wait.
         """
 
+    def capturable(self) -> AbstractContextManager[object]:
+        """Give the GPU all work of the block from the calling thread.
+
+        For a library that has threads of its own for some of it, where the current streams of other
+        libraries are others, and a capture is not seen. Entered for each capture, and for each call
+        of a function that is captured later.
+        """
+
     def explain_capture(self, error: Exception) -> str | None:
         """Return what to do about an error inside a capture, None if unknown.
 

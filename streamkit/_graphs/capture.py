@@ -88,6 +88,16 @@ def capture(
     return _captured(target, mode, graph, kept)
 
 
+@contextlib.contextmanager
+def capturable(libraries: Iterable[LoadedLibrary]) -> Generator[None]:
+    """Have the libraries do in this thread what the block makes them do."""
+    adapters = [registry.adapter(library.name) for library in libraries]
+    with contextlib.ExitStack() as blocks:
+        for enter in all_offered(adapters, Capture.capturable):
+            blocks.enter_context(enter())
+        yield
+
+
 @block("streamkit.capture() as graph")
 def _captured(
     stream: CudaStream[Any], mode: str, graph: CudaGraph, kept: list[object]
@@ -109,7 +119,12 @@ def _captured(
             with driver.in_context(stream.context) as guard, guard:
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()
-            with use(stream), garbage.held_back(), contextlib.ExitStack() as pools:
+            with (
+                use(stream),
+                capturable(libraries),
+                garbage.held_back(),
+                contextlib.ExitStack() as pools,
+            ):
                 pooling = all_offered(adapters, Capture.pool)
                 held.extend(pools.enter_context(pool()) for pool in pooling)
                 old = graph._executable  # noqa: SLF001 - no attribute for users

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from streamkit._base import later, messages
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks
-from streamkit._graphs.capture import capture
+from streamkit._graphs.capture import capturable, capture
 from streamkit._graphs.signatures import Signature, replaced
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures
-from streamkit._scopes import open_scopes
+from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.stream import wrap
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _turn = threading.Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
+_thread = threading.local()  # "streams", by device: no other thread gives work to one that captures
 
 
 class _Argument:
@@ -298,7 +299,7 @@ class GraphedFunction(Generic[P, T]):
         with use(self._stream):
             return self._fn(*args, **kwargs)
 
-    # -- with copies ------------------------------------------------------------------------------
+    # -- before there is a graph -------------------------------------------------------------------
 
     def _scope(self, private: Any) -> use:
         """Return the scope for copies: of the call's stream, else of one in order with all."""
@@ -306,16 +307,23 @@ class GraphedFunction(Generic[P, T]):
         return use(private, ordered=True) if target is None else use(target)
 
     def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function, with copies of the arrays that are on the host."""
-        if all(found.device is not None for found in call.arrays):
-            return self._run(call.arguments)
-        device = _device_of(call, self._target())
-        with self._scope(new_stream(device, nonblocking=True)) as stream:
+        """Run the function as it is captured later, with copies of the arrays that are on the host.
+
+        On the stream that captures: autograd's nodes remember the stream on which they were made,
+        and those that the result keeps alive are used again in the capture.
+        """
+        target = self._target()
+        device = _device_of(call, target)
+        private = _stream_that_captures(device)
+        with _in_order(private, target), capturable(loaded_libraries.libraries()):
+            if all(found.device is not None for found in call.arrays):
+                args, kwargs = call.arguments
+                return self._fn(*args, **kwargs)
             own = _new_arrays(call, device, of_the_host_only=True)
-            _copy_arrays(call, own, stream)
+            _copy_arrays(call, own, private)
             args, kwargs = call.replaced(own)
             result = self._fn(*args, **kwargs)
-            _copy_arrays(call, own, stream, back=True)
+            _copy_arrays(call, own, private, back=True)
         return _filled(_template(result, _places(own)), call)  # type: ignore[no-any-return]
 
     # -- capture ----------------------------------------------------------------------------------
@@ -323,7 +331,7 @@ class GraphedFunction(Generic[P, T]):
     def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
         """Capture the call; None if that fails, and need not succeed."""
         device = _device_of(call, target)
-        private = new_stream(device, nonblocking=True)
+        private = _stream_that_captures(device)
         own: list[Any] = []
         if self._copies:
             with self._scope(private):
@@ -416,6 +424,29 @@ class GraphedFunction(Generic[P, T]):
                 _copy_arrays(call, captured.own, stream, back=True)
             finally:
                 captured.last = stream.record(captured.last)
+
+
+def _stream_that_captures(device: int) -> CudaStream[Any]:
+    """Return this thread's stream for captures on a device, the same one each time."""
+    streams: dict[int, CudaStream[Any]] = _thread.__dict__.setdefault("streams", {})
+    if device not in streams or streams[device].closed:
+        streams[device] = new_stream(device, nonblocking=True)
+    return streams[device]
+
+
+@contextlib.contextmanager
+def _in_order(stream: CudaStream[Any], target: CudaStream[Any] | None) -> Generator[None]:
+    """Make a stream current, in order with the target; without one, with all libraries."""
+    if target is None:
+        with use(stream, ordered=True):
+            yield
+        return
+    stream.wait(target)
+    try:
+        with use(stream):
+            yield
+    finally:
+        target.wait(stream)
 
 
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:

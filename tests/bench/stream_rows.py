@@ -464,3 +464,35 @@ def _launch_by_the_driver(libraries: Libraries) -> Generator[Arms]:
         torch.relu(x)
     run, target = cu.CUgraphExec(graph.raw_cuda_graph_exec()), cu.CUstream(s.handle)
     yield Arms(calls(g.launch), calls(partial(cu.cuGraphLaunch, run)), same(s), same(target))
+
+
+@_row(
+    "a training step by graphed",
+    "the step with torch.cuda.make_graphed_callables",
+    at_most=1.05,
+    aim=0.8,
+    note="forward, backward and SGD of three layers; torch graphs only the forward and backward",
+)
+def _training_step(libraries: Libraries) -> Generator[Arms]:
+    torch = libraries.torch
+    device = f"cuda:{libraries.device}"
+    x, target = torch.rand(2, 64, 256, device=device)
+
+    def step_of(graph: Callable[[Any], Any]) -> Callable[..., object]:
+        model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(3))).to(device)
+        optimizer, run = torch.optim.SGD(model.parameters(), lr=1e-3), graph(model)
+
+        def step(x: Any, target: Any) -> Any:
+            optimizer.zero_grad(set_to_none=False)
+            loss = torch.nn.functional.mse_loss(run(x), target)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    theirs = step_of(lambda model: torch.cuda.make_graphed_callables(model, (x,)))
+    ours = sk.graphed(step_of(lambda model: model))
+    for _ in range(3):
+        ours(x, target), theirs(x, target)
+    yield Arms(calls_without(partial(ours, x, target)), calls_without(partial(theirs, x, target)))

@@ -188,3 +188,104 @@ def test_a_tensor_that_requires_a_gradient_is_refused(torch):
     function = sk.graphed(lambda x: x * 2)
     with pytest.raises(ValueError, match="requires a gradient"):
         function(torch.ones(4, device="cuda", requires_grad=True))
+
+
+# -- a training step ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training(workload):
+    from support.gpu import training  # imports them
+
+    return training
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["torch", "torch, CuPy and Warp"])
+@pytest.mark.parametrize(
+    "optimizer", ["SGD", "SGD with momentum", "fused SGD", "capturable Adam", "fused Adam"]
+)
+def test_a_training_step_is_one_graph(training, optimizer, mixed):
+    """Equal to eager bit by bit; each loss is held, as by a program that prints them later."""
+    arms = training.Training(optimizer, mixed=mixed), training.Training(optimizer, mixed=mixed)
+    (eager, graphed), losses = arms, []
+    step = sk.graphed(graphed.step)
+    for x, target in training.batches(20):
+        with sk.use(sk.new_stream(nonblocking=True), ordered=True):
+            expected = eager.step(x, target)
+        losses.append((step(x, target).detach().clone(), expected.detach()))
+    assert [one for one, _ in losses] == [other for _, other in losses]
+    for one, other in zip(graphed.weights(), eager.weights(), strict=True):
+        assert one.equal(other)
+    assert (step.captures, step.hits) == (1, 18)
+    assert not losses[0][0].equal(losses[-1][0])  # it has learned something
+
+
+def test_two_training_steps_of_one_model_are_two_graphs(training):
+    both = training.Training("SGD", mixed=False)
+    one, other = (sk.graphed(both.step) for _ in range(2))
+    eager = training.Training("SGD", mixed=False)
+    held = []
+    for x, target in training.batches(5):
+        for step in (one, other):
+            held.append(step(x, target))
+            assert held[-1].item() == eager.step(x, target).item()
+    assert (one.captures, other.captures) == (1, 1)
+
+
+def test_a_step_is_captured_after_a_warm_up_on_its_stream(training):
+    own, s = training.Training("SGD", mixed=True), sk.new_stream(nonblocking=True)
+    ((x, target),) = training.batches(1)
+    with sk.use(s, ordered=True):
+        held = own.step(x, target)
+    with sk.capture(s) as graph:
+        loss = own.step(x, target)
+    graph.launch()
+    assert loss.item() < held.item()
+
+
+def test_a_result_of_a_warm_up_elsewhere_is_named(training):
+    own = training.Training("SGD", mixed=False)
+    ((x, target),) = training.batches(1)
+    held_loss = own.step(x, target)
+    named = r"look at .*held_loss.*Let go of that result"
+    with pytest.raises(sk.CaptureError, match=named), sk.capture():
+        own.step(x, target)
+    del held_loss
+    with sk.capture() as graph:
+        own.step(x, target)
+    graph.launch()
+
+
+def test_an_optimizer_that_counts_on_the_cpu_is_refused_with_the_remedy(training, torch):
+    own = training.Training("SGD", mixed=False)
+    own.optimizer = torch.optim.Adam(own.model.parameters())
+    step = sk.graphed(own.step)
+    ((x, target),) = training.batches(1)
+    step(x, target)
+    with pytest.raises(sk.CaptureError, match="capturable=True"):
+        step(x, target)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "fused Adam"])
+def test_a_gradient_scaler_is_right_or_refused(training, torch, optimizer):
+    own = training.Training(optimizer, mixed=False)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**4)
+
+    def step(x, target):
+        own.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.float16):
+            loss = (own.model(x) - target).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(own.optimizer)
+        scaler.update()
+        return loss
+
+    function, batches = sk.graphed(step), training.batches(4)
+    before = function(*next(batches)).item()
+    if optimizer == "SGD":
+        with pytest.raises(sk.CaptureError, match=r"GradScaler asks on the CPU"):
+            function(*next(batches))
+        return
+    for batch in batches:
+        after = function(*batch).item()
+    assert (function.captures, after != before) == (1, True)

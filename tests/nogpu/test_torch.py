@@ -224,3 +224,54 @@ def test_without_the_question_whose_memory_it_is_an_array_is_lent(monkeypatch):
     tensor = torch.ones(3)
     assert torch_adapter.record_stream(tensor, None) is False
     assert torch_adapter.memory_of(tensor) is None
+
+
+# -- what a capture refuses of a training step ----------------------------------------------------
+
+
+def advice(error):
+    from streamkit.backends._torch.capture import explain_capture  # a capture needs a device
+
+    try:
+        raise error
+    except RuntimeError as raised:
+        return explain_capture(raised)
+
+
+def test_the_variable_that_holds_autograds_nodes_is_named():
+    weight = torch.ones(2, requires_grad=True)
+    held_loss, only_a_number = (weight * 2).sum(), weight.detach()
+    legacy = RuntimeError(
+        "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
+    )
+    assert "(look at held_loss)" in advice(legacy)
+    assert held_loss.grad_fn is not None
+    assert only_a_number.grad_fn is None
+    del held_loss
+    assert "as long as the result is alive, and" in advice(legacy)
+    assert advice(RuntimeError("CUDA error: out of memory")) is None
+
+
+def test_an_optimizer_that_counts_on_the_cpu_is_told_from_others():
+    refusal = "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' "
+    assert "capturable=True" in advice(RuntimeError(refusal + "capturable is False."))
+
+
+def test_a_gradient_scaler_that_asks_on_the_cpu_is_told():
+    from streamkit.backends._torch.capture import explain_capture
+
+    scaler = torch.amp.GradScaler("cpu")
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    class Refuses(torch.optim.SGD):
+        def step(self):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    optimizer = Refuses([weight], lr=1.0)
+    scaler.scale(weight.sum()).backward()
+    with pytest.raises(RuntimeError) as raised:
+        scaler.step(optimizer)
+    assert "fused=True" in explain_capture(raised.value)
+    with pytest.raises(RuntimeError) as raised:
+        optimizer.step()
+    assert explain_capture(raised.value) is None

@@ -19,15 +19,23 @@ from streamkit._base.locks import new_lock
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
+from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
 # functions of the adapter too
-__all__ = ["explain_kernel", "host_memory", "pieces_of_memory", "watch_operators"]
+__all__ = [
+    "explain_capture",
+    "explain_kernel",
+    "host_memory",
+    "pieces_of_memory",
+    "watch_operators",
+]
 
 name = "torch"
 api = 1
@@ -240,6 +248,11 @@ def prepare() -> None:
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
+
+
+def capturable() -> AbstractContextManager[object]:
+    """Run backward passes in the calling thread, not in autograd's."""
+    return torch.autograd.set_multithreading_enabled(False)
 
 
 # -- events -----------------------------------------------------------------------------------

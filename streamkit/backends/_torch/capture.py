@@ -7,6 +7,8 @@ caches.
 from __future__ import annotations
 
 import contextlib
+import re
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +18,16 @@ from streamkit._cuda import driver, graphs
 from streamkit.backends._torch import random_numbers, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from streamkit.protocols import Binding
+
+_ELSEWHERE = re.compile(
+    r"legacy stream depend|uncaptured work in another stream|stale reference to the default stream"
+)
+"""How CUDA words work that a capture would need from outside; and torch from 2.13 on."""
+_NOT_OF_THE_PROGRAM = "torch", "streamkit"
 
 
 class Part:
@@ -148,3 +157,37 @@ class Graph:
         # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
         # current the end of its event makes one current
         self._graph = self._numbers = self._workspaces = self._begun = None
+
+
+# -- what to change in a training step ------------------------------------------------------------
+
+
+def explain_capture(error: Exception) -> str | None:
+    said = str(error)
+    if "capturable is False" in said:
+        return "Make the optimizer with capturable=True, so that it counts its steps on the GPU."
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(frame.f_globals.get("__name__") == "torch.amp.grad_scaler" for frame in frames):
+        return (
+            "GradScaler asks on the CPU whether a gradient is infinite. An optimizer with "
+            "fused=True asks on the GPU, and bfloat16 needs no scaler."
+        )
+    if not _ELSEWHERE.search(said):
+        return None
+    names = " and ".join(sorted(set(_results_of_forward_passes(frames))))
+    return (
+        "Autograd uses its nodes of an earlier forward pass again as long as the result is alive"
+        f"{names and f' (look at {names})'}, and they work on the stream of that pass, which is "
+        "outside the capture. Let go of that result first, or keep result.detach(); or run that "
+        "pass on the stream that you capture: 'with streamkit.use(s, ordered=True):'."
+    )
+
+
+def _results_of_forward_passes(frames: list[FrameType]) -> Iterator[str]:
+    """Yield the variables of the program, around the error, whose tensors hold autograd's nodes."""
+    callers = [frame for frame, _ in traceback.walk_stack(frames[0].f_back)] if frames else []
+    for frame in (*frames, *callers):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        for name, value in frame.f_locals.items() if package not in _NOT_OF_THE_PROGRAM else ():
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                yield name

@@ -11,3 +11,9 @@ def add_one(src: wp.array(dtype=wp.float32), dst: wp.array(dtype=wp.float32)):
 def add_one_to_each(a: wp.array(dtype=wp.float32), b: wp.array(dtype=wp.float32)):
     i = wp.tid()
     b[i] = a[i] + wp.float32(1.0)
+
+
+@wp.kernel
+def square(a: wp.array2d(dtype=wp.float32), b: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    b[i, j] = a[i, j] * a[i, j]
