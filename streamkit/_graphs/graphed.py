@@ -428,10 +428,11 @@ class GraphedFunction(Generic[P, T]):
 
 def _stream_that_captures(device: int) -> CudaStream[Any]:
     """Return this thread's stream for captures on a device, the same one each time."""
-    streams: dict[int, CudaStream[Any]] = _thread.__dict__.setdefault("streams", {})
+    streams: dict[int, Any] = _thread.__dict__.setdefault("streams", {})
     if device not in streams or streams[device].closed:
         streams[device] = new_stream(device, nonblocking=True)
-    return streams[device]
+    found: CudaStream[Any] = streams[device]
+    return found
 
 
 @contextlib.contextmanager

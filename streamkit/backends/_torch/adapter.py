@@ -252,7 +252,8 @@ begins_capture = functools.partial(capture.Part, bind=bind)
 
 def capturable() -> AbstractContextManager[object]:
     """Run backward passes in the calling thread, not in autograd's."""
-    return torch.autograd.set_multithreading_enabled(False)
+    block: AbstractContextManager[object] = torch.autograd.set_multithreading_enabled(False)
+    return block
 
 
 # -- events -----------------------------------------------------------------------------------
