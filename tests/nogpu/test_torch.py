@@ -258,7 +258,7 @@ def test_an_optimizer_that_counts_on_the_cpu_is_told_from_others():
 
 
 def test_a_gradient_scaler_that_asks_on_the_cpu_is_told():
-    from streamkit.backends._torch.capture import explain_capture
+    from streamkit.backends._torch.capture import explain_capture  # a capture needs a device
 
     scaler = torch.amp.GradScaler("cpu")
     weight = torch.nn.Parameter(torch.ones(2))
