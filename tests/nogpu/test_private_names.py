@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import streamkit as sk
 from support.libraries import need
 from support.programs import python
 
@@ -85,6 +86,19 @@ def test_a_torch_whose_graphs_share_scratch_memory_is_a_finding(monkeypatch):
     assert finding.code == "shared-workspaces"
     assert torch.__version__ in finding.what
     assert "streamkit.capture()" in finding.remedy
+
+
+def test_the_first_capture_warns_that_graphs_share_scratch_memory(monkeypatch, recwarn):
+    need("torch")
+    from streamkit.backends._torch import adapter, workspaces  # they import torch
+
+    monkeypatch.setattr(workspaces, "are_shared", lambda: True)
+    adapter._warn_of_shared_workspaces.cache_clear()
+    for _ in range(2):
+        with pytest.raises(sk.NoDeviceError):  # what comes next needs a device
+            adapter.prepare()
+    (warning,) = recwarn
+    assert "scratch memory of cuBLAS" in str(warning.message)
 
 
 def test_cupys_streams_are_known_without_their_private_base():

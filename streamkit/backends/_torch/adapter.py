@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -243,8 +244,28 @@ def restore_device(device: int) -> None:
 
 
 def prepare() -> None:
+    if workspaces.are_shared():
+        _warn_of_shared_workspaces()
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
         workspaces.prepare()
+
+
+@functools.cache
+def _warn_of_shared_workspaces() -> None:
+    """Warn at the first capture of the process."""
+    found = _shared_workspaces()
+    warnings.warn(f"{found.what}. {found.remedy}", RuntimeWarning, stacklevel=2)
+
+
+def _shared_workspaces() -> Finding:
+    return Finding(
+        "shared-workspaces",
+        f"StreamKit does not know how torch {torch.__version__} keeps the scratch memory of "
+        "cuBLAS, so two graphs captured on one stream share it, and results are wrong if they "
+        "run at once",
+        "Capture each graph on a stream of its own: 'with streamkit.capture() as graph:'.",
+        name,
+    )
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
@@ -293,14 +314,7 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 def diagnose() -> Iterator[Finding]:
     """Read whether graphs have scratch memory of their own."""
     if torch.version.cuda and workspaces.are_shared():
-        yield Finding(
-            "shared-workspaces",
-            f"StreamKit does not know how torch {torch.__version__} keeps the scratch memory of "
-            "cuBLAS, so two graphs captured on one stream share it, and results are wrong if they "
-            "run at once",
-            "Capture each graph on a stream of its own: 'with streamkit.capture() as graph:'.",
-            name,
-        )
+        yield _shared_workspaces()
 
 
 # -- collective operations --------------------------------------------------------------------
