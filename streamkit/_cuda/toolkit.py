@@ -36,6 +36,15 @@ def has(name: str, *majors: int) -> bool:
     return False
 
 
+def has_headers() -> bool:
+    """Whether CUDA's headers are here, which a compiler needs; True if nothing can tell."""
+    try:
+        finder: Any = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return True
+    return finder.find_nvidia_header_directory("cudart") is not None
+
+
 def install_line(name: str, major: int) -> str:
     """Return the line that installs the toolkit's library of that name."""
     suffix = "" if major >= _WITHOUT_SUFFIX else f"-cu{major}"

@@ -310,6 +310,13 @@ class Installed:
                     f"Install it: {toolkit.install_line(needs, major)}",
                     name,
                 )
+            elif not toolkit.has_headers():
+                yield Finding(
+                    "no-cuda-headers",
+                    f"CUDA's headers, which {name} includes in its kernels, cannot be found",
+                    f"Install them: {toolkit.install_line('runtime', major)}",
+                    name,
+                )
 
     def _switches(self) -> Iterator[Finding]:
         """Yield what is wrong with the switches, for the libraries that are installed."""

@@ -20,7 +20,7 @@ __all__ = ["program"]  # the fixture
 
 INSTALLED = {  # what may be said of this environment, whichever it is
     "torch-cpu", "cuda-majors", "no-cuda-python", "old-library", "untested-library",
-    "no-nvrtc", "no-cupti",
+    "no-nvrtc", "no-cuda-headers", "no-cupti",
 }  # fmt: skip
 TORCH_CPU = ("no-cuda", "torch")  # the same build, once a test before has imported it
 

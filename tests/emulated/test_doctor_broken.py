@@ -19,6 +19,7 @@ import streamkit as sk
 from streamkit._cuda import toolkit  # what is missing is made up here
 lacking = {lacking!r}
 toolkit.has = lambda name, *majors: name not in lacking
+toolkit.has_headers = lambda: "headers" not in lacking
 report = sk.doctor()
 try:
     sk.new_stream("cuda")
@@ -109,3 +110,5 @@ def test_no_nvrtc(look):
     found, _ = look(lacking=("nvrtc",))
     assert found["no-nvrtc"]["library"] == "cupy"
     assert "pip install nvidia-cuda-nvrtc" in found["no-nvrtc"]["remedy"]
+    found, _ = look(lacking=("headers",))
+    assert "pip install nvidia-cuda-runtime" in found["no-cuda-headers"]["remedy"]

@@ -317,6 +317,20 @@ def test_a_part_of_the_toolkit_that_is_missing(
         assert remedy(found, code) == f"Install it: pip install nvidia-cuda-{part}{suffix}"
 
 
+def test_cudas_headers_that_are_missing(installed, monkeypatch):
+    monkeypatch.setattr(toolkit, "has", lambda *_: True)
+    monkeypatch.setattr(toolkit, "has_headers", lambda: False)
+    found = installed(CLEAN, "'13.0'")
+    assert codes(found.check(DRIVER)) == [("no-cuda-headers", "cupy")]
+    assert remedy(found, "no-cuda-headers") == "Install them: pip install nvidia-cuda-runtime"
+
+
+def test_a_python_without_cupy_needs_no_headers(installed, monkeypatch):
+    monkeypatch.setattr(toolkit, "has_headers", lambda: False)
+    found = installed(without(CLEAN, "cupy-cuda13x"), "'13.0'")
+    assert "no-cuda-headers" not in dict(codes(found.check(DRIVER)))
+
+
 def test_a_build_without_cuda_is_right_where_there_is_no_gpu(installed):
     found = installed({"torch": "2.13.0+cpu"}, None)
     assert codes(found.check(None)) == codes(found.check(Driver("13.0", None, []))) == []

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_a_real_library_that_is_empty_is_named_by_the_command(tmp_path, no_drive
     (tmp_path / "libcuda.so.1").write_text("")
     found = doctor_of(tmp_path, LD_LIBRARY_PATH=str(tmp_path))["driver-fails"]
     assert f"{tmp_path}/libcuda.so.1: file too short" in found["what"]
+
+
+@pytest.mark.parametrize(("found", "expected"), [("/usr/include", True), (None, False)])
+def test_cudas_headers_are_where_cuda_pathfinder_finds_them(monkeypatch, found, expected):
+    finder = SimpleNamespace(find_nvidia_header_directory={"cudart": found}.get)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
+    assert toolkit.has_headers() is expected
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)  # it is not installed
+    assert toolkit.has_headers() is True
 
 
 @on_linux

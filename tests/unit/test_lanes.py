@@ -141,6 +141,12 @@ def test_an_extra_for_a_cuda_brings_cuda_python_for_it(name, major):
     assert "cuda-core>=1.0" in brought(extra)
 
 
+@pytest.mark.parametrize(("major", "suffix"), [(12, "-cu12"), (13, "==13.*")])
+def test_an_extra_with_cupy_brings_what_compiles_its_kernels(major, suffix):
+    needs = {f"nvidia-cuda-{part}{suffix}" for part in ("nvrtc", "runtime")}
+    assert needs <= brought(f"cupy{major}")
+
+
 def test_torch_brings_the_half_of_cuda_python_that_torch_itself_does_not():
     assert brought("torch") == {"torch>=2.10", "cuda-core>=1.0"}
 
