@@ -21,13 +21,15 @@ from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
+from streamkit.backends._torch.private_calls import private_call as _private
+from streamkit.backends._torch.settings import settings
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 # functions of the adapter too
-__all__ = ["explain_kernel", "host_memory", "pieces_of_memory", "watch_operators"]
+__all__ = ["explain_kernel", "host_memory", "pieces_of_memory", "settings", "watch_operators"]
 
 name = "torch"
 api = 1
@@ -125,15 +127,6 @@ def _public_get(device: int) -> tuple[int, int, int]:
 
 def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
     torch.cuda.set_stream(_of_cuda(stream_id, device_index, device_type))
-
-
-_OLDEST, _NEWEST = (2, 10), (2, 15)  # the versions whose private calls are known
-
-
-def _private(call: str, public: Any) -> Any:
-    """Return what torch's public function calls, at a twentieth of the cost, where it is known."""
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    return getattr(torch._C, call, public) if _OLDEST <= version <= _NEWEST else public  # noqa: SLF001
 
 
 _get: Any = _private("_cuda_getCurrentStream", _public_get)
