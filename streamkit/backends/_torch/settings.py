@@ -66,11 +66,5 @@ def _read() -> tuple[Hashable, ...]:
 
 def _autocast() -> tuple[Hashable, ...]:
     """Return for which kinds of devices it is on, and to which type."""
-    kinds = "cuda", "cpu"
-    return tuple(
-        [
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in kinds
-            if torch.is_autocast_enabled(kind)
-        ]
-    )
+    kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+    return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])
