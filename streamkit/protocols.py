@@ -25,6 +25,7 @@ from streamkit._base.adapter import (
     Finding,
     Memory,
     MemoryUse,
+    Settings,
     Traits,
 )
 from streamkit._base.classes import StaticProtocol, made_by
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = [
     "API", "Adapter", "ArrayLayout", "ArrayLike", "ArrayUse", "Binding", "Capture", "CapturePart",
     "CapturedGraph", "CurrentStream", "Diagnosis", "Event", "EventLike", "Events", "Finding",
-    "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Stream", "StreamLike",
-    "SupportsCudaStream", "Traits", "WorkLike",
+    "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Settings", "Stream",
+    "StreamLike", "SupportsCudaStream", "Traits", "WorkLike",
 ]  # fmt: skip
 
 

@@ -527,6 +527,21 @@ class Memory(Protocol, metaclass=Group):
 # -- capture ----------------------------------------------------------------------------------
 
 
+class Settings(NamedTuple):
+    """What a program can set in a library, in this thread, that changes what its calls compute."""
+
+    names: tuple[str, ...]
+    """What each is called, as in "grad mode"."""
+    read: Callable[[], tuple[Hashable, ...]]
+    """Returns what each is now, in the order of the names, and equal if nothing was set meanwhile.
+
+    Each call of a graphed function calls it, also while the thread captures. So it is quick, and
+    asks the driver nothing that breaks a capture. What it returns is held as long as the graph. A
+    value that is equal to no other keeps a call from being a graph, where the library has to see
+    all that the function does.
+    """
+
+
 class CapturePart(Protocol):
     """One library's part in a capture; its stream is the library's current one all the while."""
 
@@ -572,6 +587,13 @@ class Capture(Protocol, metaclass=Group):
         """Make what the library makes at its first use, because a capture forbids it.
 
         Called before anything captures, for the current device.
+        """
+
+    def settings(self) -> Settings:
+        """Return the library's settings, which a graph has as they were at its capture.
+
+        ``graphed`` asks for them once, and reads them at each call: under others it has another
+        graph. The current device is not one of them, because ``graphed`` knows it.
         """
 
     def begins_capture(self, stream: Any, mode: str) -> CapturePart:

@@ -21,7 +21,7 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
 
 _ACTIVE = 1
-_INVALID_CONTEXT, _UPDATE_FAILURE = 201, 910
+_INVALID_CONTEXT = 201
 _AUTO_FREE_ON_LAUNCH = 1
 _HOST, _ARRAY = 1, 3  # types of memory
 _MEMORY = 10, 11  # types of nodes: to allocate memory, to free it
@@ -116,14 +116,12 @@ def instantiate(graph: int) -> int:
 
 
 def update(executable: int, graph: int) -> bool:
-    """Have the executable's next launches do a graph's work; False if CUDA cannot.
+    """Have the executable's next launches do a graph's work; False if CUDA cannot, or fails.
 
-    After a failure the executable's work may be neither; an update to the graph that it was made of
-    puts it back.
+    A new executable can do the work then, unless CUDA fails at that too. After a failure the work
+    of this one may be neither; an update to the graph that it was made of puts it back.
     """
     code, _ = loader.cu.cuGraphExecUpdate(executable, graph)
-    if code and code != _UPDATE_FAILURE:
-        raise driver.error("cuGraphExecUpdate", code)
     return not code
 
 
@@ -408,7 +406,9 @@ class DriverGraph:
         if old is not None:
             if not old.executable:
                 old.executable, self.executable = self.executable, 0
-            update(old.executable, old.graph)
+            if not update(old.executable, old.graph):
+                unknown, old.executable = old.executable, instantiate(old.graph)
+                ask("cuGraphExecDestroy", unknown)
 
     def close(self) -> None:
         """Destroy it; after a failure, a second time does what is left."""

@@ -9,12 +9,13 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from streamkit._base import later, messages
 from streamkit._cuda import devices, driver
-from streamkit._graphs import checks
+from streamkit._graphs import checks, differences, settings
 from streamkit._graphs.capture import capturable, capture
 from streamkit._graphs.signatures import Signature, replaced
 from streamkit._host.stream import HostStream
@@ -26,7 +27,7 @@ from streamkit._streams.stream import wrap
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable
+    from collections.abc import Callable, Generator, Hashable, Iterable
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -49,6 +50,22 @@ class _Argument:
         self.index = index
 
 
+class _Weakly:
+    """In a captured result: an object that was passed, and that the key holds weakly."""
+
+    def __init__(self, value: Any) -> None:
+        self.get = weakref.ref(value)
+
+
+class _Seen(NamedTuple):
+    """A signature without a graph."""
+
+    is_due: bool
+    """Whether to capture the next call."""
+    objects: tuple[weakref.ref[Any], ...]
+    """Those that its key holds weakly."""
+
+
 class _Captured:
     """A graph of one signature."""
 
@@ -57,10 +74,17 @@ class _Captured:
     calls: int = 0
     """How many calls are about to launch it; meanwhile no other signature gets it."""
 
-    def __init__(self, graph: CudaGraph, result: Any, own: list[Any]) -> None:
+    def __init__(
+        self,
+        graph: CudaGraph,
+        result: Any,
+        own: list[Any],
+        objects: tuple[weakref.ref[Any], ...],
+    ) -> None:
         self.graph = graph
-        self.result = result  # with an ``_Argument`` for each array that the function was given
+        self.result = result  # a template: see ``_template``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
+        self.objects = objects  # as those of ``_Seen``
         self.lock = threading.Lock()
 
 
@@ -181,7 +205,8 @@ class GraphedFunction(Generic[P, T]):
         self._has_warned = False
         self._lock = threading.Lock()  # of what follows, never held while the function runs
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
-        self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether to capture the next one
+        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+        self._has_dead = False  # whether an object has died that a key holds weakly
         self.captures = self.hits = 0
 
     @overload
@@ -207,19 +232,46 @@ class GraphedFunction(Generic[P, T]):
     def clear(self) -> None:
         """Give up all graphs, once their last runs have ended; the next calls begin anew."""
         with self._lock:
-            dropped, self._captured = self._captured, OrderedDict()
-            self._seen.clear()
-        del dropped  # outside of the lock: what a graph holds can have finalizers
+            dropped = self._captured, self._seen
+            self._captured, self._seen = OrderedDict(), OrderedDict()
+        del dropped  # outside of the lock: what a graph or a key holds can have finalizers
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Say what a call with these arguments would do outside of captures, and why; call nothing.
+
+        If no graph is held for it, that is what sets it apart from the most similar one, as in
+        "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
+        """
+        target = self._target()
+        if _is_of_the_host(target):
+            return "it calls the function: on the host there are no graphs"
+        call = self._read(args, kwargs, target)
+        with self._lock:
+            if call.key in self._captured:
+                return "it launches the graph that is held"
+            seen, is_full = self._seen.get(call.key), self.graphs == self._max_graphs
+            others = list(self._captured or self._seen)
+        if seen is not None:
+            if not seen.is_due:
+                return "it calls the function, which could not be captured with these arguments"
+            what = "it captures the second call with these arguments"
+        else:
+            what = "it calls the function, because it is the first call"
+            what += " with these arguments" if others else ""
+        why = differences.from_nearest(call.key, [one for one in others if one != call.key])
+        full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
+        return "; ".join(filter(None, (what, why, is_full and full)))
 
     # -- a call -----------------------------------------------------------------------------------
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or launch its graph."""
         target = self._target()
-        if isinstance(target, HostStream) or (target is None and devices.on_host(None)):
+        if _is_of_the_host(target):
             return self._run((args, kwargs))
-        call = Signature((args, kwargs), by_address=not self._copies)
-        self._check(call)
+        if self._has_dead:
+            self._forget_dead()
+        call = self._read(args, kwargs, target)
         if target is not None and target.is_capturing:
             captured = self._find_for(call, target)
             if captured is None:
@@ -242,8 +294,13 @@ class GraphedFunction(Generic[P, T]):
     def _target(self) -> Any:
         return open_scopes.innermost() if self._stream is None else self._stream
 
-    def _check(self, call: Signature) -> None:
-        """Raise TypeError for an array that a graph cannot have."""
+    def _read(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: CudaStream[Any] | None
+    ) -> Signature:
+        """Return what tells the call from others; TypeError for an array that no graph can have."""
+        call = Signature(
+            (args, kwargs), by_address=not self._copies, settings=settings.read(target)
+        )
         for found in call.arrays:
             if found.device is None and not self._copies:
                 raise TypeError(
@@ -256,6 +313,7 @@ class GraphedFunction(Generic[P, T]):
                     f"StreamKit cannot copy {messages.describe(found.array)} into a graph: no "
                     "adapter copies its arrays. Pass an array on the GPU of a library that has one."
                 )
+        return call
 
     def _find(self, call: Signature) -> _Captured | None:
         with self._lock:
@@ -282,15 +340,48 @@ class GraphedFunction(Generic[P, T]):
         if active_captures.any_goes_on():
             return False
         with self._lock:
-            is_due = self._seen.get(call.key)
-            if is_due is None:
-                self._note(call, is_due=True)
-            return bool(is_due)
+            seen = self._seen.get(call.key)
+        if seen is None:
+            call.freeze()
+            self._note(call, is_due=True)
+            return False
+        return seen.is_due
 
     def _note(self, call: Signature, *, is_due: bool) -> None:
-        self._seen[call.key] = is_due
-        if len(self._seen) > self._max_graphs:
-            self._seen.popitem(last=False)
+        seen = _Seen(is_due, self._watched(call))
+        with self._lock:
+            self._seen[call.key] = seen
+            is_full = len(self._seen) > self._max_graphs
+            dropped = self._seen.popitem(last=False) if is_full else None
+        del dropped  # as in ``clear``
+
+    # -- objects that keys hold weakly ------------------------------------------------------------
+
+    def _watched(self, call: Signature) -> tuple[weakref.ref[Any], ...]:
+        """Return references to them, which have what knows them forgotten when one dies."""
+        forget = functools.partial(_forget_dead_of, weakref.ref(self))
+        return tuple([weakref.ref(value, forget) for value in call.objects])
+
+    def _forget_dead(self) -> None:
+        """Give up what no call can find any more, because its key has an object that is dead.
+
+        A garbage collection calls it too, at any moment. If the lock is taken then, the next call
+        of the function does it.
+        """
+        self._has_dead = True
+        if not self._lock.acquire(blocking=False):
+            return
+        dropped = []
+        try:
+            self._has_dead = False
+            tables: tuple[OrderedDict[Hashable, Any], ...] = self._captured, self._seen
+            for table in tables:
+                for key, entry in list(table.items()):
+                    if any(reference() is None for reference in entry.objects):
+                        dropped.append((key, table.pop(key)))
+        finally:
+            self._lock.release()
+        del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:
         args, kwargs = arguments
@@ -307,7 +398,7 @@ class GraphedFunction(Generic[P, T]):
         return use(private, ordered=True) if target is None else use(target)
 
     def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function as it is captured later, with copies of the arrays that are on the host.
+        """Run the function as it is captured later: with copies, if its graph has them.
 
         On the stream that captures: autograd's nodes remember the stream on which they were made,
         and those that the result keeps alive are used again in the capture.
@@ -316,15 +407,18 @@ class GraphedFunction(Generic[P, T]):
         device = _device_of(call, target)
         private = _stream_that_captures(device)
         with _in_order(private, target), capturable(loaded_libraries.libraries()):
-            if all(found.device is not None for found in call.arrays):
+            if not self._copies or not call.arrays:
                 args, kwargs = call.arguments
                 return self._fn(*args, **kwargs)
-            own = _new_arrays(call, device, of_the_host_only=True)
-            _copy_arrays(call, own, private)
+            own = _new_arrays(call, device)
             args, kwargs = call.replaced(own)
-            result = self._fn(*args, **kwargs)
-            _copy_arrays(call, own, private, back=True)
-        return _filled(_template(result, _places(own)), call)  # type: ignore[no-any-return]
+            try:
+                _copy_arrays(call, own, private)
+                result = self._fn(*args, **kwargs)
+                _copy_arrays(call, own, private, back=True)
+            finally:
+                private.keep(*own)
+        return _filled(_template(result, _places(own), ()), call)  # type: ignore[no-any-return]
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -337,6 +431,8 @@ class GraphedFunction(Generic[P, T]):
             with self._scope(private):
                 own = _new_arrays(call, device)
         args, kwargs = call.replaced(own) if own else call.arguments
+        call.freeze()
+        objects = self._watched(call)
         try:
             with self._new_work(private) as graph:
                 result = self._fn(*args, **kwargs)
@@ -349,9 +445,9 @@ class GraphedFunction(Generic[P, T]):
                 ) from error
             self._fall_back(call, error)
             return None
-        result = _template(result, _places(own) if own else call.places)
+        result = _template(result, _places(own) if own else call.places, call.objects)
         graph.keep(result, own)  # what a run reads and writes lives until it has ended
-        captured = _Captured(graph, result, own)
+        captured = _Captured(graph, result, own, objects)
         captured.calls = 1  # the one that captures it
         with self._lock:
             self.captures += 1
@@ -377,6 +473,7 @@ class GraphedFunction(Generic[P, T]):
                 with self._lock:
                     self._captured[key] = oldest
                     self._captured.move_to_end(key, last=False)
+                    self._has_dead = True  # perhaps, while it was not there
             raise
 
     def _take_oldest(self, device: int) -> tuple[Hashable, _Captured | None]:
@@ -392,8 +489,8 @@ class GraphedFunction(Generic[P, T]):
         return None, None
 
     def _fall_back(self, call: Signature, error: CaptureError) -> None:
+        self._note(call, is_due=False)
         with self._lock:
-            self._note(call, is_due=False)
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
             warnings.warn(
@@ -424,6 +521,17 @@ class GraphedFunction(Generic[P, T]):
                 _copy_arrays(call, captured.own, stream, back=True)
             finally:
                 captured.last = stream.record(captured.last)
+                stream.keep(*captured.own)  # the runs of the graph end before they are copied back
+
+
+def _is_of_the_host(target: Any) -> bool:
+    return isinstance(target, HostStream) or (target is None and devices.on_host(None))
+
+
+def _forget_dead_of(function: weakref.ref[GraphedFunction[..., Any]], _: object) -> None:
+    found = function()
+    if found is not None:
+        found._forget_dead()  # noqa: SLF001 - of the same file
 
 
 def _stream_that_captures(device: int) -> CudaStream[Any]:
@@ -457,40 +565,46 @@ def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
     return on_gpu[0] if on_gpu else driver.current_device()
 
 
-def _new_arrays(call: Signature, device: int, *, of_the_host_only: bool = False) -> list[Any]:
-    return [
-        found.array
-        if of_the_host_only and found.device is not None
-        else found.library.array_like(found.array, device)
-        for found in call.arrays
-    ]
+def _new_arrays(call: Signature, device: int) -> list[Any]:
+    return [found.library.array_like(found.array, device) for found in call.arrays]
 
 
 def _copy_arrays(call: Signature, own: list[Any], stream: Any, *, back: bool = False) -> None:
     """Copy the call's arrays into a graph's own, or back."""
     for found, mine in zip(call.arrays, own, strict=True):
-        if mine is not found.array:
-            to, source = (found.array, mine) if back else (mine, found.array)
-            found.library.copy_array(to, source, stream.to(found.library.name))
+        to, source = (found.array, mine) if back else (mine, found.array)
+        found.library.copy_array(to, source, stream.to(found.library.name))
 
 
 def _places(arrays: list[Any]) -> dict[int, int]:
     return {id(array): index for index, array in enumerate(arrays)}
 
 
-def _template(result: Any, places: dict[int, int]) -> Any:
-    """Return a result with an ``_Argument`` instead of each array that the function was given."""
-    return replaced(
-        result, lambda leaf: _Argument(places[id(leaf)]) if id(leaf) in places else leaf
-    )
+def _template(result: Any, places: dict[int, int], objects: Iterable[object]) -> Any:
+    """Return a result with marks instead of what the function was given.
+
+    That is an ``_Argument`` for an array, and a ``_Weakly`` for an object that the key holds so.
+    """
+    known = set(map(id, objects))
+
+    def mark(leaf: Any) -> Any:
+        if id(leaf) in places:
+            return _Argument(places[id(leaf)])
+        return _Weakly(leaf) if id(leaf) in known else leaf
+
+    return replaced(result, mark)
 
 
 def _filled(template: Any, call: Signature) -> Any:
-    """Return a result of this call, with its own arrays instead of each ``_Argument``."""
+    """Return a result of this call, with what it was given instead of the marks."""
     given = call.arrays
-    return replaced(
-        template, lambda leaf: given[leaf.index].array if type(leaf) is _Argument else leaf
-    )
+
+    def fill(leaf: Any) -> Any:
+        if type(leaf) is _Argument:
+            return given[leaf.index].array
+        return leaf.get() if type(leaf) is _Weakly else leaf
+
+    return replaced(template, fill)
 
 
 def _name(fn: object) -> str:

@@ -1,7 +1,7 @@
 """What tells one call of a graphed function from another: its arrays by layout, the rest by value.
 
 Arrays are found in nested tuples, lists, dicts and dataclasses. What an object of another class
-holds is not looked at.
+holds is not looked at. What a program has set around the call counts too: see ``settings``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import numbers
+import types
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamkit._base import messages
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-_VALUES = (int, float, complex, str, bytes, bool, type(None))
+VALUES = (int, float, complex, str, bytes, bool, type(None))
 
 
 class FoundArray(NamedTuple):
@@ -47,12 +50,26 @@ class FoundArray(NamedTuple):
 
 
 class _Unhashable:
-    """A value as it was, known by equality."""
+    """A value known by equality, which is copied only if its key is to be held."""
 
     __slots__ = ("_value",)
 
     def __init__(self, value: object) -> None:
-        self._value = copy.deepcopy(value)
+        self._value = value
+
+    def freeze(self) -> None:
+        """Keep the value as it is now; TypeError if it cannot be copied."""
+        try:
+            self._value = copy.deepcopy(self._value)
+        except Exception as error:
+            raise TypeError(
+                f"{messages.describe(self._value)} cannot be hashed and not be copied "
+                f"({type(error).__name__}: {error}), so a graphed function cannot know it again. "
+                "Give its class a __hash__, or let the function read it from elsewhere."
+            ) from error
+
+    def __repr__(self) -> str:
+        return messages.describe(self._value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Unhashable) and bool(self._value == other._value)
@@ -62,15 +79,28 @@ class _Unhashable:
 
 
 class Signature:
-    """The arrays of a call, in order, and ``key``, which is equal for calls that share a graph."""
+    """The arrays of a call, in order, and ``key``, which is equal for calls that share a graph.
 
-    def __init__(self, arguments: Arguments, *, by_address: bool) -> None:
+    The key holds objects that are known by their identity weakly: ``objects`` are those.
+    """
+
+    def __init__(
+        self, arguments: Arguments, *, by_address: bool, settings: Hashable = None
+    ) -> None:
         self.arguments = arguments
         self.arrays: list[FoundArray] = []
         self.places: dict[int, int] = {}  # in ``arrays``, by the id of the object
+        self.objects: list[object] = []
         self._by_address = by_address
+        self._unhashable: list[_Unhashable] = []
         args, kwargs = arguments
-        self.key: Hashable = self._read(args), self._read(dict(sorted(kwargs.items())))
+        self.key: Hashable = self._read(args), self._read(kwargs), settings
+
+    def freeze(self) -> None:
+        """Let the key stay as it is, whatever becomes of the arguments."""
+        for value in self._unhashable:
+            value.freeze()
+        self._unhashable.clear()
 
     def replaced(self, arrays: list[Any]) -> Arguments:
         """Return the arguments with other arrays."""
@@ -85,7 +115,9 @@ class Signature:
 
     def _read(self, value: Any) -> Hashable:
         kind = type(value)
-        if kind in _VALUES:
+        if kind is float or kind is complex:
+            return kind, _number(value)
+        if kind in VALUES:
             return kind, value
         if isinstance(value, (tuple, list)):
             return kind, tuple(map(self._read, value))
@@ -94,13 +126,33 @@ class Signature:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return kind, tuple(self._read(item) for _, item in _fields(value))
         found = find(value)
-        if found is None:
-            try:
-                hash(value)
-            except TypeError:
-                value = _Unhashable(value)
-            return kind, value
-        return kind, self._add(found)
+        return kind, self._known(value) if found is None else self._add(found)
+
+    def _known(self, value: Any) -> Hashable:
+        """Return what stands for a value that is no array."""
+        kind = type(value)
+        if isinstance(value, numbers.Number):
+            return _number(value)
+        if kind.__eq__ is object.__eq__:  # no other object is equal to it
+            return self._weak(value)
+        if kind is types.MethodType and type(value.__self__).__eq__ is object.__eq__:
+            return value.__func__, self._weak(value.__self__)
+        if isinstance(value, set):
+            return frozenset(value)
+        try:
+            hash(value)
+        except TypeError:
+            value = _Unhashable(value)
+            self._unhashable.append(value)
+        return value  # type: ignore[no-any-return]  # hashable by now
+
+    def _weak(self, value: Any) -> Hashable:
+        try:
+            reference = weakref.ref(value)
+        except TypeError:  # of a class with slots, for example
+            return value  # type: ignore[no-any-return]  # hashable, as it is known by identity
+        self.objects.append(value)
+        return reference
 
     def _add(self, found: FoundArray) -> Hashable:
         if not self._by_address:
@@ -118,6 +170,12 @@ class Signature:
         self.places[id(found.array)] = len(self.arrays)
         self.arrays.append(found)
         return found.device, found.layout if self._by_address else found.layout._replace(address=0)
+
+
+def _number(value: Any) -> Hashable:
+    """Return a number for keys, where 0.0 is not -0.0, and NaN is equal to itself."""
+    is_plain = isinstance(value, numbers.Real) and value and value == value  # noqa: PLR0124 - NaN
+    return value if is_plain else repr(value)  # type: ignore[no-any-return]  # hashable
 
 
 def find(value: Any) -> FoundArray | None:
@@ -167,7 +225,7 @@ def _fields(value: Any) -> Iterator[tuple[str, object]]:
 def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
     """Return the value with other leaves, in containers of its own."""
     kind = type(value)
-    if kind in _VALUES:
+    if kind in VALUES:
         return value
     if isinstance(value, (tuple, list)):
         items = [replaced(item, replace) for item in value]

@@ -10,13 +10,13 @@ from streamkit._base.adapter import offered
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.protocols import CurrentStream
+from streamkit.protocols import Capture, CurrentStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from streamkit._base.queue import QueueRecord
-    from streamkit.protocols import Adapter, Binding
+    from streamkit.protocols import Adapter, Binding, Settings
 
 
 class LoadedLibrary(NamedTuple):
@@ -29,6 +29,8 @@ class LoadedLibrary(NamedTuple):
     """The current context, where the library tells it cheaply."""
     device: CurrentStream | None
     """What tells the library's own current device, where it keeps one and there are several."""
+    settings: Settings | None
+    """What a program can set in it that changes what its calls compute."""
 
 
 final: tuple[LoadedLibrary, ...] | None = None
@@ -72,8 +74,16 @@ def _look_again() -> None:
                 context = offered(adapter, CurrentStream.current_context)
                 has_device = offered(adapter, CurrentStream.current_device) is not None
                 device = adapter if has_device and driver.device_count() > 1 else None
+                settings = offered(adapter, Capture.settings)
                 found.append(
-                    LoadedLibrary(adapter.name, adapter.current, adapter.bind, context, device)
+                    LoadedLibrary(
+                        adapter.name,
+                        adapter.current,
+                        adapter.bind,
+                        context,
+                        device,
+                        None if settings is None else settings(),
+                    )
                 )
         found.sort(key=lambda library: registry.rank(library.name))
         _found, _missing = tuple(found), missing

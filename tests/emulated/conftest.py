@@ -148,6 +148,22 @@ def warp():
 
 
 @pytest.fixture
+def cuda():
+    return need("numba")
+
+
+@pytest.fixture
+def array(cuda):
+    """Make a device array of numba-cuda with four equal numbers."""
+    import numpy as np  # where numba is
+
+    def array(value=0.0):
+        return cuda.to_device(np.full(4, value, np.float32))
+
+    return array
+
+
+@pytest.fixture
 def warp_state(warp):
     """Warp's current streams on both devices, in Python and natively; after the test as before."""
     from support.gpu.raw import current_context

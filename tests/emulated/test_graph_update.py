@@ -137,9 +137,10 @@ def out_of_memory(g, cell):
     emulator.fail("cuGraphInstantiateWithFlags", 2)
 
 
-def not_updated(g, cell):
+def neither_updated_nor_made(g, cell):
     same_nodes(g, cell)
     emulator.fail("cuGraphExecUpdate_v2", 999)
+    emulator.fail("cuGraphInstantiateWithFlags", 2)
 
 
 def not_ended(g, cell):
@@ -153,7 +154,7 @@ FAILURES = {
     empty: sk.CaptureError,
     unjoined: sk.CaptureError,
     out_of_memory: sk.DriverError,
-    not_updated: sk.DriverError,
+    neither_updated_nor_made: sk.DriverError,
     not_ended: sk.DriverError,
 }
 
@@ -232,6 +233,51 @@ def test_a_failed_update_that_changed_the_executable_is_undone(old, one, two, mo
         with g.update():
             same_nodes(g, two)
     assert run(g, one, two) == [2, 1]
+
+
+@pytest.mark.parametrize("code", [1, 910, 999])
+def test_where_cuda_fails_to_update_a_new_executable_does_the_work(old, one, two, gate, code):
+    """Whatever it answers, and while the old one runs: the capture is whole."""
+    g, seen = old
+    executables = emulator.live("executables")
+    gate.hold(g.stream.handle)
+    g.launch(g.stream)
+    emulator.fail("cuGraphExecUpdate_v2", code)
+    with sk.use(sk.new_stream()), g.update():
+        same_nodes(g, two)
+    assert g.updated_in_place is False
+    assert seen() is not None
+    g.launch(g.stream)
+    gate.open()
+    g.stream.sync()
+    assert (one.read(), two.read()) == (2, 3)
+    with g.update():
+        same_nodes(g, one)
+    assert g.updated_in_place is True
+    assert run(g, one, two) == [3, 1]
+    settle()
+    assert emulator.live("executables") == executables
+
+
+def test_an_executable_that_cannot_be_put_back_is_made_anew(old, one, two):
+    g, seen = old
+    executables, made = emulator.live("executables"), emulator.live("graphs")
+
+    def interrupted(*arguments):
+        emulator.fail("cuGraphExecUpdate_v2", 999)  # the next one, which would put it back
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(capture, "OwnedGraph", interrupted)
+        with g.update():
+            same_nodes(g, two)
+    assert (emulator.live("executables"), emulator.live("graphs")) == (executables, made)
+    assert seen() is not None
+    assert run(g, one, two) == [2, 1]
+    with g.update():
+        same_nodes(g, two)
+    assert g.updated_in_place is True
+    assert run(g, one, two) == [1, 3]
 
 
 # -- while launches are queued ----------------------------------------------------------------

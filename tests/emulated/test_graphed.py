@@ -18,57 +18,12 @@ from streamkit._graphs import graphed as graphed_module  # a capture of another 
 from streamkit._queues import active_captures  # the same
 from streamkit.backends._warp import adapter as warp_adapter  # its captures are one at a time
 from support.emulated.captures import nothing_left  # noqa: F401 - a fixture
+from support.emulated.graphed import address, copies, copy, read
 from support.emulated.operations import foreign
 from support.emulated.state_snapshot import alive
 from support.gpu.raw import Gate, check, driver
-from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
-
-
-@pytest.fixture
-def cuda():
-    return need("numba")
-
-
-@pytest.fixture
-def array(cuda):
-    """Make a device array of four numbers."""
-
-    def array(value=0.0):
-        return cuda.to_device(np.full(4, value, np.float32))
-
-    return array
-
-
-def address(array):
-    return array.device_ctypes_pointer.value
-
-
-def read(array):
-    """The one number that is in all of an array."""
-    check(driver.cuCtxSynchronize())
-    (value,) = set(array.copy_to_host().tolist())
-    return value
-
-
-def copy(to, source):
-    """Work of the driver's own, on the current stream."""
-    handle = sk.current_stream().handle
-    check(driver.cuMemcpyDtoDAsync(address(to), address(source), 16, handle))
-
-
-def copies(calls=None, **options):
-    """A graphed function, which notes when it is called itself."""
-
-    @sk.graphed(**options)
-    def function(to, source, *_, **__):
-        if calls is not None:
-            calls.append(1)
-        copy(to, source)
-        return to
-
-    return function
 
 
 # -- eager, captured, launched ----------------------------------------------------------------

@@ -23,6 +23,8 @@ from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
+from streamkit.backends._torch.private_calls import private_call as _private
+from streamkit.backends._torch.settings import settings
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ __all__ = [
     "explain_kernel",
     "host_memory",
     "pieces_of_memory",
+    "settings",
     "watch_operators",
 ]
 
@@ -134,15 +137,6 @@ def _public_get(device: int) -> tuple[int, int, int]:
 
 def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
     torch.cuda.set_stream(_of_cuda(stream_id, device_index, device_type))
-
-
-_OLDEST, _NEWEST = (2, 10), (2, 15)  # the versions whose private calls are known
-
-
-def _private(call: str, public: Any) -> Any:
-    """Return what torch's public function calls, at a twentieth of the cost, where it is known."""
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    return getattr(torch._C, call, public) if _OLDEST <= version <= _NEWEST else public  # noqa: SLF001
 
 
 _get: Any = _private("_cuda_getCurrentStream", _public_get)

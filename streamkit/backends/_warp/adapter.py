@@ -23,10 +23,10 @@ from streamkit._base.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory
-from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from streamkit._base.queue import QueueRecord
 
@@ -170,6 +170,25 @@ def prepare() -> None:
 
 joins_capture = capture.Part
 free_deferred = capture.free_deferred
+
+
+class _Recorded:
+    """What is equal to no other: a tape has to see each launch, and sees none of a graph's."""
+
+    def __str__(self) -> str:
+        return "on, which needs the function itself"
+
+
+def settings() -> Settings:
+    warp.init()
+    runtime = current_stream.warp_runtime()
+
+    def read() -> tuple[Hashable, ...]:
+        tape = getattr(runtime, "tape", None)
+        # by name, because Warp's comparison of devices asks CUDA
+        return warp.get_device().alias, None if tape is None else _Recorded()
+
+    return Settings(("default device", "tape"), read)
 
 
 # -- events -----------------------------------------------------------------------------------

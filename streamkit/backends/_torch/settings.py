@@ -1,0 +1,70 @@
+"""What a program can set in torch, in this thread, that changes what a graph would compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from streamkit.backends._torch.private_calls import private_call
+from streamkit.protocols import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+_NAMES = (
+    "grad mode",
+    "inference mode",
+    "autocast",
+    "default dtype",
+    "default device",
+    "use_deterministic_algorithms",
+    "warn_only",
+    "cudnn.deterministic",
+    "precision of float32 in products",
+    "precision of float32 in convolutions",
+)
+
+
+def settings() -> Settings:
+    return Settings(_NAMES, _read)
+
+
+def _public_precision(_backend: str, operation: str) -> Hashable:
+    conv, product = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    return (conv if operation == "conv" else product).fp32_precision
+
+
+_has_autocast: Any = private_call("_is_any_autocast_enabled", lambda: True)
+_has_modes: Any = private_call("_len_torch_function_stack", lambda: True)
+_is_deterministic: Any = private_call(
+    "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
+)
+_only_warns: Any = private_call(
+    "_get_deterministic_algorithms_warn_only", torch.is_deterministic_algorithms_warn_only_enabled
+)
+_is_cudnn_deterministic: Any = private_call(
+    "_get_cudnn_deterministic", lambda: torch.backends.cudnn.deterministic
+)
+_precision: Any = private_call("_get_fp32_precision_getter", _public_precision)
+
+
+def _read() -> tuple[Hashable, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        _autocast() if _has_autocast() else (),
+        torch.get_default_dtype(),
+        torch.get_default_device() if _has_modes() else None,  # which a mode sets, and is slow
+        _is_deterministic(),
+        _only_warns(),
+        _is_cudnn_deterministic(),
+        _precision("cuda", "matmul"),
+        _precision("cuda", "conv"),
+    )
+
+
+def _autocast() -> tuple[Hashable, ...]:
+    """Return for which kinds of devices it is on, and to which type."""
+    kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+    return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])
