@@ -639,6 +639,16 @@ class Capture(Protocol, metaclass=Group):
         of a function that is captured later.
         """
 
+    def detached(self, array: Any) -> Any:
+        """Return an array of a result without what it remembers of how it was made, or itself.
+
+        For a library whose arrays keep alive the work that made them, with the streams on which
+        that ran.
+
+        Args:
+            array: The library's own.
+        """
+
     def explain_capture(self, error: Exception) -> str | None:
         """Return what to do about an error inside a capture, None if unknown.
 

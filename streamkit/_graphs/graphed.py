@@ -17,7 +17,7 @@ from streamkit._base import later, messages
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, settings
 from streamkit._graphs.capture import capturable, capture
-from streamkit._graphs.signatures import Signature, replaced
+from streamkit._graphs.signatures import Signature, detached, replaced
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures
 from streamkit._scopes import loaded_libraries, open_scopes
@@ -40,7 +40,6 @@ T = TypeVar("T")
 
 _turn = threading.Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
-_thread = threading.local()  # "streams", by device: no other thread gives work to one that captures
 
 
 class _Argument:
@@ -123,10 +122,11 @@ def graphed(
     What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as the program holds them. While another thread captures, a call that would
-    capture runs ``fn``. So does a call on a host stream, and inside another capture, which then has
-    the work. On a stream that captures, its graph becomes a part of that one, if there is one that
-    can.
+    memory as long as the program holds them. They have no gradients, so ``fn`` itself has to call
+    ``backward`` of a loss, as a whole training step does. While another thread captures, a call
+    that would capture runs ``fn``. So does a call on a host stream, and inside another capture,
+    which then has the work. On a stream that captures, its graph becomes a part of that one, if
+    there is one that can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
     ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
@@ -279,7 +279,7 @@ class GraphedFunction(Generic[P, T]):
             return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
         here = driver.primary_context(driver.current_device()) if target is None else target.context
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
-            return self._fn(*args, **kwargs)
+            return self._call(call.arguments)
         captured = self._find(call)
         if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
             try:
@@ -288,7 +288,8 @@ class GraphedFunction(Generic[P, T]):
             finally:
                 _turn.release()
         if captured is None:
-            return self._run_on_gpu(call)
+            with capturable(loaded_libraries.libraries()):
+                return self._run_on_gpu(call)
         return self._launch(captured, call)  # type: ignore[no-any-return]  # what the function gave
 
     def _target(self) -> Any:
@@ -384,11 +385,20 @@ class GraphedFunction(Generic[P, T]):
         del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:
-        args, kwargs = arguments
         if self._stream is None:
-            return self._fn(*args, **kwargs)
+            return self._call(arguments)
         with use(self._stream):
-            return self._fn(*args, **kwargs)
+            return self._call(arguments)
+
+    def _call(self, arguments: Arguments) -> T:
+        """Call the function, as each way of calling and capturing it does.
+
+        A launch cannot give autograd's graph of its result, so no call gives it. Nor can one that
+        runs the function: what it keeps alive of the parameters would draw the stream of that run
+        into a later capture.
+        """
+        args, kwargs = arguments
+        return detached(self._fn(*args, **kwargs))
 
     # -- before there is a graph -------------------------------------------------------------------
 
@@ -398,26 +408,18 @@ class GraphedFunction(Generic[P, T]):
         return use(private, ordered=True) if target is None else use(target)
 
     def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function as it is captured later: with copies, if its graph has them.
-
-        On the stream that captures: autograd's nodes remember the stream on which they were made,
-        and those that the result keeps alive are used again in the capture.
-        """
-        target = self._target()
-        device = _device_of(call, target)
-        private = _stream_that_captures(device)
-        with _in_order(private, target), capturable(loaded_libraries.libraries()):
-            if not self._copies or not call.arrays:
-                args, kwargs = call.arguments
-                return self._fn(*args, **kwargs)
+        """Run the function; with copies if its graph has them, so that it is given the same."""
+        if not self._copies or not call.arrays:
+            return self._run(call.arguments)
+        device = _device_of(call, self._target())
+        with self._scope(new_stream(device, nonblocking=True)) as stream:
             own = _new_arrays(call, device)
-            args, kwargs = call.replaced(own)
             try:
-                _copy_arrays(call, own, private)
-                result = self._fn(*args, **kwargs)
-                _copy_arrays(call, own, private, back=True)
+                _copy_arrays(call, own, stream)
+                result = self._call(call.replaced(own))
+                _copy_arrays(call, own, stream, back=True)
             finally:
-                private.keep(*own)
+                stream.keep(*own)
         return _filled(_template(result, _places(own), ()), call)  # type: ignore[no-any-return]
 
     # -- capture ----------------------------------------------------------------------------------
@@ -425,17 +427,17 @@ class GraphedFunction(Generic[P, T]):
     def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
         """Capture the call; None if that fails, and need not succeed."""
         device = _device_of(call, target)
-        private = _stream_that_captures(device)
+        private = new_stream(device, nonblocking=True)
         own: list[Any] = []
         if self._copies:
             with self._scope(private):
                 own = _new_arrays(call, device)
-        args, kwargs = call.replaced(own) if own else call.arguments
+        arguments = call.replaced(own) if own else call.arguments
         call.freeze()
         objects = self._watched(call)
         try:
             with self._new_work(private) as graph:
-                result = self._fn(*args, **kwargs)
+                result = self._call(arguments)
         except active_captures.OngoingError:  # begun by another thread since the look at them
             return None
         except CaptureError as error:
@@ -532,30 +534,6 @@ def _forget_dead_of(function: weakref.ref[GraphedFunction[..., Any]], _: object)
     found = function()
     if found is not None:
         found._forget_dead()  # noqa: SLF001 - of the same file
-
-
-def _stream_that_captures(device: int) -> CudaStream[Any]:
-    """Return this thread's stream for captures on a device, the same one each time."""
-    streams: dict[int, Any] = _thread.__dict__.setdefault("streams", {})
-    if device not in streams or streams[device].closed:
-        streams[device] = new_stream(device, nonblocking=True)
-    found: CudaStream[Any] = streams[device]
-    return found
-
-
-@contextlib.contextmanager
-def _in_order(stream: CudaStream[Any], target: CudaStream[Any] | None) -> Generator[None]:
-    """Make a stream current, in order with the target; without one, with all libraries."""
-    if target is None:
-        with use(stream, ordered=True):
-            yield
-        return
-    stream.wait(target)
-    try:
-        with use(stream):
-            yield
-    finally:
-        target.wait(stream)
 
 
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:

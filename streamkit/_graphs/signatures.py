@@ -12,18 +12,21 @@ import math
 import numbers
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from streamkit._base import messages
+from streamkit._base.adapter import offered
 from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._streams.array_libraries import ARRAYS, ON_HOST
-from streamkit.protocols import ArrayLayout
+from streamkit.protocols import ArrayLayout, Capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+T = TypeVar("T")
 
 VALUES = (int, float, complex, str, bytes, bool, type(None))
 
@@ -215,6 +218,22 @@ def _find_by_protocol(value: Any) -> FoundArray | None:
         strides = tuple(size * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     layout = ArrayLayout(interface["data"][0] or 0, shape, tuple(strides), dtype, size)
     return FoundArray(value, device, layout, None)
+
+
+def detached(value: T) -> T:
+    """Return a result whose arrays remember nothing of how they were made; itself if none did."""
+    has_changed = False
+
+    def detach(leaf: Any) -> Any:
+        nonlocal has_changed
+        library = ARRAYS.types.get(type(leaf)) or registry.find(leaf, ARRAYS)
+        detach_it = None if library is None else offered(library.copies, Capture.detached)
+        new = leaf if detach_it is None else detach_it(leaf)
+        has_changed |= new is not leaf
+        return new
+
+    new: T = replaced(value, detach)
+    return new if has_changed else value
 
 
 def _fields(value: Any) -> Iterator[tuple[str, object]]:

@@ -275,3 +275,33 @@ def test_a_gradient_scaler_that_asks_on_the_cpu_is_told():
     with pytest.raises(RuntimeError) as raised:
         optimizer.step()
     assert explain_capture(raised.value) is None
+
+
+# -- results of graphed functions -----------------------------------------------------------------
+
+
+def test_a_graphed_function_gives_results_without_autograds_graph():
+    """As a launch has to: else a training loop that holds its loss could not be captured."""
+    weight = torch.ones(3, requires_grad=True)
+
+    @sk.graphed
+    def step(x):
+        loss = (weight * x).sum()
+        loss.backward()
+        return {"loss": loss, "all": (loss * 2, x, weight)}
+
+    x = torch.full((3,), 2.0)
+    with sk.new_stream("cpu"):
+        found = step(x)
+    twice, same_x, same_weight = found["all"]
+    assert (found["loss"].item(), twice.item()) == (6, 12)
+    assert (found["loss"].grad_fn, twice.requires_grad) == (None, False)
+    assert same_x is x
+    assert same_weight is weight
+    assert weight.grad.tolist() == [2, 2, 2]
+
+
+def test_a_result_without_autograds_graph_is_the_very_object():
+    held = [torch.ones(2)]
+    with sk.new_stream("cpu"):
+        assert sk.graphed(lambda: held)() is held

@@ -265,6 +265,11 @@ def _shared_workspaces() -> Finding:
 begins_capture = functools.partial(capture.Part, bind=bind)
 
 
+def detached(array: Any) -> Any:
+    """Return it without autograd's graph."""
+    return array if array.grad_fn is None else array.detach()
+
+
 def capturable() -> AbstractContextManager[object]:
     """Run backward passes in the calling thread, not in autograd's."""
     block: AbstractContextManager[object] = torch.autograd.set_multithreading_enabled(False)
