@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import traceback
 import types
 import warnings
@@ -13,6 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from streamkit._base import later, messages
+from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks
 from streamkit._graphs.capture import capture
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = threading.Lock()  # as those below: no forked child has a GPU
+_turn = Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
 
 
@@ -60,7 +60,7 @@ class _Captured:
         self.graph = graph
         self.result = result  # with an ``_Argument`` for each array that the function was given
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
-        self.lock = threading.Lock()
+        self.lock = Lock()
 
 
 @overload
@@ -178,7 +178,7 @@ class GraphedFunction(Generic[P, T]):
         self._copies = copies
         self._fallback = fallback
         self._has_warned = False
-        self._lock = threading.Lock()  # of what follows, never held while the function runs
+        self._lock = Lock()  # of what follows, never held while the function runs
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether to capture the next one
         self.captures = self.hits = 0
@@ -228,12 +228,15 @@ class GraphedFunction(Generic[P, T]):
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._fn(*args, **kwargs)
         captured = self._find(call)
-        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
+        if captured is None and self._is_due(call):
+            taken: list[bool] = []
             try:
-                # another thread may have captured it since
-                captured = self._find(call) or self._capture(call, target)
+                if take_if_free(_turn, taken):
+                    # another thread may have captured it since
+                    captured = self._find(call) or self._capture(call, target)
             finally:
-                _turn.release()
+                if taken == [True]:
+                    _turn.release()
         if captured is None:
             return self._run_on_gpu(call)
         return self._launch(captured, call)  # type: ignore[no-any-return]  # what the function gave

@@ -398,7 +398,7 @@ class WorkQueue:
     def begin(self) -> None:
         """Begin with no items and no worker, as a new queue or in a forked child."""
         self._items: deque[Item] = deque()
-        self._lock = threading.RLock()  # a destructor that submits may run inside it
+        self._lock = locks.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
         self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
         self.turn: Turn | None = None  # the one that another thread has

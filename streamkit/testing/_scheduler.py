@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base import later, messages
+from streamkit._base.locks import RLock
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
@@ -166,11 +167,12 @@ class _Scheduler(Engine):
         self.had_work = False
         """Whether it was given anything that it could run in another order."""
         self._thread = threading.get_ident()
-        self._changed = threading.Condition()
+        self._lock = RLock()
+        self._changed = threading.Condition(self._lock)
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
     def put(self, queue: WorkQueue, item: Item) -> None:
-        with self._changed:
+        with self._lock:
             # the bodies of the scopes of one thread have the order of that thread
             is_own_body = isinstance(item, Turn) and item.thread == self._thread
             self.had_work |= not (is_own_body or isinstance(item, (Mark, Wait)))
@@ -178,7 +180,7 @@ class _Scheduler(Engine):
             self._notify()
 
     def ended(self, queue: WorkQueue) -> None:
-        with self._changed:
+        with self._lock:
             state = self._busy.get(queue)
             if state is not None:
                 if isinstance(state.running, Turn) and state.running.over:
@@ -208,7 +210,7 @@ class _Scheduler(Engine):
     def _run_until(self, enough: Callable[[], bool], timeout: float | None = None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._changed:
+            with self._lock:
                 self._pass_points()
                 if enough():
                     break
@@ -222,7 +224,7 @@ class _Scheduler(Engine):
         return True
 
     def _step(self) -> bool:
-        with self._changed:
+        with self._lock:
             self._pass_points()
             begun = self._begin()
         if begun is not None:
@@ -277,7 +279,7 @@ class _Scheduler(Engine):
             with _outside_scopes():
                 item()
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy[queue].running = None
                 queue.end_item(item)
 
