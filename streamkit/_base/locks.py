@@ -14,8 +14,8 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# In CPython 3.14 an interrupt can come after the call of an ``__enter__`` in C and before the block,
-# so that its lock stays held (https://github.com/python/cpython/issues/148874). None comes after a
+# In CPython 3.14 an interrupt can come between the call of an ``__enter__`` in C and the block, so
+# that the lock stays held (https://github.com/python/cpython/issues/148874). None comes after a
 # Python function has returned, nor after an attribute is read, even if a call in C gives its value.
 # The ``__exit__`` of both classes is in C, so that none comes before it has released the lock.
 if TYPE_CHECKING or sys.version_info[:2] != (3, 14):

@@ -25,6 +25,7 @@ from streamkit._scopes import open_scopes
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from streamkit._base.latch import Latch
     from streamkit._host.work_queue import Item, WorkQueue
 
 # How probable it is at each step that the streams' priorities are drawn again; each seed takes one
@@ -191,7 +192,7 @@ class _Scheduler(Engine):
                 self.failed[queue] = None
             self._notify()
 
-    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+    def wait(self, event: Latch, timeout: float | None) -> bool:
         return self._run_until(event.is_set, timeout)
 
     def polled(self) -> None:
