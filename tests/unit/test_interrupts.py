@@ -15,8 +15,8 @@ from support.programs import python
 
 HARNESS = """
 import signal, threading
-from streamkit._base import garbage, locks
-from streamkit._base.latch import Latch
+from streamkit._base import garbage, locks  # no public name takes a lock alone
+from streamkit._base.latch import Latch  # the same
 
 class Stop(BaseException):
     pass
