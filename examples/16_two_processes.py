@@ -60,6 +60,6 @@ for step in range(STEPS):
 receiver.communicate()
 
 print(f"Another process has added up {STEPS} arrays of {SIZE:,} numbers on {s.device}.")
-print(f"For each of them {len(sent):,} bytes went through the pipe.")
+print(f"For each of them {len(sent) / 1000:.3g} kB went through the pipe.")
 print(f"The sums are {', '.join(f'{one:,.0f}' for one in sums)}.")
 sys.exit(sums != [step * SIZE for step in range(STEPS)])

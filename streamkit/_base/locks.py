@@ -1,15 +1,50 @@
-"""Locks that a forked child finds free, and what else such a child does first."""
+"""Locks that an interrupt does not leave held, and that a forked child finds free."""
 
 from __future__ import annotations
 
+import _thread
 import os
+import sys
 import threading
 import time
+from operator import methodcaller
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# In CPython 3.14 an interrupt can come between the call of an ``__enter__`` in C and the block, so
+# that the lock stays held (https://github.com/python/cpython/issues/148874). None comes after a
+# Python function has returned, nor after an attribute is read, even if a call in C gives its value.
+# The ``__exit__`` of both classes is in C, so that none comes before it has released the lock.
+if TYPE_CHECKING or sys.version_info[:2] != (3, 14):
+    Lock = threading.Lock
+    RLock = threading.RLock
+else:
+
+    class RLock(_thread.RLock):
+        """threading.RLock, whose block releases it whenever an interrupt comes."""
+
+        _entered = property(_thread.RLock.__enter__)
+
+        def __enter__(self) -> bool:
+            return self._entered
+
+    class Lock:
+        """threading.Lock, likewise; it has no subclasses."""
+
+        __slots__ = ("__exit__", "acquire", "locked", "release")
+
+        def __init__(self) -> None:
+            lock = threading.Lock()
+            for name in self.__slots__:
+                setattr(self, name, getattr(lock, name))
+
+        _entered = property(methodcaller("acquire"))
+
+        def __enter__(self) -> bool:
+            return self._entered
 
 
 def in_child(call: Callable[[], object]) -> None:
@@ -21,17 +56,17 @@ def in_child(call: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=call)
 
 
-def new_lock() -> threading.RLock:
+def new_lock() -> RLock:
     """Return a lock that a garbage collection inside it may take again.
 
     It is made anew in a forked child, which lacks the thread that may have held it.
     """
-    lock = threading.RLock()
+    lock = RLock()
     _locks.add(lock)
     return lock
 
 
-_locks: WeakSet[threading.RLock] = WeakSet()  # one handler for all, as none can be taken back
+_locks: WeakSet[RLock] = WeakSet()  # one handler for all, as none can be taken back
 
 
 def _free_locks() -> None:
@@ -40,6 +75,24 @@ def _free_locks() -> None:
 
 
 in_child(_free_locks)
+
+
+def take_if_free(lock: Lock, taken: list[bool]) -> bool:
+    """Take a lock if that needs no wait; note and return whether it is taken.
+
+        taken: list[bool] = []
+        try:
+            if take_if_free(lock, taken):
+                ...
+        finally:
+            if taken == [True]:
+                lock.release()
+
+    An interrupt never comes between the taking and the note, since one call in C does both, nor
+    between ``finally`` and the release.
+    """
+    taken += map(lock.acquire, (False,))
+    return taken[0]
 
 
 def new_turn_lock() -> list[object]:

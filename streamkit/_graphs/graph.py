@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.blocks import block
 from streamkit._base.classes import Concrete
+from streamkit._base.locks import RLock
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
@@ -64,7 +64,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._kept = kept  # while it is captured, by the graph in the making
         self._sections: list[graphs.Section] = []  # the same
         self._captured_into = captured_into
-        self._lock = threading.RLock()  # no forked child can use the graph
+        self._lock = RLock()  # no forked child can use the graph
 
     # -- while it is captured ---------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import traceback
 import types
 import warnings
@@ -14,6 +13,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from streamkit._base import later, messages
+from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, settings
 from streamkit._graphs.capture import capturable, capture
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = threading.Lock()  # as those below: no forked child has a GPU
+_turn = Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
 
 
@@ -84,7 +84,7 @@ class _Captured:
         self.result = result  # a template: see ``_template``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
         self.objects = objects  # as those of ``_Seen``
-        self.lock = threading.Lock()
+        self.lock = Lock()
 
 
 @overload
@@ -203,7 +203,7 @@ class GraphedFunction(Generic[P, T]):
         self._copies = copies
         self._fallback = fallback
         self._has_warned = False
-        self._lock = threading.Lock()  # of what follows, never held while the function runs
+        self._lock = Lock()  # of what follows, never held while the function runs
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
         self._has_dead = False  # whether an object has died that a key holds weakly
@@ -281,12 +281,15 @@ class GraphedFunction(Generic[P, T]):
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._call(call.arguments)
         captured = self._find(call)
-        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
+        if captured is None and self._is_due(call):
+            taken: list[bool] = []
             try:
-                # another thread may have captured it since
-                captured = self._find(call) or self._capture(call, target)
+                if take_if_free(_turn, taken):
+                    # another thread may have captured it since
+                    captured = self._find(call) or self._capture(call, target)
             finally:
-                _turn.release()
+                if taken == [True]:
+                    _turn.release()
         if captured is None:
             with capturable(loaded_libraries.libraries()):
                 return self._run_on_gpu(call)
@@ -370,18 +373,18 @@ class GraphedFunction(Generic[P, T]):
         of the function does it.
         """
         self._has_dead = True
-        if not self._lock.acquire(blocking=False):
-            return
-        dropped = []
+        dropped, taken = [], list[bool]()
         try:
-            self._has_dead = False
-            tables: tuple[OrderedDict[Hashable, Any], ...] = self._captured, self._seen
-            for table in tables:
-                for key, entry in list(table.items()):
-                    if any(reference() is None for reference in entry.objects):
-                        dropped.append((key, table.pop(key)))
+            if take_if_free(self._lock, taken):
+                self._has_dead = False
+                tables: tuple[OrderedDict[Hashable, Any], ...] = self._captured, self._seen
+                for table in tables:
+                    for key, entry in list(table.items()):
+                        if any(reference() is None for reference in entry.objects):
+                            dropped.append((key, table.pop(key)))
         finally:
-            self._lock.release()
+            if taken == [True]:
+                self._lock.release()
         del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:

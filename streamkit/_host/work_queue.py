@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from streamkit._base import locks, uncollected, workers
+from streamkit._base.latch import Latch
 from streamkit._base.locks import new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
@@ -46,7 +47,7 @@ class Engine(Protocol):
         """Note that the queue's running item has ended."""
 
     @abstractmethod
-    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+    def wait(self, event: Latch, timeout: float | None) -> bool:
         """Run items until one of them sets the event; False after ``timeout`` seconds."""
 
     @abstractmethod
@@ -93,7 +94,7 @@ class _Blocked:
 
     def __init__(
         self,
-        event: threading.Event,
+        event: Latch,
         queue: WorkQueue,
         timeout: float | None,
         outer: _Blocked | None,
@@ -109,7 +110,7 @@ _circles = new_lock()
 
 
 def _wait(
-    event: threading.Event, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
+    event: Latch, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
 ) -> bool:
     """Block this thread until the queue sets the event; False after ``timeout`` seconds."""
     thread = threading.get_ident()
@@ -140,7 +141,7 @@ def _wait(
 _free_gil: Callable[[], object] = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
-def _is_set(event: threading.Event) -> bool:
+def _is_set(event: Latch) -> bool:
     """Whether it is set; if not, let the queue's worker have the GIL for a moment."""
     if event.is_set():
         return True
@@ -210,7 +211,7 @@ class Mark:
         self.first = queue.first  # by the time this is reached, the queue may have another one
         self._queue: WorkQueue | None = queue  # until it is reached
         self._failed = False
-        self.reached: threading.Event = threading.Event()
+        self.reached = Latch()
         self.time_ns: int = 0
         self._tells: list[Callable[[], object]] = []
         self._forks = _forks
@@ -281,7 +282,7 @@ class Mark:
             return True
         if _engine is not None:
             return _engine.wait(self.reached, timeout)
-        event = threading.Event()
+        event = Latch()
         forgets = [mark.tell(event.set) for mark in (self, unless) if mark is not None]
         try:
             return _wait(event, queue, timeout, spin=spin)
@@ -326,7 +327,7 @@ class Turn:
     def __init__(self, queue: WorkQueue) -> None:
         self.thread = threading.get_ident()
         self.over = False
-        self.begun, self._release = threading.Event(), threading.Event()
+        self.begun, self._release = Latch(), Latch()
         self._queue = queue
 
     def begin(self) -> None:
@@ -350,7 +351,7 @@ class Turn:
     def suspend(self) -> None:
         """Let the queue go on while the turn's thread is blocked."""
         release = self._release
-        self.begun, self._release = threading.Event(), threading.Event()
+        self.begun, self._release = Latch(), Latch()
         _blocked[self.thread].suspended.append(self)
         release.set()
 
@@ -398,7 +399,7 @@ class WorkQueue:
     def begin(self) -> None:
         """Begin with no items and no worker, as a new queue or in a forked child."""
         self._items: deque[Item] = deque()
-        self._lock = threading.RLock()  # a destructor that submits may run inside it
+        self._lock = locks.RLock()  # a destructor that submits may run inside it
         self._working = False  # whether there is a worker
         self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
         self.turn: Turn | None = None  # the one that another thread has
@@ -446,7 +447,7 @@ class WorkQueue:
         if self._working:
             return
         try:
-            threading.Thread(target=self._work, name=self.name, daemon=True).start()
+            workers.Thread(target=self._work, name=self.name, daemon=True).start()
         except RuntimeError:  # the item would never run: take it back
             with self._lock:
                 if self._working or item not in self._items:  # another thread has started one

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import trace
 from streamkit._base.adapter import offered
+from streamkit._base.locks import Lock
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
@@ -54,7 +55,7 @@ class RaceRecorder(HostRecorder):
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
         # what the code of a line calls its arrays, by their ids, and its streams
         self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]

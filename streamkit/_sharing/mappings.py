@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import errors
+from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import driver, sharing
 from streamkit._interprocess import processes
 from streamkit._queues import keepalive
@@ -43,7 +43,7 @@ class _Opened:
         self.base, self.users, self.unused_since = base, 0, 0.0
 
 
-_lock = threading.Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
+_lock = Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
 _opened: dict[Allocation, _Opened] = {}
 _given_back: deque[Allocation] = deque()  # by destructors, which take no lock
 _ask_at = 0.0
@@ -114,19 +114,22 @@ def _close(unused: list[Allocation]) -> None:
 def _sweep() -> None:
     global _ask_at  # noqa: PLW0603 - of the one table
     now = monotonic()
-    if now < _ask_at or not _lock.acquire(blocking=False):
+    if now < _ask_at:
         return
-    _ask_at = now + _ASKED_EVERY
+    taken: list[bool] = []
     try:
-        _count_back()
-        for one, its in tuple(_opened.items()):
-            is_late = its.unused_since < now - _UNUSED_FOR
-            if not its.users and (is_late or not processes.is_alive(one.owner)):
-                _close([one])
+        if take_if_free(_lock, taken):
+            _ask_at = now + _ASKED_EVERY
+            _count_back()
+            for one, its in tuple(_opened.items()):
+                is_late = its.unused_since < now - _UNUSED_FOR
+                if not its.users and (is_late or not processes.is_alive(one.owner)):
+                    _close([one])
     except OSError:  # no file descriptor is left to find out which processes are alive
         pass
     finally:
-        _lock.release()
+        if taken == [True]:
+            _lock.release()
 
 
 keepalive.add_sweep(_opened, _sweep)

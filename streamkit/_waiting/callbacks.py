@@ -234,7 +234,7 @@ def _have_threads() -> None:
     if len(_threads) - _waiting >= min(_MOST, len(_pending) - _waiting):
         return
     name = f"streamkit-then-{len(_threads)}"
-    thread = threading.Thread(target=_work, name=name, daemon=True)
+    thread = workers.Thread(target=_work, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:

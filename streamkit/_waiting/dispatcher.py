@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base.locks import new_lock
+from streamkit._base.workers import Thread
 from streamkit._cuda import driver, events
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class _Track:
 
 class _Dispatcher:
     def __init__(self) -> None:
-        self.thread = threading.Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
+        self.thread = Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
         self.ident = 0  # that of its thread, while the thread runs
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base import later, messages
+from streamkit._base.locks import RLock
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
@@ -24,6 +25,7 @@ from streamkit._scopes import open_scopes
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from streamkit._base.latch import Latch
     from streamkit._host.work_queue import Item, WorkQueue
 
 # How probable it is at each step that the streams' priorities are drawn again; each seed takes one
@@ -166,11 +168,12 @@ class _Scheduler(Engine):
         self.had_work = False
         """Whether it was given anything that it could run in another order."""
         self._thread = threading.get_ident()
-        self._changed = threading.Condition()
+        self._lock = RLock()
+        self._changed = threading.Condition(self._lock)
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
     def put(self, queue: WorkQueue, item: Item) -> None:
-        with self._changed:
+        with self._lock:
             # the bodies of the scopes of one thread have the order of that thread
             is_own_body = isinstance(item, Turn) and item.thread == self._thread
             self.had_work |= not (is_own_body or isinstance(item, (Mark, Wait)))
@@ -178,7 +181,7 @@ class _Scheduler(Engine):
             self._notify()
 
     def ended(self, queue: WorkQueue) -> None:
-        with self._changed:
+        with self._lock:
             state = self._busy.get(queue)
             if state is not None:
                 if isinstance(state.running, Turn) and state.running.over:
@@ -189,7 +192,7 @@ class _Scheduler(Engine):
                 self.failed[queue] = None
             self._notify()
 
-    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+    def wait(self, event: Latch, timeout: float | None) -> bool:
         return self._run_until(event.is_set, timeout)
 
     def polled(self) -> None:
@@ -208,7 +211,7 @@ class _Scheduler(Engine):
     def _run_until(self, enough: Callable[[], bool], timeout: float | None = None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._changed:
+            with self._lock:
                 self._pass_points()
                 if enough():
                     break
@@ -222,7 +225,7 @@ class _Scheduler(Engine):
         return True
 
     def _step(self) -> bool:
-        with self._changed:
+        with self._lock:
             self._pass_points()
             begun = self._begin()
         if begun is not None:
@@ -277,7 +280,7 @@ class _Scheduler(Engine):
             with _outside_scopes():
                 item()
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy[queue].running = None
                 queue.end_item(item)
 
