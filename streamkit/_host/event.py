@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     """Return the error for something of CUDA that a host object does not have."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} lives on the host and has no {what}, because a handle of 0 "
-        "would be CUDA's legacy default stream. On a GPU, streamkit.new_stream('cuda') has one."
+        f"{messages.describe(obj)} lives on the host and has no {what}, which only CUDA has. On a "
+        "GPU, streamkit.new_stream('cuda') has one."
     )
 
 

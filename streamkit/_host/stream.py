@@ -247,6 +247,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
             )
         elif isinstance(event, HostEvent):
             target = event
+        elif isinstance(event, Stream):
+            raise messages.records_no_stream(self, event)
         else:
             raise _not_on_host(self, event)
         target._live()
@@ -522,10 +524,10 @@ class _KeptOnHost(keepalive.KeepAlive):
 def _not_on_host(stream: HostStream, other: object) -> Exception:
     if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
         return messages.device_mismatch(
-            stream, other, "a host stream cannot wait for CUDA. Sync the CUDA stream first."
+            stream, other, "a host stream has no order with CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor an event of one. Give a stream "
+        f"{messages.describe(other)} is neither a host stream nor an event of one. Give one stream "
         "of streamkit.new_stream('cpu'), or what its record() has returned."
     )
 

@@ -11,6 +11,7 @@ import functools
 import importlib
 import sys
 import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
@@ -159,7 +160,8 @@ def _meant(library: object) -> str | None:
 
     names = {name.lower(): row.name for name, row in BY_NAME.items()}
     names |= {row.distribution: row.name for row in LIBRARIES}
-    close = difflib.get_close_matches(str(library).lower(), names, 1, _CLOSE)
+    given = library.__name__ if isinstance(library, ModuleType) else str(library)
+    close = difflib.get_close_matches(given.lower(), names, 1, _CLOSE)
     return names[close[0]] if close else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import blocks
@@ -17,7 +18,7 @@ from streamkit._streams.array_libraries import place_of
 from streamkit._streams.factories import default_stream, from_handle
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
-from streamkit.protocols import CurrentStream
+from streamkit.protocols import CurrentStream, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,7 +153,7 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
     """Return the one name of each library, which must have a current stream; None for None."""
     if libraries is None:
         return None
-    names = (libraries,) if isinstance(libraries, str) else tuple(libraries)
+    names = (libraries,) if isinstance(libraries, (str, ModuleType)) else tuple(libraries)
     found = _choices.get(names)
     if found is None:
         found = _choices[names] = frozenset(map(registry.with_current_named, names))
@@ -192,6 +193,11 @@ class use:  # noqa: N801 - used as a function
         ordered: bool = False,
     ) -> None:
         self._is_unentered = False  # if it cannot be made
+        if misplaced and isinstance(misplaced[0], Stream):
+            raise TypeError(
+                f"streamkit.use makes one stream current, and was given {describe(misplaced[0])} "
+                "too: nest the blocks, or order the two with t.wait(s)."
+            )
         if misplaced:
             raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream

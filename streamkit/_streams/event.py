@@ -24,6 +24,7 @@ from streamkit.protocols import Event, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import Never
 
     from streamkit._base.queue import QueueRecord
     from streamkit._interprocess.tokens import EventToken
@@ -360,7 +361,11 @@ def new_event(
     *, device: object = None, timing: bool = False, interprocess: bool = False
 ) -> CudaEvent | HostEvent: ...
 def new_event(
-    *, device: object = None, timing: bool = False, interprocess: bool = False
+    *_misplaced: Never,
+    device: object = None,
+    timing: bool = False,
+    interprocess: bool = False,
+    **_misspelled: Never,
 ) -> CudaEvent | HostEvent:
     """Return a fresh event, never recorded.
 
@@ -382,6 +387,11 @@ def new_event(
     >>> end - start < 1000
     True
     """
+    if _misplaced:
+        raise messages.misplaced_arguments("streamkit.new_event(device=...)", _misplaced)
+    if _misspelled:
+        known = "timing", "device", "interprocess"
+        raise messages.misspelled_arguments("streamkit.new_event", _misspelled, known)
     if timing and interprocess:
         raise ValueError("an interprocess event measures no time: leave out timing.")
     if devices.on_host(device):

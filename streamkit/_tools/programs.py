@@ -174,7 +174,7 @@ def _exited(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
     with contextlib.suppress(OSError, ValueError):  # it is closed
-        print(error.code, file=sys.stderr or sys.__stderr__)  # noqa: T201 - as Python does
+        print(error.code, file=sys.stderr or sys.__stderr__)
     return 1
 
 
