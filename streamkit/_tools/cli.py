@@ -417,7 +417,7 @@ def _progress() -> Generator[Callable[[str, int, int], object]]:
     try:
         from rich.console import Console
         from rich.progress import Progress
-    except ImportError:
+    except Exception:  # noqa: BLE001 - a broken rich is no reason for the doctor to fail
         yield lambda *_: None
         return
     # A refreshing thread of rich would take the GIL from what is timed. rich must not take stdout

@@ -250,6 +250,13 @@ def test_the_doctor_needs_no_package_and_prints_the_same_without_them():
         assert (one.returncode, one.stderr) == (0 if found["ok"] else 1, "")
 
 
+def test_the_doctor_runs_where_rich_is_broken(tmp_path):
+    (tmp_path / "rich.py").write_text("raise RuntimeError('broken')")
+    done = run_python("-P", "-m", "streamkit", "doctor", path=[tmp_path], CUDA_VISIBLE_DEVICES="-1")
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"StreamKit {streamkit.__version__}, Python ")
+
+
 def test_json_needs_no_rich():
     done = streamkit_("demo", "--json", blocked=(*ROOTS, "rich"))
     assert (done.returncode, done.stderr) == (0, "")
