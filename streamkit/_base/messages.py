@@ -170,7 +170,7 @@ def kept_in_capture(stream: object) -> CaptureError:
 def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
     """Return the error for two objects of different devices in one operation."""
     return DeviceMismatchError(
-        f"{describe(first)} and {describe(second)} are not of one device: {instead}"
+        f"{describe(first)} and {describe(second)} are on different devices: {instead}"
     )
 
 

@@ -104,7 +104,7 @@ def graphed(
     can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
+    ``copy_inputs``, because a graph would keep the values of the capture; ValueError for one that
     requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
 
     Args:
@@ -123,8 +123,8 @@ def graphed(
         A ``GraphedFunction``; without ``fn``, a decorator that makes one.
 
     Raises:
-        TypeError: ``fn`` is no function, or a generator or coroutine, whose work comes after the
-            call.
+        TypeError: ``fn`` is not a function, or is a generator or coroutine, whose work comes after
+            the call.
         ValueError: ``max_graphs`` is less than 1.
     """
     if not isinstance(max_graphs, int) or max_graphs < 1:

@@ -110,7 +110,8 @@ class HostEvent(Event, metaclass=classes.Concrete):
     def _reached(self) -> Mark:
         mark = self._live()
         if mark is None or not mark.reached.is_set():
-            raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
+            instead = "record it, and " if mark is None else ""
+            raise ValueError(f"{self!r} was not reached yet: {instead}call its sync() first")
         return mark
 
     def to(self, library: str) -> NoReturn:

@@ -121,7 +121,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def device_id(self) -> None:
-        """None: it is no CUDA device."""
+        """None: it is not a CUDA device."""
 
     @property
     def id(self) -> int:
@@ -302,7 +302,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         if open_scopes.holds(self) and futures.blocks_its_loop(future):
             raise errors.ScopeError(
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
-                "loop has to finish it, and so for ever. Await it before the scope."
+                "loop has to finish it, and so would never end. Await it before the scope."
             )
         self._put_wait(_WaitForFuture, future, futures.Outcome(future).wait, 3)
 

@@ -208,8 +208,8 @@ def _load_entry(entry: EntryPoint) -> Adapter:
         )
     elif loaded.api != API:
         message = (
-            f"{plugin} was written for adapter contract {loaded.api}, this StreamKit speaks {API}. "
-            "Install matching versions of the two."
+            f"{plugin} was written for adapter contract {loaded.api}, and this StreamKit speaks "
+            f"{API}. Install matching versions of the two."
         )
     else:
         if hasattr(loaded, "enter") and not hasattr(loaded, "bind"):
@@ -225,7 +225,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
 def extract(obj: object) -> tuple[Queue, Adapter]:
     """Return what the adapter of this object's library reads from it, and the adapter.
 
-    UnsupportedStreamError if it is no library's stream.
+    UnsupportedStreamError if it is not a library's stream.
     """
     adapter = stream_types.get(type(obj))
     return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import blocks
 from streamkit._base.adapter import offered
@@ -48,7 +48,7 @@ def current_stream(
         ScopeError: No library is named, and the loaded ones differ.
         UnsupportedStreamError: The library has no current stream, or no adapter has this name.
         BackendNotInstalledError: The library cannot be imported.
-        TypeError: ``of`` is no array on a GPU, or stands beside another argument.
+        TypeError: ``of`` is not an array on a GPU, or stands beside another argument.
     """
     if of is not None:
         return _current_of(of, library, device)
@@ -214,6 +214,14 @@ class use:  # noqa: N801 - used as a function
         else:
             self.stream.__enter__(self, self._libraries, self._ordered)
         return self.stream
+
+    def __call__(self, _: object) -> NoReturn:
+        """Raise TypeError: it is no decorator, which would hold the stream from its definition."""
+        self._is_unentered = False
+        raise TypeError(
+            "streamkit.use is not a decorator: write 'with streamkit.use(stream):' inside the "
+            "function, or '@streamkit.follow(library)' above it to follow a library's stream."
+        )
 
     if TYPE_CHECKING:  # which tells no type of an assignment
 

@@ -43,7 +43,7 @@ def handoff(
         other.
 
     Raises:
-        TypeError: ``array`` is no array; or ``after`` is None, and the array's library has no
+        TypeError: ``array`` is not an array; or ``after`` is None, and the array's library has no
             current stream, or it is of the host outside of all host scopes.
         DeviceMismatchError: The array is of another device than the stream.
         CaptureError: One of the two streams captures.

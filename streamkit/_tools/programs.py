@@ -80,7 +80,7 @@ def _end(tool: AbstractContextManager[Any], error: BaseException | None) -> Exce
     except Exception as failure:  # noqa: BLE001 - whatever it is, the program has ended
         return failure
     if len(getattr(error, "__notes__", ())) > notes:
-        return ScopeError("there is no report, as the note at the error of the program says.")
+        return ScopeError("there is no report, and the note at the program's error says why.")
     return None
 
 

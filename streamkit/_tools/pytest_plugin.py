@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--streamkit-races",
         action="store_true",
-        help="fail each test in which work on the same memory surely has no order",
+        help="fail each test in which nothing orders two uses of the same memory",
     )
 
 

@@ -380,6 +380,7 @@ GUESSES = {
     "sk.use(s, libraries=pickle)": "no adapter for the module pickle",
     "sk.current_stream(torchlike)": "no adapter for the module torch: write 'torch'",
     "sk.follow(s)": "To work on a stream, write 'with streamkit.use(stream):'",
+    "sk.use(s)(len)": "streamkit.use is not a decorator: write 'with streamkit.use(stream):'",
     "sk.handoff(x, s, t)": "write streamkit.handoff(x, stream, after=...)",
     "sk.new_event(enable_timing=True)": "write streamkit.new_event(timing=...)",
     "sk.new_event('cpu')": "'cpu' needs the name of its argument: write streamkit.new_event(device",
@@ -408,3 +409,18 @@ def test_a_name_that_nothing_has_is_plainly_absent():
             AttributeError, match=rf"^module 'streamkit' has no attribute '{name}'$"
         ):
             getattr(sk, name)
+
+
+def test_times_that_are_not_there_yet_name_the_call_that_is_missing(stream, hold):
+    start, end = stream.record(timing=True), sk.new_event(device="cpu", timing=True)
+    with pytest.raises(
+        ValueError, match=r"unrecorded.*yet: record it, and call its sync\(\) first$"
+    ):
+        end - start
+    gate = hold(stream)
+    stream.record(end)
+    with pytest.raises(ValueError, match=r"pending.*yet: call its sync\(\) first$"):
+        end - start
+    gate.open()
+    end.sync()
+    assert end - start >= 0

@@ -65,7 +65,7 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         raise messages.library_cannot_take(
             "streamkit.wrap",
             f"a torch stream of {obj.device}",
-            "it is none of CUDA. On the CPU, streamkit.new_stream('cpu') makes a host stream.",
+            "it is not a CUDA stream. On the CPU, streamkit.new_stream('cpu') makes a host stream.",
         )
     try:
         handle = obj.cuda_stream
