@@ -246,7 +246,7 @@ class GraphedFunction(Generic[P, T]):
         for found in call.arrays:
             if found.device is None and not self._copies:
                 raise TypeError(
-                    f"{messages.describe(found.array)} is on the host: a graph would have its "
+                    f"{messages.describe(found.array)} is on the host: a graph would keep the "
                     "values of the capture. Copy it to the GPU, or use "
                     "streamkit.graphed(copy_inputs=True)."
                 )

@@ -153,7 +153,8 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
     """Return the one name of each library, which must have a current stream; None for None."""
     if libraries is None:
         return None
-    names = (libraries,) if isinstance(libraries, (str, ModuleType)) else tuple(libraries)
+    one = isinstance(libraries, (str, ModuleType))
+    names: tuple[Any, ...] = (libraries,) if one else tuple(libraries)
     found = _choices.get(names)
     if found is None:
         found = _choices[names] = frozenset(map(registry.with_current_named, names))

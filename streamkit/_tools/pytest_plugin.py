@@ -21,6 +21,7 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from streamkit._races.report import RaceReport
     from streamkit.types import CudaStream, HostStream
 
 _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
@@ -99,12 +100,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     is_wanted = item.config.getoption("streamkit_races")
     if not is_wanted or item.get_closest_marker("streamkit_no_races") is not None:
         return (yield)
+    report: RaceReport | None = None
     try:
         with streamkit.races() as report:
             outcome = yield
     except Exception as error:  # perhaps because of a race
-        with contextlib.suppress(streamkit.ScopeError):  # there is no report
-            if report.certain:
+        with contextlib.suppress(streamkit.ScopeError):  # the report was not made
+            if report is not None and report.certain:
                 error.add_note(f"--streamkit-races: {report}")
         raise
     report.assert_none()
