@@ -307,7 +307,7 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "the PROGRAM is missing: name the file, or with -m the module."),
+        ([], "the PROGRAM is missing: name a file, or a module after -m."),
         (["none.py"], "cannot run 'none.py': No such file or directory"),
         (["package"], "cannot run 'package': it is a folder; write -m before"),
         (["-m", "none"], "cannot run the module 'none': there is no module of this name"),
