@@ -135,7 +135,7 @@ def __getattr__(name: str) -> Any:
         line = registry.other_names("package").get(name)
         if line is not None:
             message += f": write '{line}' instead."
-        elif not name.startswith("_") and hasattr(Stream, name):
+        elif not name.startswith("_") and name in dir(Stream):
             message += f": a stream has it, as in 's.{name}'."
         raise AttributeError(message)
     found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)

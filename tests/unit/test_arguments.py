@@ -404,7 +404,7 @@ def test_a_guess_is_answered_with_what_to_write(line):
 
 
 def test_a_name_that_nothing_has_is_plainly_absent():
-    for name in ("no_such_name", "__wrapped__", "_queue"):
+    for name in ("no_such_name", "__wrapped__", "_queue", "register", "mro"):
         with pytest.raises(
             AttributeError, match=rf"^module 'streamkit' has no attribute '{name}'$"
         ):
