@@ -1,7 +1,7 @@
 """torch and CuPy on one shared stream: torch makes the numbers, CuPy goes on with them.
 
 Nothing waits on the way, and no array is copied. Without a GPU the same program runs on a host
-stream, with NumPy in the place of both.
+stream, with NumPy in place of both.
 """
 
 import sys

@@ -66,7 +66,7 @@ _LATER = {  # loaded at first use: not every program needs them
     "share": "streamkit._sharing.leases",
 }
 
-_MOVED = {  # what this module had in earlier versions, and the module that has it now
+_ELSEWHERE = {  # what this module had, or is thought to have, and the module that has it
     "ArrayToken": "processes",
     "CudaEvent": "types",
     "CudaGraph": "types",
@@ -78,6 +78,9 @@ _MOVED = {  # what this module had in earlier versions, and the module that has 
     "Lease": "processes",
     "SharedPool": "types",
     "accesses": "testing",
+    "adversarial": "testing",
+    "assert_follows": "testing",
+    "for_seeds": "testing",
     "open_event": "processes",
     "token_from_bytes": "processes",
 }
@@ -123,15 +126,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MOVED:
-        home = f"{__name__}.{_MOVED[name]}"
-        message = f"{__name__}.{name} is {home}.{name} now: import it from there"
+    if name in _ELSEWHERE:
+        home = f"{__name__}.{_ELSEWHERE[name]}"
+        message = f"{__name__}.{name} is in {home}: write 'from {home} import {name}'."
         raise AttributeError(message)
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
         line = registry.other_names("package").get(name)
         if line is not None:
             message += f": write '{line}' instead."
+        elif not name.startswith("_") and name in dir(Stream):
+            message += f": a stream has it, as in 's.{name}'."
         raise AttributeError(message)
     found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
     return found

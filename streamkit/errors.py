@@ -35,7 +35,7 @@ class StreamKitError(Exception):
 
 
 class UnsupportedStreamError(StreamKitError, TypeError):
-    """The object is no stream that StreamKit can use here, or a library cannot take the stream."""
+    """StreamKit cannot use the object as a stream here, or a library cannot take the stream."""
 
 
 class BackendNotInstalledError(StreamKitError, ImportError):

@@ -123,7 +123,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
             external: Make it a node of the graph being captured, instead of an edge in it.
 
         Raises:
-            UnsupportedStreamError: ``event`` is no event; or ``external`` on a host stream.
+            UnsupportedStreamError: ``event`` is not an event; or ``external`` on a host stream.
             DeviceMismatchError: ``event`` is of another device.
             ValueError: ``timing`` with an event that is there already.
         """

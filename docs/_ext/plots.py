@@ -121,7 +121,7 @@ def whole() -> str:
     for way in ways:
         low, high = (100 * way[name] / longest for name in ("ms_low", "ms_high"))
         lines += [
-            f"<p>{escape(way['name'])}</p>",
+            f"<p>{escape(evidence.named(way))}</p>",
             (
                 f'<div class="line"><div class="axis">'
                 f'<i class="met" style="width: {100 * way["ms"] / longest:.1f}%"></i>'

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 def audit(*, times: bool = False) -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
-    On the GPU these are kernels, copies, fills, waits, and where the host waited; on host queues,
+    On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
     submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
     when it is made, so the report knows the order in which the GPU was given its work, and not when
     that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
-    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host queues tell
-    their times, which a report has if the block gave work to them alone.
+    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host streams
+    know their times, which a report has if the block gave work to them alone.
 
-    The report is made when the block ends, which waits until host queues have run; if the block
+    The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
-    stream. Audits nest. In a forked child host queues alone are recorded.
+    stream. Audits nest. In a forked child host streams alone are recorded.
 
     With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
     graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on

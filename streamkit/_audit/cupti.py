@@ -102,7 +102,7 @@ def _not_installed(cause: object) -> BackendNotInstalledError:
     if sys.platform != "linux":
         message = (
             f"an audit of CUDA streams needs cupti ({cause}), which is made for Linux alone. "
-            "Streams of the host can be audited here: streamkit.new_stream(device='cpu')."
+            "Host streams can be audited here: streamkit.new_stream(device='cpu')."
         )
         return BackendNotInstalledError(message, name="cupti")
     served = loader.driver_version() // 1000

@@ -55,9 +55,9 @@ def check(fn: object, stream: object, method: str) -> None:
     kind = kind_of(fn)
     if kind is not None:
         raise TypeError(
-            f"{describe(stream)} cannot {method} {name_of(fn)}, which is {kind.name}: a call of it "
-            "runs nothing of its body. Give a function that does the work before it returns; in "
-            "async code, await the stream: 'await s'."
+            f"{method} of {describe(stream)} was given {name_of(fn)}, which is {kind.name}: a "
+            "call of it runs nothing of its body. Give a function that does the work before it "
+            "returns; in async code, await the stream: 'await s'."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import futures
@@ -32,7 +33,9 @@ def describe(obj: object) -> str:
     device.
     """
     kind = type(obj)
-    if isinstance(obj, type):
+    if isinstance(obj, ModuleType):
+        text = f"the module {obj.__name__}"
+    elif isinstance(obj, type):
         text = f"the class {obj.__module__}.{obj.__qualname__}"
     elif isinstance(obj, (tuple, list)) and kind in _PAIRS:
         text = _PAIRS[kind].format(", ".join(describe(item) for item in obj[:_ITEMS]))
@@ -60,6 +63,12 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
         return UnsupportedStreamError(
             "cannot wrap None. For a default stream, use streamkit.default_stream(). For the "
             "current stream of a library, use streamkit.current_stream(library)."
+        )
+    if isinstance(obj, str):
+        return UnsupportedStreamError(
+            f"cannot wrap {describe(obj)}, which is a name and no stream. "
+            "streamkit.new_stream(device) makes a stream of a device, and "
+            "streamkit.current_stream(library) gives that of a library."
         )
     if futures.is_future(obj):
         return UnsupportedStreamError(
@@ -161,7 +170,15 @@ def kept_in_capture(stream: object) -> CaptureError:
 def device_mismatch(first: object, second: object, instead: str) -> DeviceMismatchError:
     """Return the error for two objects of different devices in one operation."""
     return DeviceMismatchError(
-        f"{describe(first)} and {describe(second)} are not of one device: {instead}"
+        f"{describe(first)} and {describe(second)} are on different devices: {instead}"
+    )
+
+
+def records_no_stream(stream: object, other: object) -> UnsupportedStreamError:
+    """Return the error for a stream in the place of the event to record."""
+    return UnsupportedStreamError(
+        f"record of {describe(stream)} takes an event, not {describe(other)}. To let one stream "
+        "wait for another, write t.wait(s)."
     )
 
 

@@ -75,7 +75,7 @@ class Failure:
     def report(self) -> None:
         """Give the error to ``sys.unraisablehook``, unless ``tell`` has given it to someone."""
         if not self.is_told and self._process == os.getpid():
-            report(self.tell(), f"the error, which nobody waited for, of {self._what}")
+            report(self.tell(), f"an error that no call waited for, of {self._what}")
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if not is_finalizing():

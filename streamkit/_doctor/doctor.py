@@ -230,7 +230,7 @@ def _others_folders(own: Path) -> Iterator[Finding]:
         elif processes.SETTING in os.environ:
             yield Finding(
                 "runtime-folder",
-                f"{path} is of another user, whose processes therefore cannot share events and "
+                f"{path} belongs to another user, whose processes cannot share events and "
                 "arrays with this one",
                 f"Start both as the same user, also in containers: {processes.SETTING} only names "
                 "the place where they meet.",
@@ -311,8 +311,9 @@ class _OnDevice:
         return Finding(
             "no-cuda",
             f"{name} cannot use CUDA, and the driver has {count} device(s){reason}",
-            "CUDA_VISIBLE_DEVICES can be the reason, if it was set after Python had started. Else "
-            f"have a build for this driver: {self.installed.replacement(name, self.served)}",
+            "CUDA_VISIBLE_DEVICES can be the reason, if it was set after Python had started. "
+            "Otherwise install a build for this driver: "
+            f"{self.installed.replacement(name, self.served)}",
             name,
         )
 
@@ -333,7 +334,7 @@ class _OnDevice:
             yield Finding(
                 "open-capture",
                 f"a graph is being captured on {stream}: work goes into it and does not run",
-                "End the capture where it was begun, also if its block raises.",
+                "End the capture where it was begun, even if its block raises.",
             )
 
     def _apart(self) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ def look() -> Iterator[Finding]:
     if not why:
         yield Finding(
             "driver-fails",
-            f"{loaded_from()} is loaded as the CUDA driver, and does not answer as one does",
+            f"{loaded_from()} is loaded as the CUDA driver, and does not answer like one",
             "Take its folder off LD_LIBRARY_PATH, or remove the file, so that the library of "
             "NVIDIA's driver is found. A container that is started with --gpus all has it.",
         )
@@ -43,7 +43,7 @@ def look() -> Iterator[Finding]:
         yield Finding(
             "driver-fails",
             f"the driver's library is there and cannot be loaded: {why}",
-            "Remove that file if it is not of NVIDIA's driver, as an empty one that an image has. "
+            "Remove that file unless NVIDIA's driver installed it: some images have an empty one. "
             "Start a container with --gpus all, which brings the driver's library.",
         )
     elif WSL.is_dir():

@@ -170,7 +170,7 @@ def _driver(report: DoctorReport) -> str:
             if sys.platform == "darwin"
             else "A machine with an NVIDIA GPU needs one."
         )
-        return f"No CUDA driver, so that programs run on host streams. {why}"
+        return f"No CUDA driver, so programs run on host streams. {why}"
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"

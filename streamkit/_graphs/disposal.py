@@ -195,8 +195,8 @@ class OwnedGraph(UsedPools):
         if self._launched_by_library is not None:
             return (
                 f"{self.library} gives random numbers to each run, which it cannot do for a graph "
-                "inside of another. For one that draws none, launch it once before: the first run "
-                "tells."
+                "inside of another. If the graph draws none, launch it once before, to show "
+                "that."
             )
         if graphs.allocates(self.executable.graph):
             return "it allocates memory by nodes, which CUDA refuses inside of another graph."

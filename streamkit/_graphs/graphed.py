@@ -129,7 +129,7 @@ def graphed(
     there is one that can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
+    ``copy_inputs``, because a graph would keep the values of the capture; ValueError for one that
     requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
 
     Args:
@@ -148,8 +148,8 @@ def graphed(
         A ``GraphedFunction``; without ``fn``, a decorator that makes one.
 
     Raises:
-        TypeError: ``fn`` is no function, or a generator or coroutine, whose work comes after the
-            call.
+        TypeError: ``fn`` is not a function, or is a generator or coroutine, whose work comes after
+            the call.
         ValueError: ``max_graphs`` is less than 1.
     """
     if not isinstance(max_graphs, int) or max_graphs < 1:
@@ -308,7 +308,7 @@ class GraphedFunction(Generic[P, T]):
         for found in call.arrays:
             if found.device is None and not self._copies:
                 raise TypeError(
-                    f"{messages.describe(found.array)} is on the host: a graph would have its "
+                    f"{messages.describe(found.array)} is on the host: a graph would keep the "
                     "values of the capture. Copy it to the GPU, or use "
                     "streamkit.graphed(copy_inputs=True)."
                 )

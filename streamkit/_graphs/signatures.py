@@ -191,7 +191,7 @@ def find(value: Any) -> FoundArray | None:
     if library is not None and library.copies is not None:
         try:
             device = library.device_of(value)
-        except TypeError:  # an object of the type that is no array of CUDA or of the host
+        except TypeError:  # an object of the type that is not an array of CUDA or of the host
             return _find_by_protocol(value)
         return FoundArray(value, device, library.copies.array_layout(value), library.copies)
     return _find_by_protocol(value)
@@ -209,8 +209,8 @@ def _find_by_protocol(value: Any) -> FoundArray | None:
         if place is None:
             return None
         raise TypeError(
-            f"{messages.describe(value)} does not tell where its memory is, so a graph cannot know "
-            "it again. Pass what another library's from_dlpack makes of it."
+            f"{messages.describe(value)} does not say where its memory is, so a graph cannot "
+            "recognise it. Pass what another library's from_dlpack makes of it."
         )
     shape, dtype = tuple(interface["shape"]), interface["typestr"]
     size, strides = int(dtype[2:]), interface.get("strides")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
     """Return the error for something of CUDA that a host object does not have."""
     return errors.UnsupportedStreamError(
-        f"{messages.describe(obj)} lives on the host and has no {what}, because a handle of 0 "
-        "would be CUDA's legacy default stream. On a GPU, streamkit.new_stream('cuda') has one."
+        f"{messages.describe(obj)} lives on the host and has no {what}, which only CUDA has. On a "
+        "GPU, streamkit.new_stream('cuda') has one."
     )
 
 
@@ -110,7 +110,8 @@ class HostEvent(Event, metaclass=classes.Concrete):
     def _reached(self) -> Mark:
         mark = self._live()
         if mark is None or not mark.reached.is_set():
-            raise ValueError(f"{self!r} was not reached yet: record it and call its sync()")
+            instead = "record it, and " if mark is None else ""
+            raise ValueError(f"{self!r} was not reached yet: {instead}call its sync() first")
         return mark
 
     def to(self, library: str) -> NoReturn:

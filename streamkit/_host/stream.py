@@ -121,7 +121,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def device_id(self) -> None:
-        """None: it is no CUDA device."""
+        """None: it is not a CUDA device."""
 
     @property
     def id(self) -> int:
@@ -247,6 +247,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
             )
         elif isinstance(event, HostEvent):
             target = event
+        elif isinstance(event, Stream):
+            raise messages.records_no_stream(self, event)
         else:
             raise _not_on_host(self, event)
         target._live()
@@ -300,7 +302,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         if open_scopes.holds(self) and futures.blocks_its_loop(future):
             raise errors.ScopeError(
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
-                "loop has to finish it, and so for ever. Await it before the scope."
+                "loop has to finish it, and so would never end. Await it before the scope."
             )
         self._put_wait(_WaitForFuture, future, futures.Outcome(future).wait, 3)
 
@@ -522,10 +524,10 @@ class _KeptOnHost(keepalive.KeepAlive):
 def _not_on_host(stream: HostStream, other: object) -> Exception:
     if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
         return messages.device_mismatch(
-            stream, other, "a host stream cannot wait for CUDA. Sync the CUDA stream first."
+            stream, other, "a host stream has no order with CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor an event of one. Give a stream "
+        f"{messages.describe(other)} is neither a host stream nor an event of one. Give one stream "
         "of streamkit.new_stream('cpu'), or what its record() has returned."
     )
 

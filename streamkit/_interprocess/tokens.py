@@ -136,7 +136,7 @@ def _unpickle(_: type, data: bytes) -> Token:
 def read(data: Any) -> Token:
     """Return the token in these bytes.
 
-    TypeError if they are no bytes, ValueError if they are no token of this version.
+    TypeError if they are not bytes, ValueError if they are not a token of this version.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"a token is read from bytes, not from {messages.describe(data)}.")
@@ -144,7 +144,7 @@ def read(data: Any) -> Token:
         raise _garbage(f"a token has at most {_MOST} bytes")
     whole = bytes(data)
     if len(whole) < _HEADER.size or not whole.startswith(_MAGIC):
-        raise _garbage("they do not begin as one")
+        raise _garbage("they do not begin like one")
     _, version, length, checksum = _HEADER.unpack_from(whole)
     if version != VERSION:
         raise ValueError(

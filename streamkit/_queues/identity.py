@@ -183,7 +183,7 @@ def legacy(device: int) -> QueueRecord:
 def queue_of(native: Any) -> QueueRecord:
     """Return a record of a library's stream for a call during which that lives; it may not own it.
 
-    UnsupportedStreamError if it is no library's stream.
+    UnsupportedStreamError if it is not a library's stream.
     """
     attributes = getattr(native, "__dict__", None)
     if attributes:
@@ -412,7 +412,7 @@ def owns(owner: object, queue: QueueRecord) -> bool:
     """Whether the owner is a library's stream that still has the queue's handle."""
     try:
         return registry.extract(owner)[0].handle == queue.handle
-    except Exception:  # noqa: BLE001 - it is no stream, it is closed, or its own code fails
+    except Exception:  # noqa: BLE001 - it is not a stream, it is closed, or its own code fails
         return False
 
 

@@ -11,6 +11,7 @@ import functools
 import importlib
 import sys
 import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
@@ -159,7 +160,8 @@ def _meant(library: object) -> str | None:
 
     names = {name.lower(): row.name for name, row in BY_NAME.items()}
     names |= {row.distribution: row.name for row in LIBRARIES}
-    close = difflib.get_close_matches(str(library).lower(), names, 1, _CLOSE)
+    given = library.__name__ if isinstance(library, ModuleType) else str(library)
+    close = difflib.get_close_matches(given.lower(), names, 1, _CLOSE)
     return names[close[0]] if close else None
 
 
@@ -206,8 +208,8 @@ def _load_entry(entry: EntryPoint) -> Adapter:
         )
     elif loaded.api != API:
         message = (
-            f"{plugin} was written for adapter contract {loaded.api}, this StreamKit speaks {API}. "
-            "Install matching versions of the two."
+            f"{plugin} was written for adapter contract {loaded.api}, and this StreamKit speaks "
+            f"{API}. Install matching versions of the two."
         )
     else:
         if hasattr(loaded, "enter") and not hasattr(loaded, "bind"):
@@ -223,7 +225,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
 def extract(obj: object) -> tuple[Queue, Adapter]:
     """Return what the adapter of this object's library reads from it, and the adapter.
 
-    UnsupportedStreamError if it is no library's stream.
+    UnsupportedStreamError if it is not a library's stream.
     """
     adapter = stream_types.get(type(obj))
     return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)

@@ -48,7 +48,7 @@ def accesses(
         writes: The names of those that it writes, whether or not it reads them too.
 
     Raises:
-        TypeError: The names are no sequence of strings, or the object cannot be marked.
+        TypeError: The names are not a sequence of strings, or the object cannot be marked.
         ValueError: The function has no parameter of one of these names.
 
     >>> from streamkit.testing import accesses
@@ -125,7 +125,7 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
     if not callable(fn):
-        raise TypeError(f"accesses marks a function, and {describe(fn)} is none.")
+        raise TypeError(f"accesses marks a function, which {describe(fn)} is not.")
     return tuple(inspect.signature(fn).parameters)
 
 

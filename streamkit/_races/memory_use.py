@@ -190,7 +190,7 @@ def named_memory(name: str, value: Any) -> NamedMemory | None:
     with contextlib.suppress(Exception):  # of somebody's object, which may be anything
         library = registry.find(value, ARRAYS)
         if library is not None and library.memory_layout is not None:
-            library.device_of(value)  # raises TypeError if this object of the type is no array
+            library.device_of(value)  # raises TypeError if this object of the type is not an array
             layout = library.memory_layout(value)
     if layout is None:
         return None

@@ -148,6 +148,8 @@ class Coverage:
     """What was not understood, each name once; also what could not be seen at all."""
 
     def __str__(self) -> str:
+        if not self.total and not self.missed:
+            return "No operation was given to a stream, so there was nothing to look at."
         text = f"{self.understood} of {counted(self.total, 'operation')} understood"
         if not self.missed:
             return f"{text}."

@@ -167,7 +167,7 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         code = library.cuptiSubscribe(ctypes.byref(self._handle), self._callback, None)
         if code:
-            why = f"CUPTI answers {code}, for it does not go with this driver"
+            why = f"CUPTI answers {code}, because it does not fit this driver"
             if code == _TAKEN:
                 why = (
                     "another tool has CUPTI, which serves one at a time. A profiler that has run "
@@ -433,7 +433,7 @@ def _interrupt_later() -> None:
 def _find() -> Any:
     """Return libcupti: the one that is loaded, else one that can be; NoCallbacksError."""
     if sys.platform != "linux":
-        raise NoCallbacksError("CUPTI's callbacks are used on Linux alone")
+        raise NoCallbacksError("CUPTI's callbacks are used on Linux only")
     names = [f"libcupti.so.{major}" for major in range(_NEWEST, _OLDEST - 1, -1)]
     for name in names:  # two copies in one process do not know of each other
         with contextlib.suppress(OSError):

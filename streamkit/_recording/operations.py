@@ -168,7 +168,7 @@ class Operations:
 
     @property
     def work(self) -> list[Operation]:
-        """Kernels, copies, fills; on host queues functions and the bodies of scopes."""
+        """Kernels, copies, fills; on host streams functions and the bodies of scopes."""
         return [one for one in self.operations if one.is_work]
 
     @property

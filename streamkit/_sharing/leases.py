@@ -71,8 +71,8 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
             allocated: torch's memory, CuPy's default pool, numba's, and Warp's without its mempool.
 
     Raises:
-        TypeError: ``array`` is no array of a CUDA device; its memory is none that CUDA can share,
-            which the message explains; or ``after`` is None, and its library has no current stream.
+        TypeError: ``array`` is not an array of a CUDA device; CUDA cannot share its memory, which
+            the message explains; or ``after`` is None, and its library has no current stream.
         ValueError: It has no elements.
         DeviceMismatchError: The stream is of another device.
         CaptureError: The stream captures.

@@ -255,8 +255,8 @@ def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
         data: As they came from the other process.
 
     Raises:
-        TypeError: It is no bytes.
-        ValueError: They are no token, a part of one, or one of another version.
+        TypeError: They are not of type bytes.
+        ValueError: They are not a token, a part of one, or one of another version.
     """
     return cast("ArrayToken | EventToken", tokens.read(data))
 
@@ -273,7 +273,7 @@ def open_event(token: EventToken) -> CudaEvent:
         token: As it came, by pickle or as bytes through ``streamkit.processes.token_from_bytes``.
 
     Raises:
-        TypeError: It is no token of an event.
+        TypeError: It is not a token of an event.
         NoDeviceError: This process does not see the event's device.
         StreamClosedError: The event is gone, or its process has ended.
         ValueError: The process that the token names has not made it.

@@ -65,14 +65,14 @@ _exchanges: dict[type, ArrayLibrary] = {}  # of types without an adapter that ha
 def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
     """Return the array's library, if any, and its CUDA device, None on the host.
 
-    TypeError if it is no array that can be handed over.
+    TypeError if it is not an array that can be handed over.
     """
     kind = type(array)
     library = ARRAYS.types.get(kind) or _exchanges.get(kind) or _library_of(array)
     if library is not None:
         try:
             return library, library.device_of(array)
-        except TypeError:  # an object of the type that is no array of CUDA or of the host
+        except TypeError:  # an object of the type that is not an array of CUDA or of the host
             pass
     try:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]

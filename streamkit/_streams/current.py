@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import blocks
 from streamkit._base.adapter import offered
@@ -17,7 +18,7 @@ from streamkit._streams.array_libraries import place_of
 from streamkit._streams.factories import default_stream, from_handle
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit.errors import OneQueueError, ScopeError
-from streamkit.protocols import CurrentStream
+from streamkit.protocols import CurrentStream, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +48,7 @@ def current_stream(
         ScopeError: No library is named, and the loaded ones differ.
         UnsupportedStreamError: The library has no current stream, or no adapter has this name.
         BackendNotInstalledError: The library cannot be imported.
-        TypeError: ``of`` is no array on a GPU, or stands beside another argument.
+        TypeError: ``of`` is not an array on a GPU, or stands beside another argument.
     """
     if of is not None:
         return _current_of(of, library, device)
@@ -152,7 +153,8 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
     """Return the one name of each library, which must have a current stream; None for None."""
     if libraries is None:
         return None
-    names = (libraries,) if isinstance(libraries, str) else tuple(libraries)
+    one = isinstance(libraries, (str, ModuleType))
+    names: tuple[Any, ...] = (libraries,) if one else tuple(libraries)
     found = _choices.get(names)
     if found is None:
         found = _choices[names] = frozenset(map(registry.with_current_named, names))
@@ -192,6 +194,11 @@ class use:  # noqa: N801 - used as a function
         ordered: bool = False,
     ) -> None:
         self._is_unentered = False  # if it cannot be made
+        if misplaced and isinstance(misplaced[0], Stream):
+            raise TypeError(
+                f"streamkit.use makes one stream current, and was given {describe(misplaced[0])} "
+                "too: nest the blocks, or order the two with t.wait(s)."
+            )
         if misplaced:
             raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream
@@ -208,6 +215,14 @@ class use:  # noqa: N801 - used as a function
         else:
             self.stream.__enter__(self, self._libraries, self._ordered)
         return self.stream
+
+    def __call__(self, _: object) -> NoReturn:
+        """Raise TypeError: it is no decorator, which would hold the stream from its definition."""
+        self._is_unentered = False
+        raise TypeError(
+            "streamkit.use is not a decorator: write 'with streamkit.use(stream):' inside the "
+            "function, or '@streamkit.follow(library)' above it to follow a library's stream."
+        )
 
     if TYPE_CHECKING:  # which tells no type of an assignment
 

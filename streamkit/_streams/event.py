@@ -24,6 +24,7 @@ from streamkit.protocols import Event, Events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import Never
 
     from streamkit._base.queue import QueueRecord
     from streamkit._interprocess.tokens import EventToken
@@ -302,7 +303,7 @@ def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
 
 
 def find_event(obj: object, stream: object) -> CudaEvent | None:
-    """Return any library's event for an operation of ``stream``; None if it is no event.
+    """Return any library's event for an operation of ``stream``; None if it is not an event.
 
     DeviceMismatchError if ``obj`` is a stream or an event of the host.
     """
@@ -320,7 +321,7 @@ def find_event(obj: object, stream: object) -> CudaEvent | None:
 
 
 def not_an_event(obj: object) -> errors.UnsupportedStreamError:
-    """Return the error for what is no library's event."""
+    """Return the error for what is not a library's event."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} is not an event of a library that StreamKit knows. A fresh one "
         "comes from streamkit.new_event() or s.record()."
@@ -340,7 +341,7 @@ def wrap_event(obj: EventLike) -> CudaEvent | HostEvent:
             record.
 
     Raises:
-        UnsupportedStreamError: ``obj`` is no event. It is a TypeError too.
+        UnsupportedStreamError: ``obj`` is not an event. It is a TypeError too.
         StreamClosedError: It is an event of StreamKit's that was closed.
     """
     if isinstance(obj, (CudaEvent, HostEvent)):
@@ -360,7 +361,11 @@ def new_event(
     *, device: object = None, timing: bool = False, interprocess: bool = False
 ) -> CudaEvent | HostEvent: ...
 def new_event(
-    *, device: object = None, timing: bool = False, interprocess: bool = False
+    *_misplaced: Never,
+    device: object = None,
+    timing: bool = False,
+    interprocess: bool = False,
+    **_misspelled: Never,
 ) -> CudaEvent | HostEvent:
     """Return a fresh event, never recorded.
 
@@ -370,7 +375,7 @@ def new_event(
         interprocess: Let other processes open it, with ``event.export()``.
 
     Raises:
-        ValueError: ``device`` is no device; or both ``timing`` and ``interprocess``, which CUDA
+        ValueError: ``device`` is not a device; or both ``timing`` and ``interprocess``, which CUDA
             does not have in one event.
         NoDeviceError: A CUDA device is named and absent.
         UnsupportedStreamError: ``interprocess`` on the host, whose events are this process's.
@@ -382,6 +387,11 @@ def new_event(
     >>> end - start < 1000
     True
     """
+    if _misplaced:
+        raise messages.misplaced_arguments("streamkit.new_event(device=...)", _misplaced)
+    if _misspelled:
+        known = "timing", "device", "interprocess"
+        raise messages.misspelled_arguments("streamkit.new_event", _misspelled, known)
     if timing and interprocess:
         raise ValueError("an interprocess event measures no time: leave out timing.")
     if devices.on_host(device):

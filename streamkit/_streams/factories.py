@@ -30,7 +30,7 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
         owner: What the handle dies with; kept alive.
 
     Raises:
-        UnsupportedStreamError: ``handle`` is no int. It is a TypeError too.
+        UnsupportedStreamError: ``handle`` is not an int. It is a TypeError too.
         ValueError: ``handle`` is out of range.
         DeviceMismatchError: The driver disagrees with ``device``.
         NoDeviceError: There is no CUDA here.
@@ -77,7 +77,7 @@ def new_stream(
         name: What ``repr``, errors and audits call it.
 
     Raises:
-        ValueError: ``device`` is no device, or ``priority`` is out of the range that the message
+        ValueError: ``device`` is not a device, or ``priority`` is out of the range that the message
             gives.
         NoDeviceError: A CUDA device is named and absent.
         DriverError: The driver is there and fails.

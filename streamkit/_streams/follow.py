@@ -16,6 +16,7 @@ from streamkit._scopes.open_scopes import stack
 from streamkit._scopes.scope import NestedScope, choose
 from streamkit._streams.current import current_stream, named
 from streamkit.errors import ScopeError
+from streamkit.protocols import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,6 +61,11 @@ class follow:  # noqa: N801 - used as a function
         self._is_unused = False  # if it cannot be made
         if misplaced:
             raise misplaced_arguments("streamkit.follow(library, libraries=...)", misplaced)
+        if isinstance(library, Stream):
+            raise TypeError(
+                f"streamkit.follow takes the name of the library that is followed, not "
+                f"{describe(library)}. To work on a stream, write 'with streamkit.use(stream):'."
+            )
         if callable(library):
             example = next(row.name for row in registry.LIBRARIES if row.has_current)
             raise TypeError(

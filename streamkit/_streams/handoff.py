@@ -14,6 +14,8 @@ from streamkit._streams.current import current_on
 from streamkit._streams.stream import CudaStream, wrap
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from streamkit._base.queue import QueueRecord
     from streamkit._streams.array_libraries import ArrayLibrary
     from streamkit.protocols import ArrayLike, StreamLike
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 
 
-def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
+def handoff(
+    array: ArrayT, stream: StreamLike, *_misplaced: Never, after: StreamLike | None = None
+) -> ArrayT:
     """Pass an array on to another stream: in order, and with its memory kept.
 
     The memory is not reused while the returned array, or a view of it, lives. After that it is not
@@ -39,11 +43,13 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
         other.
 
     Raises:
-        TypeError: ``array`` is no array; or ``after`` is None, and the array's library has no
+        TypeError: ``array`` is not an array; or ``after`` is None, and the array's library has no
             current stream, or it is of the host outside of all host scopes.
         DeviceMismatchError: The array is of another device than the stream.
         CaptureError: One of the two streams captures.
     """
+    if _misplaced:
+        raise messages.misplaced_arguments("streamkit.handoff(x, stream, after=...)", _misplaced)
     target: Any = _wrapped(stream)
     library, device = place_of(array)
     queue = target._queue if isinstance(target, CudaStream) else None  # noqa: SLF001 - the hot path

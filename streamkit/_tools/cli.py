@@ -15,6 +15,7 @@ import importlib
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -56,26 +57,49 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--html", type=Path, metavar="FILE", help="Write the report as a page.")
         self.add_argument("--json", type=Path, metavar="FILE", help="Write the report as JSON.")
         self.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module.")
-        self.add_argument("program", metavar="PROGRAM", help="The program, a file of Python.")
-        self.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="Its own.")
+        self.add_argument("program", metavar="PROGRAM", help="The program: a file of Python.")
+        self.add_argument(
+            "arguments", nargs=argparse.REMAINDER, metavar="...", help="Arguments of the program."
+        )
+
+    if not TYPE_CHECKING:  # which knows the overloads of argparse
+
+        def parse_known_args(self, *arguments: Any, **named: Any) -> Any:
+            """Refuse here what is unknown, so that the usage is that of the command."""
+            options, unknown = super().parse_known_args(*arguments, **named)
+            if unknown:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            return options, unknown
 
     def error(self, message: str) -> NoReturn:
-        if "invalid choice: 'bench'" in message:
-            message = "the bench is not in the package: run tox -e bench in a clone"
+        for theirs, ours in _CLEARER.items():
+            message = re.sub(theirs, ours, message)
         raise _CommandError(f"{self.format_usage()}{message}")
+
+
+_CLEARER = {  # what argparse writes, and what says more
+    ".*choice: 'bench'.*": "the bench is not in the package: run tox -e bench in a clone",
+    r".*choice: ('.*') \(choose from (.*)\)": r"there is no command \1. There are \2.",
+    r".* required: PROGRAM, \.\.\.": "the PROGRAM is missing: name a file, or a module after -m.",
+    ".* required: COMMAND": "the COMMAND is missing: 'streamkit --help' lists them.",
+}
 
 
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
-    if sys.stdout is None:  # it was closed before Python began
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before Python began
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - to the end
     try:
         try:
             _exit(_parser(), sys.argv[1:] or ["--help"])
         finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has ended, as "head" does
+            with contextlib.suppress(ValueError, AttributeError):  # a program has closed it
+                sys.stdout.flush()
+    except OSError as error:  # of stdout, where whoever read it has ended, or the disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(1)
 
 
@@ -95,7 +119,8 @@ def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
         text = str(error) if is_ours else f"{type(error).__name__}: {error}"
         sys.stderr.write(f"{text}\n")
         if as_json:
-            _print_json({"error": text})
+            with contextlib.suppress(OSError):  # stdout itself is what failed
+                _print_json({"error": text})
         status = 2 if isinstance(error, _CommandError) else 1
     sys.exit(status)
 
@@ -181,21 +206,21 @@ COMMANDS = {
         _demo,
         "Run a small image pipeline over torch, CuPy and Warp.\n\n"
         "It runs on one stream, or on a host stream where there is no GPU, and NumPy checks the "
-        "result. Exits with 1 if the result is wrong.",
+        "result. The exit status is 1 if the result is wrong.",
         "Write the image to this .png or .pgm file.",
     ),
     "matrix": Command(
         _matrix,
         "Try every pair of libraries here on one queue.\n\n"
-        "Each pair is tried in both orders: is it one queue, is it kept alive, and does one wait "
-        "for the other? It needs a CUDA GPU. Exits with 1 if a pair fails.",
+        "It tries both orders of each pair: is it one queue, is its owner kept alive, and does one "
+        "library wait for the other? It needs a CUDA GPU. The exit status is 1 if a pair fails.",
         "Write the data to this file, as JSON.",
     ),
     "doctor": Command(
         _doctor,
         "Find what is wrong with CUDA and the libraries here.\n\n"
-        "It says what to do about each finding. Exits with 1 if there is one; a machine without a "
-        "GPU is none.",
+        "It says what to do about each finding. The exit status is 1 if there is one, but a "
+        "machine without a GPU is no finding.",
         None,
     ),
 }
@@ -210,7 +235,7 @@ def _races(options: argparse.Namespace) -> int:
     from streamkit._races.races import program_races
 
     status, report = _program(
-        options, program_races(), lambda report, stream: stream.write(f"{report}\n")
+        options, program_races, lambda report, stream: stream.write(f"{report}\n")
     )
     return _RACED if options.fail and report is not None and report.certain else status
 
@@ -225,11 +250,14 @@ def _audit(options: argparse.Namespace) -> int:
     def show(report: Any, stream: Any) -> None:
         terminal.show(report, Console(file=stream, highlight=False))
 
-    return _program(options, program_audit(times=options.times), show)[0]
+    tool = functools.partial(program_audit, times=options.times)
+    return _program(options, tool, show)[0]
 
 
 def _program(
-    options: argparse.Namespace, tool: Block[Any], show: Callable[[Any, Any], object]
+    options: argparse.Namespace,
+    tool: Callable[[], Block[Any]],
+    show: Callable[[Any, Any], object],
 ) -> tuple[int, Any]:
     """Run a program under a tool, show and write its report; return its exit status and report.
 
@@ -239,15 +267,17 @@ def _program(
 
     stderr, words = sys.stderr, [options.program, *options.arguments]
     files = [(options.html, _write_html), (options.json, _write_json)]
-    given = [(path.absolute(), write) for path, write in files if path is not None]
+    given = [(_file(path), write) for path, write in files if path is not None]
     try:
-        ended = programs.run(words, tool, is_module=options.is_module)
+        ended = programs.run(words, tool(), is_module=options.is_module)
     except CannotRunError as error:
         raise _CommandError(str(error)) from error
     status, report = ended.status, None
     if not ended.is_child:
-        with contextlib.suppress(OSError, ValueError):  # the program has closed it
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program has closed it
             sys.stdout.flush()
+        if stderr.closed:  # by the program: there is the file still
+            stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
         stderr.write(f"\n--- {options.command} ---\n")
         try:
             report = ended.report()
@@ -263,6 +293,17 @@ def _program(
     if ended.interrupt is not None:
         raise ended.interrupt
     return status, report
+
+
+def _file(path: Path) -> Path:
+    """Return where a report will be; refuse what could only fail after a long run."""
+    if path.is_dir():
+        raise _CommandError(f"cannot write the report to {str(path)!r}, which is a folder.")
+    if not path.parent.is_dir():
+        raise _CommandError(
+            f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}. Make it first."
+        )
+    return path.absolute()
 
 
 _GO_ON = "still running, and what these threads do from now on is not in the report."
@@ -291,8 +332,8 @@ class Program(NamedTuple):
 PROGRAMS = {
     "races": Program(
         _races,
-        "Run a program, and find the waits that it lacks.\n\n"
-        "The options come before it, as in: "
+        "Run a program, and find the waits that are missing in it.\n\n"
+        "Options of streamkit come before the program, as in: "
         "streamkit races --html races.html train.py --epochs 3",
         "--fail",
         "Exit with 3 if a race is certain.",
@@ -300,10 +341,10 @@ PROGRAMS = {
     "audit": Program(
         _audit,
         "Run a program, and show on which queue its work ran.\n\n"
-        "The options come before it, as in: "
+        "Options of streamkit come before the program, as in: "
         "streamkit audit --html audit.html train.py --epochs 3",
         "--times",
-        "Record times too: that needs CUDA 13, and slows CUDA down.",
+        "Record times too, which needs CUDA 13 and slows CUDA down.",
     ),
 }
 
@@ -376,7 +417,7 @@ def _progress() -> Generator[Callable[[str, int, int], object]]:
     try:
         from rich.console import Console
         from rich.progress import Progress
-    except ImportError:
+    except Exception:  # noqa: BLE001 - a broken rich is no reason for the doctor to fail
         yield lambda *_: None
         return
     # A refreshing thread of rich would take the GIL from what is timed. rich must not take stdout

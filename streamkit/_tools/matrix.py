@@ -120,7 +120,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
 
 _PROMISE = (
     "Each row's stream, taken over by each column's library, is the same queue on the same device "
-    "and kept alive; each column's stream waits for the row's when told to, and only then."
+    "and kept alive; each column's stream waits for the row's after a wait, and only then."
 )
 _BARE = "* not kept alive: a bare handle can hold nothing. Keep the StreamKit stream beside it."
 
@@ -337,7 +337,7 @@ def _control_ran(first: LibraryStreams, second: LibraryStreams) -> None:
     held, other = first.new_stream(), second.new_stream()
     _gate.require(
         _gate.runs_beside(first.handle_of(held), second.handle_of(other)),
-        "work on one queue waits for the other without being told to, which proves nothing",
+        "work on one queue waits for the other without a wait, which proves nothing",
     )
 
 
@@ -346,5 +346,5 @@ def _order_kept(first: LibraryStreams, second: LibraryStreams) -> None:
     handles = first.handle_of(producer), second.handle_of(consumer)
     _gate.require(
         _gate.runs_after(*handles, lambda: sk.wrap(consumer).wait(producer)),
-        "work ran before that for which it was told to wait",
+        "work ran before the work for which it had to wait",
     )

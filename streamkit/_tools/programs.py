@@ -80,7 +80,7 @@ def _end(tool: AbstractContextManager[Any], error: BaseException | None) -> Exce
     except Exception as failure:  # noqa: BLE001 - whatever it is, the program has ended
         return failure
     if len(getattr(error, "__notes__", ())) > notes:
-        return ScopeError("there is no report, as the note at the error of the program says.")
+        return ScopeError("there is no report, and the note at the program's error says why.")
     return None
 
 
@@ -111,18 +111,23 @@ def _read(file: str, named: str) -> CodeType:
         with io.open_code(file) as source:
             text = source.read()
     except OSError as error:
-        raise CannotRunError(f"cannot run {named!r}: {error.strerror}.") from error
+        why = error.strerror
+        if Path(file).is_dir():
+            why = "it is a folder; write -m before the name of a package"
+        raise CannotRunError(f"cannot run {named!r}: {why}.") from error
     return compile(text, file, "exec", dont_inherit=True)
 
 
 def _found(name: str) -> tuple[CodeType, ModuleSpec]:
     """Return the code of a module, or of the ``__main__`` of a package."""
     spec = _spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        name = f"{name}.__main__"
-        spec = _spec(name)
     if spec is None:
-        raise CannotRunError(f"cannot run the module {name!r}: there is none of this name.")
+        raise CannotRunError(f"cannot run the module {name!r}: there is no module of this name.")
+    if spec.submodule_search_locations is not None:
+        package, name = name, f"{name}.__main__"
+        spec = _spec(name)
+        if spec is None:
+            raise CannotRunError(f"cannot run {package!r}: it is a package without a __main__.py.")
     loader: Any = spec.loader  # of a package without a file it is None
     code = loader.get_code(name) if hasattr(loader, "get_code") else None
     if code is None:
@@ -149,7 +154,7 @@ def _status(error: BaseException | None) -> int:
         return _exited(error)
     trace = _of_program(error.__traceback__)
     error.with_traceback(trace)
-    with contextlib.suppress(OSError, ValueError):  # it is closed
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed
         sys.stdout.flush()
     shown = sys.excepthook
     if isinstance(error, KeyboardInterrupt):  # Python itself prints it, and ends by the signal
@@ -168,7 +173,8 @@ def _status(error: BaseException | None) -> int:
 def _exited(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    sys.stderr.write(f"{error.code}\n")
+    with contextlib.suppress(OSError, ValueError):  # it is closed
+        print(error.code, file=sys.stderr or sys.__stderr__)
     return 1
 
 

@@ -7,6 +7,7 @@ StreamKit's name, because a project may have a ``stream`` or a mark ``gpu`` of i
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from streamkit._queues import registry
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from streamkit._races.report import RaceReport
     from streamkit.types import CudaStream, HostStream
 
 _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
@@ -44,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--streamkit-races",
         action="store_true",
-        help="fail each test in which work on the same memory surely has no order",
+        help="fail each test in which nothing orders two uses of the same memory",
     )
 
 
@@ -98,8 +100,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     is_wanted = item.config.getoption("streamkit_races")
     if not is_wanted or item.get_closest_marker("streamkit_no_races") is not None:
         return (yield)
-    with streamkit.races() as report:
-        outcome = yield
+    report: RaceReport | None = None
+    try:
+        with streamkit.races() as report:
+            outcome = yield
+    except Exception as error:  # perhaps because of a race
+        with contextlib.suppress(streamkit.ScopeError):  # the report was not made
+            if report is not None and report.certain:
+                error.add_note(f"--streamkit-races: {report}")
+        raise
     report.assert_none()
     return outcome
 
@@ -136,7 +145,8 @@ def _followed(mark: pytest.Mark) -> str | None:
         library = streamkit_follows(*mark.args, **mark.kwargs)
         return None if library is None else registry.with_current_named(library)
     except TypeError as error:  # an UnsupportedStreamError is one too
-        pytest.fail(f"@pytest.mark.streamkit_follows: {error}", pytrace=False)
+        mistake = f"@pytest.mark.streamkit_follows: {error}"
+    pytest.fail(mistake, pytrace=False)  # out here, where it does not drag the first error along
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_what_cannot_be_called_is_refused_at_the_call(method, fn):
 @RUN_NOTHING
 @pytest.mark.parametrize("method", ["submit", "then"])
 def test_a_function_whose_call_runs_nothing_is_refused_at_the_call(method, fn, kind):
-    with pytest.raises(TypeError, match=rf"CudaStream.*cannot {method} .*is {kind}: .*await s"):
+    with pytest.raises(TypeError, match=rf"^{method} of .*CudaStream.* is {kind}: .*await s"):
         getattr(sk.new_stream(), method)(fn)
 
 

@@ -358,7 +358,7 @@ def test_an_error_of_the_function_passes_and_leaves_no_graph(array):
 def test_an_array_of_the_host_is_refused(array):
     function = copies()
     with pytest.raises(
-        TypeError, match="is on the host: a graph would have its values of the capture"
+        TypeError, match="is on the host: a graph would keep the values of the capture"
     ):
         function(array(), np.zeros(4, np.float32))
     with pytest.raises(TypeError, match="no adapter copies its arrays"):

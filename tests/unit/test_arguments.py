@@ -7,6 +7,7 @@ import copy
 import gc
 import pickle
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -356,7 +357,7 @@ def test_a_copy_is_refused_as_before(stream, copied):
 @RUN_NOTHING
 @pytest.mark.parametrize("method", ["submit", "then"])
 def test_a_function_whose_call_runs_nothing_is_refused_at_the_call(stream, method, fn, kind):
-    with pytest.raises(TypeError, match=rf"HostStream.*cannot {method} .*is {kind}: .*await s"):
+    with pytest.raises(TypeError, match=rf"^{method} of .*HostStream.* is {kind}: .*await s"):
         getattr(stream, method)(fn)
 
 
@@ -368,3 +369,58 @@ def run_and_sync(stream, fn):
 def test_a_coroutine_that_a_submitted_function_returns_is_its_error(stream):
     with pytest.raises(TypeError, match=r"^returns_a_.* returned .*, asynchronous, .*awaited"):
         run_and_sync(stream, returns_a_coroutine)
+
+
+# -- what users of other libraries write first -----------------------------------------------------
+
+GUESSES = {
+    "sk.wrap('cuda:0')": "which is a name and no stream. streamkit.new_stream(device) makes",
+    "sk.use('torch')": "streamkit.current_stream(library) gives that of a library",
+    "sk.use(s, t)": "was given <streamkit.HostStream 't' cpu id=",
+    "sk.use(s, libraries=pickle)": "no adapter for the module pickle",
+    "sk.current_stream(torchlike)": "no adapter for the module torch: write 'torch'",
+    "sk.follow(s)": "To work on a stream, write 'with streamkit.use(stream):'",
+    "sk.use(s)(len)": "streamkit.use is not a decorator: write 'with streamkit.use(stream):'",
+    "sk.handoff(x, s, t)": "write streamkit.handoff(x, stream, after=...)",
+    "sk.new_event(enable_timing=True)": "write streamkit.new_event(timing=...)",
+    "sk.new_event('cpu')": "'cpu' needs the name of its argument: write streamkit.new_event(device",
+    "sk.record()": "has no attribute 'record': a stream has it, as in 's.record'.",
+    "sk.sync": "a stream has it, as in 's.sync'.",
+    "s.record(t)": "takes an event, not <streamkit.HostStream 't'",
+    "s.record(x)": "is neither a host stream nor an event of one",
+    "s.context": "lives on the host and has no context, which only CUDA has.",
+    "s.handle": "lives on the host and has no handle, which only CUDA has.",
+}
+
+
+@pytest.mark.parametrize("line", GUESSES)
+def test_a_guess_is_answered_with_what_to_write(line):
+    torchlike = types.ModuleType("torch")
+    names = {"sk": sk, "pickle": pickle, "torchlike": torchlike, "x": np.zeros(3)}
+    names |= {"s": sk.new_stream("cpu"), "t": sk.new_stream("cpu", name="t")}
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        eval(line, names)  # noqa: S307 - ours
+    assert GUESSES[line] in str(raised.value)
+
+
+def test_a_name_that_nothing_has_is_plainly_absent():
+    for name in ("no_such_name", "__wrapped__", "_queue", "register", "mro"):
+        with pytest.raises(
+            AttributeError, match=rf"^module 'streamkit' has no attribute '{name}'$"
+        ):
+            getattr(sk, name)
+
+
+def test_times_that_are_not_there_yet_name_the_call_that_is_missing(stream, hold):
+    start, end = stream.record(timing=True), sk.new_event(device="cpu", timing=True)
+    with pytest.raises(
+        ValueError, match=r"unrecorded.*yet: record it, and call its sync\(\) first$"
+    ):
+        end - start
+    gate = hold(stream)
+    stream.record(end)
+    with pytest.raises(ValueError, match=r"pending.*yet: call its sync\(\) first$"):
+        end - start
+    gate.open()
+    end.sync()
+    assert end - start >= 0

@@ -250,6 +250,13 @@ def test_the_doctor_needs_no_package_and_prints_the_same_without_them():
         assert (one.returncode, one.stderr) == (0 if found["ok"] else 1, "")
 
 
+def test_the_doctor_runs_where_rich_is_broken(tmp_path):
+    (tmp_path / "rich.py").write_text("raise RuntimeError('broken')")
+    done = run_python("-P", "-m", "streamkit", "doctor", path=[tmp_path], CUDA_VISIBLE_DEVICES="-1")
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"StreamKit {streamkit.__version__}, Python ")
+
+
 def test_json_needs_no_rich():
     done = streamkit_("demo", "--json", blocked=(*ROOTS, "rich"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -389,8 +396,20 @@ def test_the_bench_is_no_command_and_the_error_says_where_it_is():
     assert done.stderr.endswith("\nthe bench is not in the package: run tox -e bench in a clone\n")
 
 
-def test_an_unknown_command_exits_2():
-    assert streamkit_("dance").returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "usage", "told"),
+    [
+        (["dance"], "streamkit [", "there is no command 'dance'. There are "),
+        (["-V"], "streamkit [", "the COMMAND is missing: 'streamkit --help' lists them."),
+        (["doctor", "--output", "x"], "streamkit doctor [", "unrecognized arguments: --output x"),
+        (["races", "--times", "x.py"], "streamkit races [", ""),
+    ],
+)
+def test_what_is_no_command_or_option_exits_2_with_the_usage_that_helps(arguments, usage, told):
+    done = streamkit_(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"usage: {usage}")
+    assert f"\n{told}" in done.stderr
 
 
 # -- into what is closed, and without docstrings ---------------------------------------------------
@@ -416,12 +435,11 @@ def test_a_reader_that_has_ended_gets_no_traceback(arguments):
     assert (running.returncode, errors) == (1, "")
 
 
-@on_posix
-@pytest.mark.parametrize("arguments", ["doctor --json", "doctor", "demo --json"])
-def test_a_stdout_that_was_closed_before_the_start_is_no_error(arguments):
+def _in_shell(line):
+    """Run the command in a shell, which redirects what it prints."""
     code = BLOCKER.format(blocked=ROOTS) + COMMAND
-    done = subprocess.run(  # noqa: S602 - what is run is ours
-        f'"$PYTHON" -P -c "$CODE" {arguments} >&-',
+    return subprocess.run(  # noqa: S602 - what is run is ours
+        f'"$PYTHON" -P -c "$CODE" {line}',
         shell=True,
         env=environment(PYTHON=sys.executable, CODE=code, CUDA_VISIBLE_DEVICES="-1"),
         capture_output=True,
@@ -429,7 +447,22 @@ def test_a_stdout_that_was_closed_before_the_start_is_no_error(arguments):
         timeout=100,
         check=False,
     )
-    assert done.stderr == ""
+
+
+@on_posix
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("arguments", ["doctor --json", "doctor", "demo --json"])
+def test_an_output_that_was_closed_before_the_start_is_no_error(arguments, closed):
+    done = _in_shell(f"{arguments} {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["doctor --json", "doctor"])
+def test_a_full_disk_is_named_once(arguments):
+    done = _in_shell(f"{arguments} >/dev/full")
+    assert done.returncode == 1
+    assert re.fullmatch(r"OSError: \[Errno 28\] [^\n]*\n", done.stderr)
 
 
 def test_help_is_the_same_without_docstrings():

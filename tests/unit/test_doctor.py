@@ -696,7 +696,7 @@ def test_the_command_without_a_driver(command):
     assert output.startswith("StreamKit 0.1.0, Python 3.11.7\nNo CUDA driver\nNot installed: torch")
     status, output, _ = command(dataclasses.replace(report, findings=[]))
     assert (status, output.splitlines()[-1]) == (0, "OK: nothing wrong was found")
-    assert "\nNo CUDA driver, so that programs run on host streams. " in output
+    assert "\nNo CUDA driver, so programs run on host streams. " in output
 
 
 def test_the_report_is_shown_printed_and_a_notebooks(capsys):

@@ -156,7 +156,7 @@ def test_another_users_sharing_folder(folder, monkeypatch):
     monkeypatch.setattr(processes, "folder", lambda: own)
     (found,) = doctor.look_at_folder()
     assert found.code == "runtime-folder"
-    assert f"{folder} is of another user" in found.what
+    assert f"{folder} belongs to another user" in found.what
     assert "Start both as the same user" in found.remedy
     monkeypatch.delenv(processes.SETTING)  # then it is a matter of that user's alone
     assert list(doctor.look_at_folder()) == []

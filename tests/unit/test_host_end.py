@@ -78,7 +78,7 @@ def test_an_error_that_nobody_waited_for_is_reported_once(how, when):
     """)
     assert (returned, out) == (0, "")
     assert err.count("RuntimeError: mine") == 1
-    assert err.count('nobody waited for, of fail, submitted in "<string>", line') == 1
+    assert err.count('no call waited for, of fail, submitted in "<string>", line') == 1
 
 
 def test_the_error_of_a_dropped_future_is_reported_at_the_end():
@@ -87,7 +87,7 @@ def test_the_error_of_a_dropped_future_is_reported_at_the_end():
         future = other.then(fail)  # and of one that is still there
     """)
     assert (returned, out) == (0, "")
-    assert err.count("nobody waited for, of fail, submitted in") == 2
+    assert err.count("an error that no call waited for, of fail, submitted in") == 2
 
 
 def test_what_an_exit_function_collects_is_not_reported():

@@ -17,7 +17,7 @@ from streamkit._tools.machine import UnusableError  # the command needs a device
 from streamkit._tools.matrix import LABELS, MatrixReport, Pair  # made up here
 
 NAMES = ("torch", "cuda.bindings", "native")
-LOST = ["order: work ran before that for which it was told to wait"]
+LOST = ["order: work ran before the work for which it had to wait"]
 
 
 def pair(first, second, problems=()):

@@ -154,7 +154,7 @@ print(sk.doctor())
 """,
         blocked=ROOTS,
     )
-    assert "No CUDA driver, so that programs run on host streams. CUDA does not exist on m" in out
+    assert "No CUDA driver, so programs run on host streams. CUDA does not exist on m" in out
     assert "OK: nothing wrong was found" in out
 
 

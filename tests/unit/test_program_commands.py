@@ -208,12 +208,42 @@ def test_it_is_written_where_it_was_asked_for_at_the_beginning(folder, tool, end
 
 @pytest.mark.parametrize(("end", "status"), [("", 1), ("sys.exit(5)", 5)])
 def test_a_file_that_cannot_be_written_is_told_after_the_report(folder, end, status):
-    write(folder, RACE + end)
-    done = under("races", "--html", "none/report.html", "program.py")
+    write(folder, "import shutil\nshutil.rmtree('gone')\n" + RACE + end)
+    (folder / "gone").mkdir()
+    done = under("races", "--html", "gone/report.html", "program.py")
     assert done.returncode == status
     assert FOUND["races"][0] in done.stderr
     assert done.stderr.splitlines()[-1].startswith("FileNotFoundError: ")
     assert done.stdout == "of the program\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [("none/report", "there is no folder 'none'. Make it first."), ("there", "which is a folder.")],
+)
+def test_a_file_that_cannot_be_there_is_refused_before_the_program_runs(folder, file, told):
+    write(folder, RACE)
+    (folder / "there").mkdir()
+    done = under("races", "--html", file, "program.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.endswith(f"{told}\n")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("end", ["sys.{}.close()", "sys.{} = None; sys.exit('x')"])
+def test_a_program_may_close_or_remove_what_it_prints_to(folder, stream, end):
+    write(folder, RACE + end.format(stream))
+    own, done = run_python("program.py"), under("races", "--json", "report.json", "program.py")
+    assert (done.returncode, done.stdout) == (own.returncode, own.stdout)
+    assert "Traceback" not in done.stderr
+    assert (folder / "report.json").stat().st_size > 0
+
+
+def test_a_program_that_gives_streams_nothing_hears_that(folder):
+    write(folder, "print('x')")
+    done = under("races", "program.py")
+    assert "No operation was given to a stream, so there was nothing to look at." in done.stderr
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(5)", "1 / 0", "sys.exit('its own')"])
@@ -277,12 +307,13 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "the following arguments are required: PROGRAM"),
+        ([], "the PROGRAM is missing: name a file, or a module after -m."),
         (["none.py"], "cannot run 'none.py': No such file or directory"),
-        (["-m", "none"], "cannot run the module 'none': there is none"),
-        (["-m", "none.of_it"], "cannot run the module 'none.of_it': there is none"),
-        (["-m", "package"], "cannot run the module 'package.__main__': there is none"),
-        (["--no-such", "program.py"], "the following arguments are required: PROGRAM"),
+        (["package"], "cannot run 'package': it is a folder; write -m before"),
+        (["-m", "none"], "cannot run the module 'none': there is no module of this name"),
+        (["-m", "none.of_it"], "cannot run the module 'none.of_it': there is no module"),
+        (["-m", "package"], "cannot run 'package': it is a package without a __main__.py."),
+        (["--no-such", "program.py"], ""),
     ],
 )
 def test_what_cannot_be_run_exits_with_2_and_is_named(folder, tool, words, told):
@@ -291,7 +322,9 @@ def test_what_cannot_be_run_exits_with_2_and_is_named(folder, tool, words, told)
     done = under(tool, *words)
     assert done.returncode == 2
     assert (done.stdout, "Traceback" in done.stderr) == ("", False)
-    assert told in done.stderr or "unrecognized arguments: --no-such" in done.stderr
+    assert told in done.stderr
+    if not done.stderr.startswith("cannot run"):
+        assert done.stderr.startswith(f"usage: streamkit {tool} ")
 
 
 def test_a_package_that_is_broken_is_an_error_of_its_own(folder):

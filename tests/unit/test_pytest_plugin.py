@@ -202,6 +202,30 @@ def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
     )
 
 
+def test_a_test_that_fails_of_itself_names_its_races_too(run):
+    """Because the race may be why it fails."""
+    failing = """
+    import numpy as np
+    import streamkit as sk
+
+    def test_fails_with_a_race():
+        a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
+        a.submit(np.copyto, x, 7)
+        b.submit(np.add, x, 1, x)
+        a.sync(), b.sync()
+        assert x[0] == 0
+
+    def test_fails_without_one():
+        assert "without" == "a race"
+    """
+    result = run(failing, "--streamkit-races")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["*assert*8.0* == 0", "*--streamkit-races: 1 race found.", "*b.wait(a) before line 7"]
+    )
+    assert result.stdout.str().count("--streamkit-races: ") == 1
+
+
 def test_races_are_looked_for_only_if_asked(run):
     run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
 
@@ -266,6 +290,7 @@ def test_a_mistake_in_the_marker_is_no_skip(run, arguments, reason):
     result = run(MARKED.format(marker=f"streamkit_follows({arguments})"))
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines([reason])
+    assert "another exception" not in result.stdout.str()
 
 
 FOLLOWS = """

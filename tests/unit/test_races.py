@@ -918,7 +918,7 @@ def test_a_function_that_failed_has_perhaps_used_nothing(stream, other, x):
         ({"reads": "x"}, write, TypeError, r"reads=\('x',\)"),
         ({"reads": [1]}, write, TypeError, "names of parameters"),
         ({"reads": ("y", "z")}, write, ValueError, "no parameter y, z"),
-        ({}, 5, TypeError, "5 is none"),
+        ({}, 5, TypeError, "which 5 is not"),
         ({}, len, TypeError, "takes no attributes"),
         ({}, max, ValueError, "no signature"),
     ],

@@ -155,7 +155,7 @@ def _equip(
     found, missing = machine.load_each(libraries, partial(load, device=s.device))
     if s.device == "cpu":
         found["numpy"] = load("numpy", "cpu")
-        instead = f", with NumPy in the place of {_list(missing)}" if missing else ""
+        instead = f", with NumPy in place of {_list(missing)}" if missing else ""
         return s, found, missing, [f"{no_gpu} the stages ran on a host stream{instead}."]
     if not found:
         no_gpu = (

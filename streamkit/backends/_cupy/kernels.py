@@ -50,7 +50,7 @@ def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | 
 
 
 def _array(parameter: bytes) -> MemoryUse | None:
-    """Read an array that was passed by value; None if the parameter is no array."""
+    """Read an array that was passed by value; None if the parameter is not an array."""
     dims, rest = divmod(len(parameter) - _HEAD, _AXIS)
     if dims < 0 or rest:
         return None

@@ -75,7 +75,9 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         raise messages.not_a_stream(obj)
     if value[2] != _CUDA or torch.version.hip:
         raise messages.library_cannot_take(
-            "streamkit.wrap", f"a torch stream of {obj.device}", "only CUDA devices have one"
+            "streamkit.wrap",
+            f"a torch stream of {obj.device}",
+            "it is not a CUDA stream. On the CPU, streamkit.new_stream('cpu') makes a host stream.",
         )
     try:
         handle = obj.cuda_stream

@@ -270,7 +270,7 @@ def diagnose() -> Iterator[Finding]:
             "slow-scopes",
             f"StreamKit does not know Warp {warp.__version__} from inside, so that entering and "
             "leaving a scope takes several times as long; what runs where is the same",
-            "Nothing if that is quick enough. Else install warp-lang 1.19, or a newer StreamKit.",
+            "Nothing, if that is quick enough; or install warp-lang 1.19, or a newer StreamKit.",
             name,
         )
     yield from _two_views()

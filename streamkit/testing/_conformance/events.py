@@ -46,7 +46,7 @@ def event_handle_is_live(subject: Subject) -> None:
 
 
 def event_handle_refuses_strangers(subject: Subject) -> None:
-    """Raise TypeError in ``event_handle`` for what is no event of this library."""
+    """Raise TypeError in ``event_handle`` for what is not an event of this library."""
     strangers = (None, 0, 64, True, "x", object(), Owner, subject.make_stream(), sk.new_event())
     for obj in strangers:
         subject.refuses(subject.adapter.event_handle, "event_handle", obj)
@@ -102,7 +102,7 @@ def borrowed_event_lets_go(subject: Subject) -> None:
 def _is_held(event: int) -> bool:
     try:
         return _gate.is_pending(event)
-    except sk.DriverError:  # it is no event any more
+    except sk.DriverError:  # it is not an event any more
         return False
 
 

@@ -70,7 +70,7 @@ def contract(subject: Subject) -> None:
 
 
 def refuses_strangers(subject: Subject) -> None:
-    """Raise TypeError in ``extract`` for what is no stream of this library."""
+    """Raise TypeError in ``extract`` for what is not a stream of this library."""
     own = subject.make_stream()
     for obj in (None, 0, 64, True, "x", 1.5, (0, 64), object(), type(own), Owner):
         subject.refuses(subject.adapter.extract, "extract", obj)
