@@ -240,6 +240,10 @@ class GraphedFunction(Generic[P, T]):
 
         If no graph is held for it, that is what sets it apart from the most similar one, as in
         "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
+
+        Args:
+            *args: Those of the call.
+            **kwargs: The same.
         """
         target = self._target()
         if _is_of_the_host(target):
@@ -259,7 +263,7 @@ class GraphedFunction(Generic[P, T]):
             what += " with these arguments" if others else ""
         why = differences.from_nearest(call.key, [one for one in others if one != call.key])
         full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
-        return "; ".join(filter(None, (what, why, is_full and full)))
+        return "; ".join(filter(None, (what, why, full if is_full else "")))
 
     # -- a call -----------------------------------------------------------------------------------
 

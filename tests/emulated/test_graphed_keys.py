@@ -15,6 +15,7 @@ from support.gpu.raw import check, driver
 from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+FIRST = "it calls the function, because it is the first call with these arguments; "
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,10 +73,8 @@ def test_a_graph_of_one_default_device_of_warp_is_not_launched_for_another(array
     for _ in range(3):
         function(to, source)
     with warp.ScopedDevice("cpu"):
-        assert function.explain(to, source) == (
-            "it calls the function, because it is the first call with these arguments; "
-            "default device of warp: cpu instead of cuda:0"
-        )
+        told = "default device of warp: cpu instead of cuda:0"
+        assert function.explain(to, source) == FIRST + told
         function(to, source)
     assert (len(calls), function.hits) == (3, 1)
 
@@ -138,8 +137,7 @@ def test_the_settings_of_any_library_count(program):  # noqa: F811 - the fixture
     )
     assert out.splitlines() == [
         "[False, False, True, True] 2 3",
-        "it calls the function, because it is the first call with these arguments; "
-        "fast mode of toyb: on instead of off",
+        f"{FIRST}fast mode of toyb: on instead of off",
     ]
 
 
@@ -201,9 +199,6 @@ class Pair:
 
 class Model:
     pass
-
-
-FIRST = "it calls the function, because it is the first call with these arguments; "
 
 
 def test_it_says_what_the_next_call_does(array):
