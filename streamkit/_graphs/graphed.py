@@ -118,8 +118,15 @@ def graphed(
     A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
     The second one captures it and launches the graph; later ones launch it, without Python. Calls
     share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
-    same address, shape, strides, type and device, and if all else is equal and of the same type.
-    What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
+    same address, shape, strides, type and device, and if all else is equal and of the same type. So
+    have to be the current device, and the settings of the libraries that change what is computed,
+    such as torch's grad mode. What else ``fn`` reads, such as closures, attributes, global variables
+    and the state of a module, is as it was at the capture. ``f.explain(*args)`` says what sets a
+    call apart.
+
+    An object that is equal only to itself, such as the instance of a method, is not kept alive; its
+    graphs go with it. A value that cannot be hashed is compared at each call, and copied for the
+    first call and the graph.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
     memory as long as the program holds them. While another thread captures, a call that would
@@ -128,8 +135,8 @@ def graphed(
     can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would have its values of the capture; ValueError for one that
-    requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
+    ``copy_inputs``, because a graph would have its values of the capture, and for a value that can
+    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
 
     Args:
         fn: What to call and capture; None where the decorator has options.
@@ -137,8 +144,10 @@ def graphed(
             place where that is cheaper.
         copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
             copies its arrays into them and, as ``fn`` may write into them, copies them back;
-            ValueError if two of them overlap. Arrays of the host are copied to the GPU; ``fn`` then
-            gets arrays of the GPU, and the call waits for it.
+            ValueError if two of them overlap. The first call has copies too, so a view that ``fn``
+            returns is never the caller's memory, unless another capture or the host has the call.
+            Arrays of the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the
+            call waits for it.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
         fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
@@ -256,11 +265,11 @@ class GraphedFunction(Generic[P, T]):
             others = list(self._captured or self._seen)
         if seen is not None:
             if not seen.is_due:
-                return "it calls the function, which could not be captured with these arguments"
-            what = "it captures the second call with these arguments"
+                return "it calls the function, which could not be captured at a call of its kind"
+            what = "it captures the function, because it is the second call of its kind"
         else:
             what = "it calls the function, because it is the first call"
-            what += " with these arguments" if others else ""
+            what += " of its kind" if others else ""
         why = differences.from_nearest(call.key, [one for one in others if one != call.key])
         full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
         return "; ".join(filter(None, (what, why, full if is_full else "")))

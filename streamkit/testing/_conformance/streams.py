@@ -53,8 +53,9 @@ def contract(subject: Subject) -> None:
         )
     for name in (name for name in dir(adapter) if name[0] != "_" and name not in known):
         meant = difflib.get_close_matches(name, known, 1, _CLOSE)
+        found = getattr(adapter, name)
         subject.require(
-            not meant or not callable(getattr(adapter, name)),
+            not meant or not callable(found) or isinstance(found, type),  # as Settings, imported
             f"it has {name}, which StreamKit does not know: is {', '.join(meant)} meant?",
         )
     traits = getattr(adapter, "traits", None)
