@@ -118,11 +118,11 @@ def graphed(
     A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
     The second one captures it and launches the graph; later ones launch it, without Python. Calls
     share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
-    same address, shape, strides, type and device, and if all else is equal and of the same type. So
-    have to be the current device, and the settings of the libraries that change what is computed,
-    such as torch's grad mode. What else ``fn`` reads, such as closures, attributes, global variables
-    and the state of a module, is as it was at the capture. ``f.explain(*args)`` says what sets a
-    call apart.
+    same address, shape, strides, type and device, and if all else is equal and of the same type.
+    The current device counts too, and what is set in the libraries that changes what they compute,
+    such as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures,
+    attributes, global variables, the state of a module. ``f.explain(*args)`` says what sets a call
+    apart.
 
     An object that is equal only to itself, such as the instance of a method, is not kept alive; its
     graphs go with it. A value that cannot be hashed is compared at each call, and copied for the
@@ -136,7 +136,8 @@ def graphed(
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
     ``copy_inputs``, because a graph would have its values of the capture, and for a value that can
-    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
+    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError,
+    with the line, if ``fn`` does what cannot be captured.
 
     Args:
         fn: What to call and capture; None where the decorator has options.
