@@ -132,7 +132,7 @@ class Signature:
         """Return what stands for a value that is no array."""
         kind = type(value)
         if isinstance(value, numbers.Number):
-            return _number(value)
+            return _number(value)  # type: ignore[no-any-return]  # hashable
         if _is_one_of_a_kind(kind):
             return self._weak(value)
         if kind is types.MethodType and _is_one_of_a_kind(type(value.__self__)):

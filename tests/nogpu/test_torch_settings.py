@@ -151,7 +151,7 @@ import importlib
 import torch
 
 version, torch.__version__ = torch.__version__, "99.0"
-from streamkit.backends._torch import settings
+from streamkit.backends._torch import settings  # its calls are chosen as it is imported
 
 public = settings.settings(), settings._has_autocast
 torch.__version__ = version
