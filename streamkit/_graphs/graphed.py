@@ -252,7 +252,8 @@ class GraphedFunction(Generic[P, T]):
         "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
 
         Args:
-            *args: Those of the call.
+            *args: Those of the call; for a method the instance first, as in
+                ``Model.step.explain(model, x)``.
             **kwargs: The same.
         """
         target = self._target()
