@@ -119,7 +119,14 @@ def graphed(
     The second one captures it and launches the graph; later ones launch it, without Python. Calls
     share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
     same address, shape, strides, type and device, and if all else is equal and of the same type.
-    What else ``fn`` reads, such as attributes and global variables, is as it was at the capture.
+    The current device counts too, and what is set in the libraries that changes what they compute,
+    such as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures,
+    attributes, global variables, the state of a module. ``f.explain(*args)`` says what sets a call
+    apart.
+
+    An object that is equal only to itself, such as the instance of a method, is not kept alive; its
+    graphs go with it. A value that cannot be hashed is compared at each call, and copied for the
+    first call and the graph.
 
     The next launch of the same graph overwrites the arrays that a call returned. They stay valid
     memory as long as the program holds them. They have no gradients, so ``fn`` itself has to call
@@ -129,8 +136,9 @@ def graphed(
     there is one that can.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would keep the values of the capture; ValueError for one that
-    requires a gradient; CaptureError, with the line, if ``fn`` does what cannot be captured.
+    ``copy_inputs``, because a graph would keep the values of the capture, and for a value that can
+    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError,
+    with the line, if ``fn`` does what cannot be captured.
 
     Args:
         fn: What to call and capture; None where the decorator has options.
@@ -138,8 +146,10 @@ def graphed(
             place where that is cheaper.
         copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
             copies its arrays into them and, as ``fn`` may write into them, copies them back;
-            ValueError if two of them overlap. Arrays of the host are copied to the GPU; ``fn`` then
-            gets arrays of the GPU, and the call waits for it.
+            ValueError if two of them overlap. The first call has copies too, so a view that ``fn``
+            returns is never the caller's memory, unless another capture or the host has the call.
+            Arrays of the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the
+            call waits for it.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
         fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
@@ -241,6 +251,11 @@ class GraphedFunction(Generic[P, T]):
 
         If no graph is held for it, that is what sets it apart from the most similar one, as in
         "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
+
+        Args:
+            *args: Those of the call; for a method the instance first, as in
+                ``Model.step.explain(model, x)``.
+            **kwargs: The same.
         """
         target = self._target()
         if _is_of_the_host(target):
@@ -253,14 +268,14 @@ class GraphedFunction(Generic[P, T]):
             others = list(self._captured or self._seen)
         if seen is not None:
             if not seen.is_due:
-                return "it calls the function, which could not be captured with these arguments"
-            what = "it captures the second call with these arguments"
+                return "it calls the function, which could not be captured at a call of its kind"
+            what = "it captures the function, because it is the second call of its kind"
         else:
             what = "it calls the function, because it is the first call"
-            what += " with these arguments" if others else ""
+            what += " of its kind" if others else ""
         why = differences.from_nearest(call.key, [one for one in others if one != call.key])
         full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
-        return "; ".join(filter(None, (what, why, is_full and full)))
+        return "; ".join(filter(None, (what, why, full if is_full else "")))
 
     # -- a call -----------------------------------------------------------------------------------
 

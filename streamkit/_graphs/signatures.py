@@ -135,10 +135,10 @@ class Signature:
         """Return what stands for a value that is no array."""
         kind = type(value)
         if isinstance(value, numbers.Number):
-            return _number(value)
-        if kind.__eq__ is object.__eq__:  # no other object is equal to it
+            return _number(value)  # type: ignore[no-any-return]  # hashable
+        if _is_one_of_a_kind(kind):
             return self._weak(value)
-        if kind is types.MethodType and type(value.__self__).__eq__ is object.__eq__:
+        if kind is types.MethodType and _is_one_of_a_kind(type(value.__self__)):
             return value.__func__, self._weak(value.__self__)
         if isinstance(value, set):
             return frozenset(value)
@@ -175,10 +175,15 @@ class Signature:
         return found.device, found.layout if self._by_address else found.layout._replace(address=0)
 
 
-def _number(value: Any) -> Hashable:
+def _is_one_of_a_kind(kind: Any) -> bool:
+    """Whether an object of a class is equal to no other."""
+    return kind.__eq__ is object.__eq__
+
+
+def _number(value: Any) -> Any:
     """Return a number for keys, where 0.0 is not -0.0, and NaN is equal to itself."""
     is_plain = isinstance(value, numbers.Real) and value and value == value  # noqa: PLR0124 - NaN
-    return value if is_plain else repr(value)  # type: ignore[no-any-return]  # hashable
+    return value if is_plain else repr(value)
 
 
 def find(value: Any) -> FoundArray | None:

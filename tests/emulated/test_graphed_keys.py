@@ -15,6 +15,7 @@ from support.gpu.raw import check, driver
 from support.libraries import need
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+FIRST = "it calls the function, because it is the first call of its kind; "
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,10 +73,8 @@ def test_a_graph_of_one_default_device_of_warp_is_not_launched_for_another(array
     for _ in range(3):
         function(to, source)
     with warp.ScopedDevice("cpu"):
-        assert function.explain(to, source) == (
-            "it calls the function, because it is the first call with these arguments; "
-            "default device of warp: cpu instead of cuda:0"
-        )
+        told = "default device of warp: cpu instead of cuda:0"
+        assert function.explain(to, source) == FIRST + told
         function(to, source)
     assert (len(calls), function.hits) == (3, 1)
 
@@ -138,8 +137,7 @@ def test_the_settings_of_any_library_count(program):  # noqa: F811 - the fixture
     )
     assert out.splitlines() == [
         "[False, False, True, True] 2 3",
-        "it calls the function, because it is the first call with these arguments; "
-        "fast mode of toyb: on instead of off",
+        f"{FIRST}fast mode of toyb: on instead of off",
     ]
 
 
@@ -203,9 +201,6 @@ class Model:
     pass
 
 
-FIRST = "it calls the function, because it is the first call with these arguments; "
-
-
 def test_it_says_what_the_next_call_does(array):
     function, to, source = copies(), array(), array(1)
     said = []
@@ -214,7 +209,7 @@ def test_it_says_what_the_next_call_does(array):
         function(to, source)
     assert said == [
         "it calls the function, because it is the first call",
-        "it captures the second call with these arguments",
+        "it captures the function, because it is the second call of its kind",
         "it launches the graph that is held",
     ]
     assert (function.captures, function.hits) == (1, 1), "what explains is no call"
@@ -303,7 +298,7 @@ def test_it_says_when_another_graph_has_to_go(array):
     assert function.explain(to, source, 2) == FIRST + told + full
     function(to, source, 2)
     assert function.explain(to, source, 2) == (
-        f"it captures the second call with these arguments; {told}{full}"
+        f"it captures the function, because it is the second call of its kind; {told}{full}"
     )
 
 
@@ -329,7 +324,7 @@ def test_it_says_what_cannot_be_captured(array):
     with pytest.warns(RuntimeWarning, match="cannot be captured"):
         function(to, source)
     assert function.explain(to, source) == (
-        "it calls the function, which could not be captured with these arguments"
+        "it calls the function, which could not be captured at a call of its kind"
     )
 
 

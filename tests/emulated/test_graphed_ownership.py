@@ -391,6 +391,14 @@ def test_the_copies_of_a_first_call_live_until_it_has_run(array, made):
         gate.free()
 
 
+def holding_after(launch, gate):
+    def held(stream):
+        launch(stream)
+        gate.hold(stream.handle)
+
+    return held
+
+
 @pytest.mark.parametrize("end", ["evicted", "cleared", "dropped"])
 def test_the_copies_of_a_graph_live_until_they_are_copied_back(array, cuda, made, end):
     """Its last run has ended by then."""
@@ -405,15 +413,9 @@ def test_the_copies_of_a_graph_live_until_they_are_copied_back(array, cuda, made
             assert has_gone(made[:2]) == {True}
             (captured,) = function._captured.values()
             own = made[2:]
-            launch = captured.graph.launch
-
-            def held(stream):
-                launch(stream)
-                gate.hold(stream.handle)
-
-            captured.graph.launch = held
+            captured.graph.launch = holding_after(captured.graph.launch, gate)
             function(to, source)
-            del captured, launch
+            del captured
         if end == "evicted":
             for _ in range(2):
                 function(to, source, "other")

@@ -9,7 +9,7 @@ import pytest
 
 import streamkit as sk
 from support.gpu.raw import Gate, check, driver
-from support.libraries import need
+from support.libraries import cuda_devices, need
 from support.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
@@ -289,3 +289,124 @@ def test_a_gradient_scaler_is_right_or_refused(training, torch, optimizer):
     for batch in batches:
         after = function(*batch).item()
     assert (function.captures, after != before) == (1, True)
+
+
+# -- what makes a call another one ------------------------------------------------------------
+
+
+def matmul(x):
+    return x @ x
+
+
+SETTINGS = {
+    "autocast": (lambda torch: torch.autocast("cuda", dtype=torch.float16), "autocast of torch"),
+    "inference mode": (lambda torch: torch.inference_mode(), "grad mode of torch"),
+    "default device": (lambda torch: torch.device("cpu"), "default device of torch"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_graph_of_one_setting_of_torch_is_not_launched_under_another(torch, name):
+    make, told = SETTINGS[name]
+    function, x = sk.graphed(matmul), torch.rand(64, 64, device="cuda")
+    for _ in range(3):
+        function(x)
+    with make(torch):
+        assert told in function.explain(x)
+        for _ in range(3):
+            result, expected = function(x), matmul(x)
+            assert result.dtype is expected.dtype
+            assert result.is_inference() == expected.is_inference()
+            assert torch.allclose(result, expected, rtol=1e-2)
+    assert function(x).dtype is torch.float32
+    assert (function.graphs, function.captures, function.hits) == (2, 2, 3)
+
+
+@pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
+def test_a_graph_of_one_device_is_not_launched_under_another(torch):
+    function = sk.graphed(lambda n: torch.full((8,), float(n), device="cuda"))
+    for _ in range(3):
+        for device in (0, 1):
+            with torch.cuda.device(device):
+                result = function(3)
+                assert result.get_device() == device
+                assert set(result.tolist()) == {3.0}
+    assert (function.graphs, function.hits) == (2, 2)
+
+
+@pytest.mark.parametrize("changed", ["in the block", "between blocks"])
+def test_under_autocast_a_graph_follows_the_weights(torch, changed):
+    """torch keeps the weights that it has cast until the block ends, and then frees them."""
+    layer, x = torch.nn.Linear(64, 64, device="cuda"), torch.rand(64, 64, device="cuda")
+
+    @sk.graphed
+    def function(x):
+        return layer(x).detach()
+
+    def change(value):
+        with torch.no_grad():
+            layer.weight.fill_(value)
+
+    def check_result(value):
+        expected = x.half() @ torch.full((64, 64), value, device="cuda").half().T
+        expected += layer.bias.detach().half()
+        assert torch.allclose(function(x).float(), expected.float(), rtol=1e-2)
+
+    if changed == "in the block":
+        with torch.autocast("cuda", dtype=torch.float16):
+            for _ in range(2):  # the capture comes after a call that has cast the weights
+                function(x)
+            for value in (1.0, 2.0, 3.0):
+                change(value)
+                check_result(value)
+    else:
+        for value in (1.0, 2.0, 3.0, 4.0):
+            change(value)
+            with torch.autocast("cuda", dtype=torch.float16):
+                check_result(value)
+                others = [torch.full((64, 64), -1.0, device="cuda") for _ in range(50)]
+            del others
+    assert function.captures == 1
+
+
+@pytest.mark.alone  # for the memory in use is that of all processes
+def test_a_dropped_instance_gives_its_memory_back(torch):
+    class Model:
+        def __init__(self):
+            self.weight = torch.rand(1024, 1024, device="cuda")
+
+        @sk.graphed
+        def step(self, x):
+            return self.weight @ x
+
+    x, used = torch.rand(1024, 1024, device="cuda"), []
+    for number in range(40):
+        model = Model()
+        for _ in range(3):
+            result = model.step(x)
+        assert torch.allclose(result, model.weight @ x, rtol=1e-3)
+        del model, result
+        if number in (10, 39):
+            gc.collect()
+            used.append(device_memory())
+    assert Model.step.graphs == 0
+    assert used[1] - used[0] < 32 * 2**20
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_with_copies_a_returned_view_is_never_the_callers_memory(torch, library):
+    served = need(library)
+
+    @sk.graphed(copy_inputs=True)
+    def head(x):
+        x += 1
+        return x[:8], x
+
+    for number in range(4):
+        x = served.asarray(torch.full((COUNT,), float(number), device="cuda"))
+        view, same = head(x)
+        assert same is x
+        assert set(view.tolist()) == set(x.tolist()) == {number + 1.0}
+        view[:] = 99
+        assert set(x.tolist()) == {number + 1.0}
+    assert (head.captures, head.hits) == (1, 2)

@@ -38,6 +38,7 @@ CURRENT |= {
 NEVER_OF_CALLS = {"bound_told_outside_is_the_threads", "bound_keeps_device"}  # of Binding.of
 DERIVED = {"extract_accepts_subclasses"}  # where the class is one of C
 BORROWED_EVENT = {"borrowed_event_keeps_owner", "borrowed_event_lets_go"}
+SETTINGS = {"settings_are_read", "settings_touch_no_queue"}
 EVENTS = {"event_handle_is_live", "event_handle_refuses_strangers", "event_orders", *BORROWED_EVENT}
 
 
@@ -85,6 +86,7 @@ def cupy():
         lambda: cupy.cuda.Stream(non_blocking=True),
         lambda stream: stream.ptr,
         lambda stream: stream.record(),
+        not_applicable=SETTINGS,
     )
 
 
@@ -116,7 +118,7 @@ def numba():
         cuda.stream,
         lambda stream: int(stream.handle),
         make_event,
-        not_applicable=CURRENT,
+        not_applicable=CURRENT | SETTINGS,
     )
 
 
@@ -131,7 +133,7 @@ def cuda_core():
     return Case(
         make_stream,
         make_event=lambda stream: stream.record(),
-        not_applicable=CURRENT | DERIVED | BORROWED_EVENT,
+        not_applicable=CURRENT | DERIVED | BORROWED_EVENT | SETTINGS,
     )
 
 
@@ -154,7 +156,8 @@ def cuda_bindings():
 
     bare = "a bare handle can hold nothing: keep the StreamKit object beside it"
     waive = {"borrow_keeps_owner": bare, "borrowed_event_keeps_owner": bare}
-    return Case(make_stream, int, make_event, CURRENT | DERIVED | set(waive), waive)
+    not_applicable = CURRENT | DERIVED | SETTINGS | set(waive)
+    return Case(make_stream, int, make_event, not_applicable, waive)
 
 
 def tvm_ffi():
@@ -171,7 +174,7 @@ def tvm_ffi():
         with stream:
             return tvm_ffi.get_raw_stream(device)
 
-    return Case(make_stream, handle_of, not_applicable=EVENTS)
+    return Case(make_stream, handle_of, not_applicable=EVENTS | SETTINGS)
 
 
 def toylib():
@@ -182,7 +185,7 @@ def toylib():
         raw = RawStream()
         return toylib.Stream(int(raw.stream), keeps=raw)
 
-    not_applicable = NEVER_OF_CALLS | EVENTS
+    not_applicable = NEVER_OF_CALLS | EVENTS | SETTINGS
     return Case(make_stream, lambda stream: stream.number, not_applicable=not_applicable)
 
 

@@ -12,12 +12,17 @@ from support.programs import python
 
 SOURCE = Path(__file__).parents[1] / "plugin/src"
 
-# This replaces the plugin's ``bind`` and adds events, so that there is more that can be wrong.
+# This replaces the plugin's ``bind``, and adds events and a setting, so that more can be wrong.
 COMPLETE = """
 
 import ctypes
 import weakref
 from cuda.bindings import driver
+from streamkit.protocols import Settings
+
+
+def settings():
+    return Settings(("mode",), lambda: ("slow",))
 
 
 def enter(stream):
@@ -103,6 +108,7 @@ BOUND = """        lambda before: enter(stream),
 """
 BOUND_SAVE = "        toylib.current_stream,\n" + BOUND
 READ_EVENT = "    return event.number"
+SETTINGS = '    return Settings(("mode",), lambda: ("slow",))'
 BUILD_EVENT = "    return Event(handle, owner)"
 
 # what is wrong -> (old code, new code, the checks that must find it)
@@ -385,6 +391,23 @@ MUTANTS = {
             "    return event"
         ),
         ["borrowed_event_lets_go"],
+    ),
+    "settings without a name": (SETTINGS, "    return Settings((), lambda: ())",
+        ["settings_are_read"]),
+    "more settings than names": (
+        SETTINGS, '    return Settings(("mode",), lambda: ("slow", 2))', ["settings_are_read"]),
+    "settings that cannot be hashed": (
+        SETTINGS, '    return Settings(("mode",), lambda: (["slow"],))', ["settings_are_read"]),
+    "a setting that is never the same": (
+        SETTINGS, '    return Settings(("mode",), lambda: (object(),))', ["settings_are_read"]),
+    "settings that are read with a wait": (
+        SETTINGS,
+        '    return Settings(("mode",), lambda: (int(driver.cuCtxSynchronize()[0]) and "slow",))',
+        ["settings_touch_no_queue"],
+    ),
+    "settings without names for them": (
+        SETTINGS, '    return (("mode",), lambda: ("slow",))',
+        ["settings_are_read", "settings_touch_no_queue"],
     ),
     "builds on another event": (BUILD_EVENT, "    return Event(other_event(), owner)",
         ["borrowed_event_lets_go"]),

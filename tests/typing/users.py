@@ -197,8 +197,10 @@ def graphed_functions_keep_their_signatures(array: CudaArray) -> None:
     assert_type(graphed(array, rounds=2), float)
     assert_type(graphed_with_options(array), list[CudaArray])
     assert_type(graphed.hits, int)
+    assert_type(graphed.explain(array, rounds=2), str)
     assert_type(Model().forward(array), CudaArray)
     graphed("x")  # type: ignore[arg-type]
+    graphed.explain("x")  # type: ignore[arg-type]
     graphed(array, round=2)  # type: ignore[call-arg]
     sk.graphed(5)  # type: ignore[call-overload]
 

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import weakref
 
 import pytest
 
@@ -148,15 +149,79 @@ def test_other_arguments_have_another_key(one, other):
     assert key(*one[0], **one[1]) != key(*other[0], **other[1])
 
 
-def test_keywords_count_in_any_order():
-    assert key(a=1, b=2) == key(b=2, a=1)
+@pytest.mark.parametrize(
+    ("values", "change"),
+    [
+        ({1}, lambda values: values.add(2)),
+        (bytearray(b"a"), lambda values: values.append(1)),
+        ([1], lambda values: values.append(2)),
+        ({1: 2}, lambda values: values.clear()),
+    ],
+)
+def test_what_changes_after_the_call_has_another_key(values, change):
+    call = Signature(((values,), {}), by_address=True)
+    assert key(values) == call.key
+    call.freeze()
+    change(values)
+    assert key(values) != call.key
 
 
-def test_what_changes_after_the_call_has_another_key():
-    values = {1}
-    before = key(values)
-    values.add(2)
-    assert key(values) != before
+def test_a_value_that_cannot_be_hashed_is_copied_only_for_a_key_that_is_held(monkeypatch):
+    copied = []
+    monkeypatch.setattr(copy, "deepcopy", lambda value: copied.append(value) or value)
+    call = Signature((([bytearray(b"a")],), {}), by_address=True)
+    assert call.key == key([bytearray(b"a")])
+    assert copied == []
+    call.freeze()
+    call.freeze()
+    assert copied == [bytearray(b"a")]
+
+
+class Thing:
+    __slots__ = ("__weakref__",)
+
+    def method(self):
+        """Do nothing."""
+
+
+def test_the_key_does_not_hold_an_object_that_is_equal_to_no_other():
+    one, other = Thing(), Thing()
+    call = Signature(((one, [one.method]), {"other": other}), by_address=True)
+    assert call.objects == [one, one, other]
+    assert call.key == key(one, [one.method], other=other)
+    assert call.key != key(one, [one.method], other=one)
+    found, seen = call.key, weakref.ref(one)
+    hash(found)
+    del call, one
+    assert seen() is None
+    assert found == found  # noqa: PLR0124 - it can be looked for, and taken out
+    assert hash(found)
+
+
+def test_what_cannot_be_held_weakly_is_held():
+    class Slots:
+        __slots__ = ()
+
+    one = Slots()
+    assert key(one) == key(one)
+    assert key(one) != key(Slots())
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, float("nan"), 0j, complex(0, -0.0), 1.5, 1j, True])
+def test_a_number_is_known_by_all_of_its_sign(number):
+    others = [0, 0.0, -0.0, float("nan"), 0j, complex(0, -0.0), 1.5, 1j, True, 1]
+    equal = [other for other in others if key(number) == key(other)]
+    assert [repr(other) for other in equal] == [repr(number)]
+
+
+def test_keywords_are_known_in_their_order():
+    """A function can look at it."""
+    assert key(a=1, b=2) != key(b=2, a=1)
+
+
+def test_settings_count():
+    one, other = (Signature(((), {}), by_address=True, settings=n).key for n in (1, 2))
+    assert one != other
 
 
 def test_leaves_are_replaced_in_containers_of_their_own():

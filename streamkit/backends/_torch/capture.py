@@ -43,7 +43,12 @@ class Part:
         self._made: list[workspaces.Workspace] = []
 
     def begin(self) -> None:
-        """Begin it; what torch allocates for that breaks no other capture."""
+        """Begin it; what torch allocates for that breaks no other capture.
+
+        Weights that autocast has cast before are cast again inside, because the block of autocast
+        frees the first ones at its end, and they would not follow the weights.
+        """
+        torch.clear_autocast_cache()
         if self._numbers is not None:
             self._numbers.begin()
         self._workspaces.begin()
@@ -102,7 +107,11 @@ class Part:
                 torch.cuda.empty_cache()
 
     def _end(self) -> None:
-        """Give torch back its random numbers and workspaces; nothing the second time."""
+        """Give torch back its random numbers and workspaces; nothing the second time.
+
+        What autocast has cast inside is the graph's, which eager work must not read.
+        """
+        torch.clear_autocast_cache()
         if self._numbers is not None:
             self._numbers.end()
         self._made += self._workspaces.end()

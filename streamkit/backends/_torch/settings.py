@@ -30,9 +30,9 @@ def settings() -> Settings:
     return Settings(_NAMES, _read)
 
 
-def _public_precision(_backend: str, operation: str) -> Hashable:
+def _public_precision(_backend: str, operation: str) -> str:
     conv, product = torch.backends.cudnn.conv, torch.backends.cuda.matmul
-    return (conv if operation == "conv" else product).fp32_precision
+    return str((conv if operation == "conv" else product).fp32_precision)
 
 
 _has_autocast: Any = private_call("_is_any_autocast_enabled", lambda: True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._queues import registry
-from streamkit.protocols import Adapter, CurrentStream, Events
+from streamkit.protocols import Adapter, Capture, CurrentStream, Events
 from streamkit.testing import _gate
-from streamkit.testing._conformance import current_stream, events, streams
+from streamkit.testing._conformance import captures, current_stream, events, streams
 from streamkit.testing._conformance.subject import NotApplicableError, Subject
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 # By the group of functions that an adapter needs for them: modules whose public functions are the
 # checks, in their order.
-_PARTS: dict[Any, Any] = {Adapter: streams, CurrentStream: current_stream, Events: events}
+_PARTS: dict[Any, Any] = {
+    Adapter: streams,
+    CurrentStream: current_stream,
+    Events: events,
+    Capture: captures,
+}
 
 
 @dataclass(frozen=True)

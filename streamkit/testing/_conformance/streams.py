@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import gc
 import sys
-from typing import TYPE_CHECKING
 
 import streamkit as sk
 from streamkit._base import messages
 from streamkit._base.adapter import GROUPS, TOGETHER, functions
-from streamkit._cuda import driver, graphs
+from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit.protocols import API, Adapter, CurrentStream, Queue, Traits
 from streamkit.testing import _gate
@@ -21,9 +19,6 @@ from streamkit.testing._conformance.subject import (
     Subject,
     build_owned,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _PER_THREAD = 2
 _CLOSE = 0.85  # so like a name of the contract is only one that is misspelled
@@ -58,8 +53,9 @@ def contract(subject: Subject) -> None:
         )
     for name in (name for name in dir(adapter) if name[0] != "_" and name not in known):
         meant = difflib.get_close_matches(name, known, 1, _CLOSE)
+        found = getattr(adapter, name)
         subject.require(
-            not meant or not callable(getattr(adapter, name)),
+            not meant or not callable(found) or isinstance(found, type),  # as Settings, imported
             f"it has {name}, which StreamKit does not know: is {', '.join(meant)} meant?",
         )
     traits = getattr(adapter, "traits", None)
@@ -150,7 +146,7 @@ def extract_touches_no_queue(subject: Subject) -> None:
     if subject.handle_of is None and not registry.speaks_protocol(own):
         raise NotApplicableError("no handle_of was given, and its streams lack __cuda_stream__()")
     handle = subject.handle(own)
-    with _untouched(subject, handle, f"extract({messages.describe(own)})"):
+    with subject.untouched(handle, f"extract({messages.describe(own)})"):
         subject.adapter.extract(own)
 
 
@@ -159,7 +155,7 @@ def borrow_touches_no_queue(subject: Subject) -> None:
     subject.make_stream()  # the library may begin with more
     with _gate.raw_stream() as raw:
         stream = sk.from_handle(raw)
-        with _untouched(subject, raw, f"borrow of {stream!r}"):
+        with subject.untouched(raw, f"borrow of {stream!r}"):
             view = stream.to(subject.library)
         del view, stream
         gc.collect()
@@ -181,32 +177,6 @@ def borrow_does_not_block(subject: Subject) -> None:
         _gate.sync(raw)
         del view, stream
         gc.collect()
-
-
-@contextlib.contextmanager
-def _untouched(subject: Subject, handle: int, call: str) -> Generator[None]:
-    """Require that the block neither breaks a capture of the stream nor adds work to it."""
-    remedy = "Read what the library itself knows, and leave the driver to StreamKit."
-    graphs.begin(handle, "thread_local")
-    try:
-        failure = None
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - of the adapter, perhaps because of the capture
-            failure = error
-        found = graphs.captured(handle)
-        is_whole = found is not None and found.is_valid
-        subject.require(
-            is_whole and failure is None,
-            f"{call} asks the driver about the stream, or waits, which breaks a capture of it"
-            f"{'' if failure is None else f' ({type(failure).__name__}: {failure})'}. {remedy}",
-        )
-        subject.require(
-            found is None or not graphs.count(found.graph),
-            f"{call} gives the stream work of its own. {remedy}",
-        )
-    finally:
-        graphs.discard(handle)
 
 
 def other_device(subject: Subject) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
+from streamkit._cuda import graphs
 from streamkit._queues import registry
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 
 class NotApplicableError(Exception):
@@ -119,6 +121,31 @@ class Subject:
             f"work on {messages.describe(later)} ran before that on "
             f"{messages.describe(first)}, which it was told to wait for",
         )
+
+    @contextlib.contextmanager
+    def untouched(self, handle: int, call: str) -> Generator[None]:
+        """Require that the block neither breaks a capture of the stream nor adds work to it."""
+        remedy = "Read what the library itself knows, and leave the driver to StreamKit."
+        graphs.begin(handle, "thread_local")
+        try:
+            failure = None
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - of the adapter, perhaps because of the capture
+                failure = error
+            found = graphs.captured(handle)
+            is_whole = found is not None and found.is_valid
+            self.require(
+                is_whole and failure is None,
+                f"{call} asks the driver about the stream, or waits, which breaks a capture of it"
+                f"{'' if failure is None else f' ({type(failure).__name__}: {failure})'}. {remedy}",
+            )
+            self.require(
+                found is None or not graphs.count(found.graph),
+                f"{call} gives the stream work of its own. {remedy}",
+            )
+        finally:
+            graphs.discard(handle)
 
     def in_thread(self, work: Callable[[], object]) -> None:
         """Run ``work`` in another thread with the device current; raise here what it raised."""

@@ -1,0 +1,171 @@
+"""Which settings of torch make a call of a graphed function another one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from support.libraries import need
+from support.programs import python
+
+torch = need("torch")
+
+from streamkit.backends._torch.settings import settings  # it imports torch  # noqa: E402
+
+pytestmark = pytest.mark.versions
+
+
+def seen():
+    """Each setting as it is now, by its name."""
+    found = settings()
+    return dict(zip(found.names, found.read(), strict=True))
+
+
+@contextlib.contextmanager
+def attribute(owner, name, value):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def default_device():
+    torch.set_default_device("cpu")
+    yield
+    torch.set_default_device(None)
+
+
+@contextlib.contextmanager
+def deterministic(*, warn_only):
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def matmul_precision(value):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(value)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+ON_CPU = "cpu", torch.bfloat16
+ON_CUDA = "cuda", torch.float16
+SET = {
+    "no_grad": (torch.no_grad, {"grad mode": False}),
+    "inference_mode": (torch.inference_mode, {"grad mode": False, "inference mode": True}),
+    "autocast": (lambda: torch.autocast("cpu"), {"autocast": (ON_CPU,)}),
+    "autocast to another type": (
+        lambda: torch.autocast("cpu", dtype=torch.float16), {"autocast": (("cpu", torch.float16),)},
+    ),
+    "autocast on the GPU": (
+        lambda: set_autocast("cuda"), {"autocast": (ON_CUDA,)},
+    ),
+    "default dtype": (lambda: default_dtype(torch.float64), {"default dtype": torch.float64}),
+    "default device": (default_device, {"default device": torch.device("cpu")}),
+    "a device in a block": (
+        lambda: torch.device("cpu"), {"default device": torch.device("cpu")},
+    ),
+    "deterministic": (
+        lambda: deterministic(warn_only=False), {"use_deterministic_algorithms": True},
+    ),
+    "deterministic, with warnings": (
+        lambda: deterministic(warn_only=True),
+        {"use_deterministic_algorithms": True, "warn_only": True},
+    ),
+    "cudnn": (
+        lambda: attribute(torch.backends.cudnn, "deterministic", value=True),
+        {"cudnn.deterministic": True},
+    ),
+    "tf32": (
+        lambda: matmul_precision("high"), {"precision of float32 in products": "tf32"},
+    ),
+    "convolutions without tf32": (
+        lambda: attribute(torch.backends.cudnn, "allow_tf32", value=False),
+        {"precision of float32 in convolutions": "none"},
+    ),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def set_autocast(kind):
+    """As ``torch.autocast`` on a machine that has the device."""
+    torch.set_autocast_enabled(kind, True)
+    yield
+    torch.set_autocast_enabled(kind, False)
+
+
+def warm_up():
+    """torch says "none" of a precision that was never set, and what is in force afterwards."""
+    for value in ("high", "highest"):
+        torch.set_float32_matmul_precision(value)
+
+
+@pytest.mark.parametrize("name", SET)
+def test_each_is_known_while_it_is_set(name):
+    warm_up()
+    block, expected = SET[name]
+    before = seen()
+    assert seen() == before
+    hash(tuple(before.values()))
+    with block():
+        inside = seen()
+    assert {key: value for key, value in inside.items() if before[key] != value} == expected
+    hash(tuple(inside.values()))
+    assert seen() == before
+
+
+def test_they_are_those_of_the_thread():
+    found = []
+    with torch.no_grad():
+        thread = threading.Thread(target=lambda: found.append(seen()["grad mode"]))
+        thread.start()
+        thread.join()
+        assert (found, seen()["grad mode"]) == ([True], False)
+
+
+NAMES = (
+    "_is_any_autocast_enabled",
+    "_len_torch_function_stack",
+    "_get_deterministic_algorithms",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_cudnn_deterministic",
+    "_get_fp32_precision_getter",
+)
+
+
+def test_torchs_public_functions_tell_the_same_where_its_private_calls_are_unknown():
+    program = """
+import importlib
+import torch
+
+version, torch.__version__ = torch.__version__, "99.0"
+from streamkit.backends._torch import settings  # its calls are chosen as it is imported
+
+public = settings.settings(), settings._has_autocast
+torch.__version__ = version
+importlib.reload(settings)
+private = settings.settings(), settings._has_autocast
+
+for name in NAMES:
+    assert hasattr(torch._C, name), name  # else this version has it not: look for its new name
+with torch.no_grad(), torch.autocast("cpu"), torch.device("cpu"):
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.set_float32_matmul_precision("high")
+    one, other = (found.read() for found, _ in (public, private))
+print(one == other, public[1] is private[1], one[:2], one[5:])
+"""
+    out = python(program.replace("NAMES", repr(NAMES)), options=("-W", "ignore"))
+    assert out == "True False (False, False) (True, False, True, 'tf32', 'tf32')\n"
