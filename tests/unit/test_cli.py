@@ -17,7 +17,15 @@ import pytest
 
 import streamkit
 from support.command import COMMAND
-from support.programs import BLOCKER, ROOTS, environment, run_python, streamkit_
+from support.programs import (
+    BLOCKER,
+    OF_COMMANDS,
+    ROOTS,
+    environment,
+    forked,
+    run_python,
+    streamkit_,
+)
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
@@ -66,10 +74,8 @@ def test_demo_writes_the_image(tmp_path):
 
 
 def test_demo_writes_a_png_and_says_where_it_is(tmp_path):
-    done = run_python(
-        "-P", "-c", f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND,
-        "demo", "--output", "picture.png",
-    )  # fmt: skip
+    code = f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND
+    done = forked(code, "demo", "--output", "picture.png", loaded=OF_COMMANDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"Written: {tmp_path / 'picture.png'}\n")
     data, chunks = (tmp_path / "picture.png").read_bytes(), {}
@@ -313,7 +319,7 @@ cli.main()
     ],
 )
 def test_an_error_is_json_and_exits_1(command, error, text):
-    done = run_python("-P", "-c", FAILS.format(error=error), command, "--json")
+    done = forked(FAILS.format(error=error), command, "--json", loaded=OF_COMMANDS)
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": text}
     assert done.stderr.rstrip("\n").endswith(text)
@@ -321,7 +327,8 @@ def test_an_error_is_json_and_exits_1(command, error, text):
 
 
 def test_without_json_a_bug_shows_its_traceback_alone():
-    done = run_python("-P", "-c", FAILS.format(error="ZeroDivisionError('a bug')"), "matrix")
+    code = FAILS.format(error="ZeroDivisionError('a bug')")
+    done = forked(code, "matrix", loaded=OF_COMMANDS)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("ZeroDivisionError: a bug") == 1
 
@@ -375,7 +382,7 @@ def test_help_names_the_commands_there_are():
 @pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor", "races", "audit"])
 def test_each_option_and_command_has_help_of_one_line(command):
     arguments = ("--help",) if command is None else (command, "--help")
-    done = run_python("-P", "-c", COMMAND, *arguments, COLUMNS="80")
+    done = forked(COMMAND, *arguments, loaded=OF_COMMANDS, COLUMNS="80")
     listed = done.stdout.partition("options:")[2].replace("  COMMAND\n", "")
     lines = [line for line in listed.splitlines() if line.startswith("  ")]
     assert len(lines) >= (3 if command else 5)

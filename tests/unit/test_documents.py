@@ -37,6 +37,7 @@ def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
         path=[Path(documents.__file__).parents[1]],
         blocked=ROOTS,
         options=["-W", "error"],
+        loaded=("streamkit", "numpy", "markdown_it", "doctest"),
     )
     assert int(ran.split()[-1]) == sum(block.runs(0) for block in BLOCKS[name])
 
