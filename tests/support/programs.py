@@ -40,11 +40,12 @@ def environment(*, path=(), **variables):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found)), **variables}
 
 
-def run_python(*arguments, path=(), **variables):
+def run_python(*arguments, path=(), folder=".", **variables):
     """Run Python in such an ``environment``; return how it ended."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=environment(path=path, **variables),
+        cwd=folder,
         capture_output=True,
         encoding="utf-8",
         timeout=100,
@@ -58,8 +59,6 @@ def run_program(program):
 
 
 FORK_SERVER = Path(__file__).with_name("fork_server.py")
-OF_COMMANDS = ("streamkit._tools.cli", "numpy", "rich.console", "rich.table", "rich.progress")
-"""What a command imports, for ``forked``."""
 
 
 @functools.cache
@@ -88,7 +87,7 @@ def _server(options, loaded, _safe_path):
     return run
 
 
-def forked(code, *arguments, loaded, blocked=(), path=(), options=("-P",), **variables):
+def forked(code, *arguments, loaded, blocked=(), path=(), folder=".", options=("-P",), **variables):
     """Run code as ``python -c`` does, in a process that has imported ``loaded`` already.
 
     That takes a tenth of the time that a Python of its own takes, which runs the code where there
@@ -97,14 +96,14 @@ def forked(code, *arguments, loaded, blocked=(), path=(), options=("-P",), **var
     if blocked:
         code = BLOCKER.format(blocked=tuple(blocked)) + code
     if not hasattr(os, "fork") or "COVERAGE_PROCESS_START" in os.environ:
-        return run_python(*options, "-c", code, *arguments, path=path, **variables)
+        return run_python(*options, "-c", code, *arguments, path=path, folder=folder, **variables)
     loaded = tuple(one for one in loaded if one.partition(".")[0] not in blocked)
     run = _server(options, loaded, os.environ.get("PYTHONSAFEPATH"))
     return run({
         "code": code,
         "arguments": [*map(str, arguments)],
         "path": [*map(str, path)],
-        "folder": os.getcwd(),
+        "folder": str(Path(folder).resolve()),
         "environment": environment(path=path, **variables),
     })  # fmt: skip
 
@@ -128,7 +127,7 @@ def python(code, *, blocked=(), path=(), options=(), loaded=()):
 
 def streamkit_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``streamkit ARGUMENTS`` where ``blocked``, slow to import, cannot be imported."""
-    from support.command import COMMAND
+    from support.command import COMMAND, OF_COMMANDS
 
     variables = {"CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "100"}
     return forked(COMMAND, *arguments, loaded=OF_COMMANDS, blocked=blocked, **variables)

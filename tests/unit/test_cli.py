@@ -16,16 +16,8 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from support.command import COMMAND
-from support.programs import (
-    BLOCKER,
-    OF_COMMANDS,
-    ROOTS,
-    environment,
-    forked,
-    run_python,
-    streamkit_,
-)
+from support.command import COMMAND, OF_COMMANDS
+from support.programs import BLOCKER, ROOTS, environment, forked, run_python, streamkit_
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 

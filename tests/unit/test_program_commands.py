@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from support.command import COMMAND
-from support.programs import OF_COMMANDS, forked, needs_fork, run_python, streamkit_
+from support.command import COMMAND, OF_COMMANDS
+from support.programs import forked, needs_fork, run_python, streamkit_
 
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
