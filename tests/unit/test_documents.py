@@ -177,7 +177,10 @@ def docstrings():
                     yield pytest.param(text, id=f"{path.stem}.{getattr(node, 'name', '')}")
 
 
-@pytest.mark.parametrize("text", list(docstrings()))
+DOCSTRINGS = list(docstrings())
+
+
+@pytest.mark.parametrize("text", DOCSTRINGS)
 def test_the_example_of_a_docstring_is_right(text):
     test = doctest.DocTestParser().get_doctest(text, {"sk": streamkit}, "example", None, 0)
     said = []
@@ -186,4 +189,4 @@ def test_the_example_of_a_docstring_is_right(text):
 
 
 def test_some_docstrings_have_examples():
-    assert len(list(docstrings())) >= 3
+    assert len(DOCSTRINGS) >= 3

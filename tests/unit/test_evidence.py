@@ -18,6 +18,8 @@ from support import meaning
 from support.documents import ROOT
 from support.programs import forked, run_python
 
+pytestmark = pytest.mark.once
+
 RECORD = ROOT / "docs" / "evidence" / "audit.json"
 PICTURE = ROOT / "docs" / "pictures" / "before-and-after.svg"
 

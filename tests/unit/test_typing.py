@@ -7,6 +7,8 @@ import pytest
 from support.documents import ROOT
 from support.programs import run_python
 
+pytestmark = pytest.mark.once
+
 PROGRAMS = ROOT / "tests" / "typing"
 MYPY = "-m", "mypy", "--config-file", ROOT / "pyproject.toml"
 
