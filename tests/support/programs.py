@@ -73,10 +73,14 @@ def _server(options, loaded, _safe_path):
         encoding="utf-8",
     )
 
+    process = os.getpid()
+
     @atexit.register
     def stop():
-        server.communicate()
-        folder.cleanup()
+        if os.getpid() == process:  # and not a fork of it, which a test has made
+            server.kill()
+            server.communicate()
+            folder.cleanup()
 
     def run(program):
         server.stdin.write(json.dumps([[program], 1]) + "\n")
