@@ -8,6 +8,7 @@ job the exit status, standard output and standard error of each program are prin
 touched a device before its program does, and each ends as any interpreter does.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -23,7 +24,8 @@ place, *modules = sys.argv[1:]
 if not sys.flags.safe_path:
     del sys.path[0]  # the folder of this file
 for module in modules:
-    importlib.import_module(module)
+    with contextlib.suppress(ModuleNotFoundError):  # the programs say so where they need it
+        importlib.import_module(module)
 running, outcomes, program = {}, {}, None
 
 

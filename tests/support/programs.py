@@ -72,7 +72,6 @@ def _server(options, loaded, _safe_path):
         stdout=subprocess.PIPE,
         encoding="utf-8",
     )
-
     process = os.getpid()
 
     @atexit.register
