@@ -53,9 +53,9 @@ def become(program, number):
         os.environ.clear()
         os.environ.update(program["environment"])
     os.chdir(program.get("folder", "."))
+    sys.path[0:0] = program.get("path", [])
     if not sys.flags.safe_path:
         sys.path.insert(0, "")
-    sys.path[0:0] = program.get("path", [])
     sys.argv[:] = ["-c", *program.get("arguments", [])]
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.excepthook = report
