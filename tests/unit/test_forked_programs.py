@@ -49,7 +49,7 @@ def test_it_says_and_ends_the_same(tmp_path, monkeypatch, options, end):
 
 def test_nothing_of_a_program_is_left_to_the_next():
     set_all = "import sys, os; sys.left = os.environ['LEFT'] = 'x'; sys.modules['left'] = sys"
-    look = "import sys, os; print('LEFT' in os.environ, *('left' in x for x in (vars(sys), sys.modules)))"
+    look = "import os, sys\nprint('LEFT' in os.environ, 'left' in dir(sys), 'left' in sys.modules)"
     assert python(set_all, loaded=("colorsys",)) == ""
     assert python(look, loaded=("colorsys",)) == "False False False\n"
 
