@@ -20,7 +20,7 @@ BLOCKED = {row.name: [row.module.partition(".")[0]] for row in registry.LIBRARIE
     "cuda.core": ["cuda.core"],
     "cuda.bindings": ["cuda.bindings"],
 }
-python = functools.partial(programs.python, loaded=("streamkit",))
+python = functools.partial(programs.python, loaded=("streamkit._doctor.doctor",))
 LOOK = """
 import sys
 import streamkit as sk
