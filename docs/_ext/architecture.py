@@ -7,6 +7,7 @@ the imports. What a folder is for is the first line of its docstring.
 from __future__ import annotations
 
 import ast
+import functools
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def imports(source: str, known: set[str]) -> Iterator[str]:
                     yield node.module
 
 
+@functools.cache
 def graph(package: Path = PACKAGE) -> dict[str, set[str]]:
     """Return, for each module, the other modules of the package that it imports."""
     files = {module_name(path, package): path for path in sorted(package.rglob("*.py"))}

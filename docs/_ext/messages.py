@@ -8,6 +8,7 @@ message of its own. The conformance kit and the tools are left out: they are not
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -35,6 +36,7 @@ def listing(kind: str) -> str:
     return "\n".join("- " + re.sub(r"([\\`*_\[\]<>|{}])", r"\\\1", text) for text in found)
 
 
+@functools.cache
 def messages() -> dict[str, set[str]]:
     """Return the messages of the package, by the name of the error's class."""
     shared = {

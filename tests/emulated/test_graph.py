@@ -27,9 +27,10 @@ from support.emulated.captures import (  # noqa: F401 - a fixture
     nothing_left,
     settle,
 )
-from support.emulated.operations import Foreign, foreign
+from support.emulated.operations import foreign
 from support.emulated.state_snapshot import alive
 from support.gpu.raw import (
+    Foreign,
     Gate,
     busy,
     check,

@@ -17,6 +17,7 @@ from streamkit._queues import identity, registry  # what they keep must not grow
 from support.emulated.processes import run
 from support.emulated.toys import program
 from support.gpu.raw import (
+    Foreign,
     Gate,
     another_context,
     check,
@@ -34,16 +35,6 @@ from support.queues import within
 __all__ = ["program"]  # the fixture
 
 pytestmark = pytest.mark.usefixtures("handles")
-
-
-class Foreign:
-    """Somebody's stream, which knows nothing but its handle."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 class Owner(Foreign):

@@ -10,22 +10,12 @@ import pytest
 import emulator
 import streamkit as sk
 from support.emulated.state_snapshot import drop_spare_events
-from support.gpu.raw import busy, check, destroy_stream, driver, make_stream, stream_id
+from support.gpu.raw import Foreign, busy, check, destroy_stream, driver, make_stream, stream_id
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
 WAIT = {"cuEventRecord": 1, "cuStreamWaitEvent": 1}
 KINDS = ("streams", "events", "contexts", "graphs", "executables")
-
-
-class Foreign:
-    """Somebody's stream, which knows nothing but its handle."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 def asked(call):

@@ -13,6 +13,7 @@ import emulator
 import streamkit as sk
 from support.emulated.processes import run
 from support.gpu.raw import (
+    Foreign,
     Gate,
     another_context,
     busy,
@@ -69,16 +70,6 @@ def test_a_capture_of_the_source_between_record_and_wait_takes_no_other_thread_a
             assert taken == [0], f"at the call {nth}"
         emulator.end_captures()
     assert between > 0
-
-
-class Foreign:
-    """Somebody's stream, which knows nothing but its handle."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 @pytest.mark.parametrize("told", [True, False])

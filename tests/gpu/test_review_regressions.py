@@ -12,7 +12,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import lifetime  # its spare events are counted
-from support.gpu.raw import check, current_context, driver, make_stream, stream_id
+from support.gpu.raw import Foreign, check, current_context, driver, make_stream, stream_id
 from support.libraries import cuda_devices, need
 
 
@@ -131,13 +131,6 @@ def check_event(device):
 
 
 def test_waiting_for_fresh_objects_of_a_queue_makes_one_event():
-    class Foreign:
-        def __init__(self, handle):
-            self.handle = handle
-
-        def __cuda_stream__(self):
-            return 0, self.handle
-
     raw, stream = make_stream(), sk.new_stream()
     held = [sk.wrap(Foreign(raw)) for _ in range(3)]
     lifetime.spare_events(held[0]._queue).clear()  # those of what ran before

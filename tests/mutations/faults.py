@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import itertools
 import random
 import re
@@ -361,6 +362,7 @@ def _lines(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.end_lineno or statement.lineno
 
 
+@functools.cache
 def plant(file: str, source: str) -> list[Fault]:
     """All faults of a module, in the order of its source."""
     text, found = _Text(source), {}

@@ -4,3 +4,6 @@ COMMAND = """
 from streamkit._tools.cli import main  # what the script `streamkit` calls
 main()
 """
+
+OF_COMMANDS = ("streamkit._tools.cli", "numpy", "rich.console", "rich.table", "rich.progress")
+"""What it imports, for ``support.programs.forked``."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import doctest
+import functools
 import io
 import symtable
 import sys
@@ -53,6 +54,7 @@ class Block:
         return self.language == "python" and "not run" not in self.marks and needed <= devices
 
 
+@functools.cache
 def blocks(text: str) -> list[Block]:
     """Return the blocks of a page, the hidden ones too, in their order."""
     found: list[Block] = []

@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
-FORK_SERVER = str(Path(__file__).with_name("fork_server.py"))
+from support.programs import FORK_SERVER
+
 THE_END = "KeyError: 'the end'"
 
 STREAMS = {
@@ -90,7 +90,7 @@ def wrong(
 
     Lines that begin with ``apart_from`` may be printed.
     """
-    programs = [program(state, libraries) for state in wanted]
+    programs = [{"code": program(state, libraries)} for state in wanted]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", FORK_SERVER, folder, *modules],

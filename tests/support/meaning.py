@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.documents import Block
+
 ALWAYS = ("tests/conftest.py", "tests/gpu/conftest.py", "pyproject.toml")
 FOLDERS = {"examples": "examples", "plugin/src": "tests/plugin/src"}
 """Strings by which a test finds files that are no modules, and where they are."""
@@ -68,26 +70,38 @@ def is_wording(node: ast.AST, name: str) -> bool:
     return False
 
 
-def told(node: Any, name: str, *, wording: bool = False) -> Iterator[str]:
+def told(node: Any, name: str) -> list[str]:
     """The syntax tree as text, the same in each version of Python."""
+    parts: list[str] = []
+    _tell(parts, node, name, wording=False)
+    return parts
+
+
+def _tell(parts: list[str], node: Any, name: str, *, wording: bool) -> None:
     if isinstance(node, list):
         for one in node:
             if not (isinstance(one, ast.Expr) and is_text(one.value)):  # a docstring
-                yield from told(one, name, wording=wording)
+                _tell(parts, one, name, wording=wording)
     elif is_text(node):
-        yield "a message" if wording else repr(node.value)
+        parts.append("a message" if wording else repr(node.value))
     elif isinstance(node, ast.JoinedStr) and wording:
-        yield from told([one for one in node.values if not is_text(one)], name, wording=True)
+        words = [one for one in node.values if not is_text(one)]
+        _tell(parts, words, name, wording=True)
     elif isinstance(node, ast.AST):
         wording = wording or is_wording(node, name)
-        yield f"({type(node).__name__}"
-        for field, value in ast.iter_fields(node):
-            if value not in (None, []) and field not in ("ctx", "kind", "type_ignores"):
-                yield f"{field}="
-                yield from told(value, name, wording=wording)
-        yield ")"
+        parts.append(f"({type(node).__name__}")
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if value in (None, []) or field in ("ctx", "kind", "type_ignores"):
+                continue
+            parts.append(f"{field}=")
+            if isinstance(value, ast.AST | list):
+                _tell(parts, value, name, wording=wording)
+            else:
+                parts.append(repr(value))
+        parts.append(")")
     else:
-        yield repr(node)
+        parts.append(repr(node))
 
 
 # -- what a file names ------------------------------------------------------------------------
@@ -222,7 +236,7 @@ def source(name: str) -> Source:
         settings = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("pytest")
         return Source(hashlib.sha256(repr(settings).encode()).hexdigest(), (), *[frozenset()] * 3)
     if path.suffix == ".md" and path in PAGES:
-        found = [one for one in blocks(path.read_text(encoding="utf-8")) if one.runs(99)]
+        found = code_of(path)
         marks = [(one.marks, one.prints) for one in found]
         return read(name, f"{source_of(found)}\n{marks!r} or 0\n")
     if path.suffix == ".py":
@@ -285,7 +299,7 @@ def beside(name: str) -> frozenset[str]:
         if text.endswith(".py") and "\n" not in text and (path.parent / text).is_file():
             found.add((path.parent / text).relative_to(ROOT).as_posix())
         if text in PAGES_ARE:
-            found |= {page.relative_to(ROOT).as_posix() for page in PAGES if has_code(page)}
+            found |= {page.relative_to(ROOT).as_posix() for page in PAGES if code_of(page)}
         for start, folder in FOLDERS.items():
             if text == start or text.startswith(f"{start}/"):
                 found |= set(files_of(ROOT / folder))
@@ -298,8 +312,10 @@ def beside(name: str) -> frozenset[str]:
 CODE = {".py", ".pyc", ".pyi", ".typed", ""}
 
 
-def has_code(page: Path) -> bool:
-    return any(one.runs(99) for one in blocks(page.read_text(encoding="utf-8")))
+@functools.cache
+def code_of(page: Path) -> list[Block]:
+    """The blocks of a page that a machine with GPUs runs."""
+    return [one for one in blocks(page.read_text(encoding="utf-8")) if one.runs(99)]
 
 
 def reached(test: str) -> set[str]:
@@ -328,7 +344,7 @@ def reached(test: str) -> set[str]:
 
 def forget() -> None:
     """Have the files read again, which may have changed."""
-    for cached in (source, modules, matching, beside):
+    for cached in (source, modules, matching, beside, code_of):
         cached.cache_clear()
 
 

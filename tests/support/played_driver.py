@@ -62,16 +62,9 @@ class PlayedDriver(Cupti):
     def wait(self, stream, event, *, external=False):
         self.ask("cuStreamWaitEvent", handle_of(stream), event, EXTERNAL * external)
 
-    def make_event(self, event):
-        place = ctypes.c_uint64(event)
-        self.ask("cuEventCreate", ctypes.addressof(place))
-
     def open_event(self, event):
         place = ctypes.c_uint64(event)
         self.ask("cuIpcOpenEventHandle", ctypes.addressof(place))
-
-    def destroy_event(self, event):
-        self.ask("cuEventDestroy", event)
 
     def sync_event(self, event):
         self.ask("cuEventSynchronize", event)
@@ -107,25 +100,12 @@ class PlayedDriver(Cupti):
             self.ask("cuMemAllocAsync", *fields, meanwhile=make)
         return place.value
 
-    def pin(self, size):
-        """Return the address of pinned memory of the host."""
-        place = ctypes.c_uint64()
-
-        def make():
-            place.value = int(check(driver.cuMemHostAlloc(size, 0)))
-
-        self.ask("cuMemHostAlloc", ctypes.addressof(place), size, meanwhile=make)
-        return place.value
-
     def free(self, address, stream=None):
         if stream is None:
             self.ask("cuMemFree", address, meanwhile=lambda: check(driver.cuMemFree(address)))
         else:
             self.ask("cuMemFreeAsync", address, handle_of(stream))
             check(driver.cuMemFreeAsync(address, handle_of(stream)))
-
-    def unpin(self, address):
-        self.ask("cuMemFreeHost", address, meanwhile=lambda: check(driver.cuMemFreeHost(address)))
 
     def make_stream(self, *, nonblocking=False):
         place = ctypes.c_uint64()

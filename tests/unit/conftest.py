@@ -57,6 +57,15 @@ def slow_workers():
 
 
 @pytest.fixture
+def eager_switching():
+    """Have Python switch to another thread as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
 def reported(monkeypatch):
     """What is given to ``sys.unraisablehook``: each error, and the text that tells whose it is."""
     seen = []

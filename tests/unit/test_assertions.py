@@ -8,6 +8,8 @@ import pytest
 
 from support.documents import ROOT
 
+pytestmark = pytest.mark.once
+
 TESTS = ROOT / "tests"
 FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
 FUNCTIONS = {"enumerate", "list", "range", "reversed", "sorted", "tuple", "zip"}

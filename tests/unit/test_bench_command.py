@@ -16,8 +16,9 @@ from bench.lateness import Lateness
 from bench.measurements import Count, Import
 from bench.memory import Memory
 from bench.timing import Row
+from support.command import OF_COMMANDS
 from support.documents import ROOT
-from support.programs import BLOCKER, run_python
+from support.programs import forked, run_python
 
 pytest.importorskip("rich")
 
@@ -51,9 +52,9 @@ REPORT = BenchReport(
 
 def bench_(*arguments, blocked=("torch", "cupy", "warp")):
     """Run ``python -m bench ARGUMENTS`` where ``blocked`` cannot be imported."""
-    code = BLOCKER.format(blocked=tuple(blocked)) + "from bench.__main__ import main\nmain()\n"
-    return run_python(
-        "-P", "-c", code, *arguments, path=[ROOT / "tests"], CUDA_VISIBLE_DEVICES="-1",
+    return forked(
+        "from bench.__main__ import main\nmain()\n", *arguments,
+        loaded=OF_COMMANDS, blocked=blocked, path=[ROOT / "tests"], CUDA_VISIBLE_DEVICES="-1",
         COLUMNS="100",
     )  # fmt: skip
 

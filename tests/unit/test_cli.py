@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from support.command import COMMAND
-from support.programs import BLOCKER, ROOTS, environment, run_python, streamkit_
+from support.command import COMMAND, OF_COMMANDS
+from support.programs import BLOCKER, ROOTS, environment, forked, run_python, streamkit_
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
@@ -66,10 +66,8 @@ def test_demo_writes_the_image(tmp_path):
 
 
 def test_demo_writes_a_png_and_says_where_it_is(tmp_path):
-    done = run_python(
-        "-P", "-c", f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND,
-        "demo", "--output", "picture.png",
-    )  # fmt: skip
+    code = f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND
+    done = forked(code, "demo", "--output", "picture.png", loaded=OF_COMMANDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"Written: {tmp_path / 'picture.png'}\n")
     data, chunks = (tmp_path / "picture.png").read_bytes(), {}
@@ -320,7 +318,7 @@ cli.main()
     ],
 )
 def test_an_error_is_json_and_exits_1(command, error, text):
-    done = run_python("-P", "-c", FAILS.format(error=error), command, "--json")
+    done = forked(FAILS.format(error=error), command, "--json", loaded=OF_COMMANDS)
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": text}
     assert done.stderr.rstrip("\n").endswith(text)
@@ -328,7 +326,8 @@ def test_an_error_is_json_and_exits_1(command, error, text):
 
 
 def test_without_json_a_bug_shows_its_traceback_alone():
-    done = run_python("-P", "-c", FAILS.format(error="ZeroDivisionError('a bug')"), "matrix")
+    code = FAILS.format(error="ZeroDivisionError('a bug')")
+    done = forked(code, "matrix", loaded=OF_COMMANDS)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("ZeroDivisionError: a bug") == 1
 
@@ -382,7 +381,7 @@ def test_help_names_the_commands_there_are():
 @pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor", "races", "audit"])
 def test_each_option_and_command_has_help_of_one_line(command):
     arguments = ("--help",) if command is None else (command, "--help")
-    done = run_python("-P", "-c", COMMAND, *arguments, COLUMNS="80")
+    done = forked(COMMAND, *arguments, loaded=OF_COMMANDS, COLUMNS="80")
     listed = done.stdout.partition("options:")[2].replace("  COMMAND\n", "")
     lines = [line for line in listed.splitlines() if line.startswith("  ")]
     assert len(lines) >= (3 if command else 5)
@@ -465,15 +464,26 @@ def test_a_full_disk_is_named_once(arguments):
     assert re.fullmatch(r"OSError: \[Errno 28\] [^\n]*\n", done.stderr)
 
 
+HELP = """
+import sys
+from streamkit._tools import cli  # the command, in this process
+
+for command in ([], ["doctor"], ["matrix"], ["demo"]):
+    sys.argv = ["streamkit", *command, "--help"]
+    try:
+        cli.main()
+    except SystemExit as done:
+        assert not done.code, done
+"""
+
+
 def test_help_is_the_same_without_docstrings():
-    for arguments in (("--help",), ("doctor", "--help"), ("matrix", "--help"), ("demo", "--help")):
-        found = [
-            run_python(*options, "-P", "-m", "streamkit", *arguments, COLUMNS="100")
-            for options in ((), ("-OO",))
-        ]
-        assert found[0].stdout == found[1].stdout
-        assert found[0].stdout.startswith("usage: ")
-        assert "None" not in found[0].stdout
+    with_them, without = (
+        run_python(*options, "-P", "-c", HELP, COLUMNS="100").stdout for options in ((), ("-OO",))
+    )
+    assert with_them == without
+    assert with_them.count("usage: streamkit") == 4
+    assert "None" not in with_them
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has names that are text")

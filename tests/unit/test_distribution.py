@@ -11,6 +11,8 @@ import pytest
 
 from support.documents import ROOT
 
+pytestmark = pytest.mark.once
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HATCH = PROJECT["tool"]["hatch"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

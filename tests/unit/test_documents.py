@@ -37,6 +37,7 @@ def test_the_code_of_a_page_runs_without_a_gpu(name, tmp_path, no_driver):
         path=[Path(documents.__file__).parents[1]],
         blocked=ROOTS,
         options=["-W", "error"],
+        loaded=("streamkit", "numpy", "markdown_it", "doctest"),
     )
     assert int(ran.split()[-1]) == sum(block.runs(0) for block in BLOCKS[name])
 
@@ -176,7 +177,10 @@ def docstrings():
                     yield pytest.param(text, id=f"{path.stem}.{getattr(node, 'name', '')}")
 
 
-@pytest.mark.parametrize("text", list(docstrings()))
+DOCSTRINGS = list(docstrings())
+
+
+@pytest.mark.parametrize("text", DOCSTRINGS)
 def test_the_example_of_a_docstring_is_right(text):
     test = doctest.DocTestParser().get_doctest(text, {"sk": streamkit}, "example", None, 0)
     said = []
@@ -185,4 +189,4 @@ def test_the_example_of_a_docstring_is_right(text):
 
 
 def test_some_docstrings_have_examples():
-    assert len(list(docstrings())) >= 3
+    assert len(DOCSTRINGS) >= 3

@@ -6,6 +6,7 @@ Those that need an engine, such as torchrun, say what installs it: tests/nogpu r
 from __future__ import annotations
 
 import doctest
+import functools
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import streamkit
 from streamkit.types import CudaStream
 from support.engines import ENGINES, examples
-from support.programs import BLOCKER, ROOTS, run_python
+from support.programs import BLOCKER, ROOTS, forked, run_python
 
 pytestmark = pytest.mark.portable
 
@@ -26,10 +27,14 @@ EXAMPLES = examples(with_engine=False)
 WITH_ENGINE = examples(with_engine=True)
 
 
+@functools.cache
 def run(path, source):
     """Run an example's source under its own path, without a GPU and with NumPy alone."""
-    code = BLOCKER.format(blocked=ROOTS) + f"exec(compile({source!r}, {str(path)!r}, 'exec'))"
-    return run_python("-P", "-W", "error", "-c", code, CUDA_VISIBLE_DEVICES="-1")
+    return forked(
+        f"exec(compile({source!r}, {str(path)!r}, 'exec'))",
+        options=("-P", "-W", "error"), loaded=("streamkit", "numpy"), blocked=ROOTS,
+        CUDA_VISIBLE_DEVICES="-1",
+    )  # fmt: skip
 
 
 def test_the_examples_are_found_and_the_mix_comes_first():

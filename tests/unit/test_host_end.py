@@ -17,6 +17,8 @@ pytestmark = pytest.mark.portable
 START = """
 import atexit, os, signal, sys, threading, time, traceback
 import streamkit as sk
+from streamkit._base import uncollected  # the end of a program, which is shortened
+uncollected.PATIENCE = 0.25
 s, other = sk.new_stream("cpu", name="s"), sk.new_stream("cpu", name="other")
 
 def fail():
@@ -48,7 +50,7 @@ def test_what_was_submitted_runs_before_a_normal_end():
 def test_what_was_given_to_then_runs_to_its_end_before_a_normal_end():
     program = """
         s.submit(time.sleep, 0.2)
-        s.then(lambda: (time.sleep(2.5), print("x")))  # longer than the end waits for what it drops
+        s.then(lambda: (time.sleep(1), print("x")))  # longer than the end waits for what it drops
         s.then(print, "y")
     """
     assert run(program) == (0, "x\ny\n", "")
@@ -124,7 +126,6 @@ def test_a_scope_that_the_main_thread_left_open_ends_with_the_program():
     """) == (0, "x\n", "")
 
 
-# five seconds: the end waits ``PATIENCE`` for each stream that it then gives up
 def test_what_a_thread_holds_that_ends_with_the_program_is_reported_and_dropped():
     returned, out, err = run("""
         entered = threading.Event()
@@ -182,7 +183,7 @@ def test_the_end_waits_for_a_future_that_an_executor_finishes():
         from concurrent.futures import ThreadPoolExecutor
 
         pool = ThreadPoolExecutor(1)
-        s.wait(pool.submit(time.sleep, 2.5))
+        s.wait(pool.submit(time.sleep, 1))
         s.wait(pool.submit(print, "loaded"))
         s.submit(print, "x")
     """) == (0, "loaded\nx\n", "")
@@ -197,7 +198,7 @@ def test_the_end_waits_for_a_future_of_a_loop_that_runs():
             s.wait(future)
             s.submit(print, "x")
             ready.set()
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(1)
             future.set_result(None)
 
         ready = threading.Event()
@@ -208,7 +209,7 @@ def test_the_end_waits_for_a_future_of_a_loop_that_runs():
 
 def test_the_end_waits_for_a_future_of_another_streams_then():
     assert run("""
-        s.wait(other.then(time.sleep, 2.5))
+        s.wait(other.then(time.sleep, 1))
         s.submit(print, "x")
     """) == (0, "x\n", "")
 
@@ -222,7 +223,7 @@ def test_after_a_caught_ctrl_c_what_is_submitted_later_runs():
                 pass
         except KeyboardInterrupt:
             go.set()
-        s.submit(lambda: (time.sleep(2.5), print("x", flush=True)))
+        s.submit(lambda: (time.sleep(1), print("x", flush=True)))
     """)
     assert (returned, out, err) == (0, "x\n", "")
 

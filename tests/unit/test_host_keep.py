@@ -219,6 +219,9 @@ def test_keep_returns_at_once(stream, hold):
 PROGRAM = """
 import atexit, os, sys, threading, warnings
 import streamkit as sk
+from streamkit._base import uncollected  # the end of a program, which is shortened
+
+uncollected.PATIENCE = 0.25
 
 class Ends:
     def __init__(self, text):
@@ -253,7 +256,6 @@ def run(program):
     )
 
 
-# a second or two, here and below: the end waits ``PATIENCE`` for each stream that is held
 def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
     done = run("""
         held(stream)

@@ -7,7 +7,6 @@ program gives the other result.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 
@@ -588,14 +587,6 @@ def test_a_submitted_function_may_use_another_stream(stream, other):
 
 
 # -- many threads -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def eager_switching():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def test_many_threads_lose_and_double_nothing(stream, eager_switching):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ast
 import re
 import shutil
 import subprocess
@@ -13,6 +13,9 @@ import pytest
 
 import expected
 from support.documents import ROOT
+from support.programs import environment
+
+pytestmark = pytest.mark.once
 
 ASKED = {
     "passed": {
@@ -77,10 +80,10 @@ def test_tests_that_skip_themselves_fail_the_step(tmp_path):
         "[passed]\ntests-unit = { unit = 2 }\n"
         "[[skip]]\ntest = '*::test_y'\nreason = 'expected to fail: soon'\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "tests")}
     lane = ("STREAMKIT_REQUIRE", "TOX_ENV_NAME")
-    environment = {name: value for name, value in environment.items() if name not in lane}
-    run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    variables = environment(path=[tmp_path / "tests"])
+    variables = {name: value for name, value in variables.items() if name not in lane}
+    run = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
     options = ["-p", "no:cacheprovider", "--import-mode=importlib", "tests/unit"]
     done = subprocess.run([sys.executable, "-m", "pytest", *options], **run, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,6 +109,33 @@ def test_every_step_that_runs_tests_is_expected_to_pass_some():
     for skip in asked["skip"]:
         path = ROOT / skip["test"].partition("::")[0]
         assert "*" in str(path) or path.exists(), skip["test"]
+
+
+def test_what_a_lane_leaves_out_the_readmes_line_runs_whole():
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    fewer = re.findall(r"^lane ([\w-]+) .* unit -m 'not once'$", script, re.MULTILINE)
+    assert fewer == ["tests-unit-middle", "tests-unit-newest"]
+    assert '\nstep tests-unit bash -c "$test_line"\n' in script
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    assert "    unit-!portable: {env_bin_dir}{/}pytest tests/unit {posargs}\n" in tox
+    assert "/tox -e unit\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+ONCE = sorted(
+    path.name
+    for path in (ROOT / "tests/unit").glob("test_*.py")
+    if "\npytestmark = pytest.mark.once\n" in path.read_text(encoding="utf-8")
+)
+DIFFER = {"asyncio", "concurrent", "contextvars", "gc", "signal", "threading", "weakref"}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_file_that_one_lane_runs_has_nothing_in_which_pythons_differ(name):
+    tree = ast.parse((ROOT / "tests/unit" / name).read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [getattr(node, "module", None) or node.names[0].name for node in imports]
+    assert "pytest" in names
+    assert not DIFFER & {one.partition(".")[0] for one in names}
 
 
 def test_a_step_starts_a_program_not_a_function_of_the_script():

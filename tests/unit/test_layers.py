@@ -17,6 +17,8 @@ from streamkit.types import CudaStream
 from support.documents import ROOT as CHECKOUT
 from support.site import extension
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.types import HostEvent, HostStream
-from support.programs import ROOTS, python
+from support import programs
+from support.programs import ROOTS
 
 pytestmark = pytest.mark.quick
 
@@ -17,6 +20,7 @@ BLOCKED = {row.name: [row.module.partition(".")[0]] for row in registry.LIBRARIE
     "cuda.core": ["cuda.core"],
     "cuda.bindings": ["cuda.bindings"],
 }
+python = functools.partial(programs.python, loaded=("streamkit._doctor.doctor",))
 LOOK = """
 import sys
 import streamkit as sk

@@ -14,6 +14,8 @@ import pytest
 
 from mutations import copies, faults, listed, reach, run
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 LISTED = listed.read()
 

@@ -6,7 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from emulator.observations import source_hash
+
+pytestmark = pytest.mark.once
 
 TESTS = Path(__file__).parents[1]
 RECORD = TESTS.parent / "docs/evidence/driver_gpu.json"

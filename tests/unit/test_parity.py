@@ -12,6 +12,8 @@ from streamkit.types import CudaStream
 from support.documents import ROOT
 from support.site import extension
 
+pytestmark = pytest.mark.once
+
 parity = extension("parity")
 evidence = extension("evidence")
 TABLES = {name: parity.read(name) for name in parity.classes()}

@@ -38,7 +38,7 @@ def program(path):
         start += "from streamkit import protocols\n"
         start += "from streamkit._queues import registry  # the public calls need a device\n"
         start += "from streamkit._scopes import loaded_libraries  # the same calls\n"
-        return python(start + code, path=path, **options)
+        return python(start + code, path=path, loaded=("streamkit",), **options)
 
     return run
 

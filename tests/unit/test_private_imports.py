@@ -9,6 +9,8 @@ import pytest
 
 from support.documents import ROOT
 
+pytestmark = pytest.mark.once
+
 TESTS = ROOT / "tests"
 FILES = sorted(
     path.relative_to(TESTS).as_posix()

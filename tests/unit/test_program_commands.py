@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from support.command import COMMAND
-from support.programs import needs_fork, run_python, streamkit_
+from support.command import COMMAND, OF_COMMANDS
+from support.programs import forked, needs_fork, run_python, streamkit_
 
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
@@ -66,7 +66,7 @@ def write(folder, text, name="program.py"):
 
 def under(tool, *words):
     """Run ``streamkit TOOL WORDS``; return how it ended."""
-    return run_python("-c", COMMAND, tool, *words, COLUMNS="100")
+    return forked(COMMAND, tool, *words, loaded=OF_COMMANDS, options=(), COLUMNS="100")
 
 
 # -- the program runs as under Python -------------------------------------------------------------

@@ -172,10 +172,15 @@ SEEDS = range(60)
 def test_each_race_is_run_both_ways_by_some_seed_and_mended_by_none(program):
     report, _, _ = played(program, 0)
     assume(report.certain)
-    orders = [played(program, seed)[2] for seed in SEEDS]
+    missing = {(*pair, before) for pair in pairs(report.certain) for before in (True, False)}
+    for seed in SEEDS:
+        order = played(program, seed)[2]
+        missing -= {(one, other, order[one] < order[other]) for one, other, _ in missing}
+        if not missing:
+            break
+    assert not missing
     works = [place for place, one in enumerate(program) if one[0] == "work"]
     for first, second in pairs(report.certain):
-        assert {order[first] < order[second] for order in orders} == {True, False}
         wait = ("wait_stream", program[works[second]][1], program[works[first]][1])
         mended = [*program[: works[second]], wait, *program[works[second] :]]
         for seed in SEEDS[:10]:

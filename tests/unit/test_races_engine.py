@@ -53,6 +53,7 @@ def bytes_of(view):
     return {place + byte for place in places for byte in range(view.itemsize)}
 
 
+@pytest.mark.once
 @settings(always_the_same, max_examples=1_000)
 @given(views(), views())
 def test_an_overlap_is_what_the_bytes_say(one, other):
@@ -172,6 +173,7 @@ class Orders:
         return before
 
 
+@pytest.mark.once
 @settings(always_the_same, max_examples=300)
 @given(step_lists)
 def test_clocks_order_what_the_edges_order(steps):
@@ -266,6 +268,7 @@ def by_hand(works, edges, more):
             yield first.number, second.number, one, other, is_certain
 
 
+@pytest.mark.once
 @settings(always_the_same, max_examples=500)
 @given(programs())
 def test_the_pairs_are_those_of_a_search_by_hand(program):
@@ -273,6 +276,7 @@ def test_the_pairs_are_those_of_a_search_by_hand(program):
     assert set(map(tuple, found(*program))) == set(by_hand(*program))
 
 
+@pytest.mark.once
 @settings(always_the_same, max_examples=200)
 @given(programs(), st.data())
 def test_an_edge_more_never_adds_a_race(program, data):
@@ -404,6 +408,7 @@ def by_sites(program, pairs):
     return {(site[first], site[second], certain) for first, second, certain in pairs}
 
 
+@pytest.mark.once
 def test_the_engine_finds_what_trying_all_pairs_finds():
     random, count = Random(36), 0  # noqa: S311 - the same programs every time
     for number in range(20_000):
@@ -496,6 +501,7 @@ def test_a_clock_is_shared_until_a_wait_changes_it():
 _nodes = st.integers(1, 12)
 
 
+@pytest.mark.once
 @settings(always_the_same, max_examples=300)
 @given(st.data())
 def test_a_graph_orders_what_its_edges_reach(data):

@@ -18,6 +18,8 @@ from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostEvent, HostStr
 from support.documents import ROOT, blocks
 from support.site import extension
 
+pytestmark = pytest.mark.once
+
 REFERENCE = ROOT / "docs" / "reference"
 HOMES = (
     "streamkit",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
@@ -666,14 +665,6 @@ def test_a_turn_that_another_thread_began_is_waited_for():
             leave.set()
             within(stream.sync)
             thread.join()
-
-
-@pytest.fixture
-def eager_switching():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def test_threads_that_wait_at_once_lose_and_double_nothing(eager_switching):

@@ -18,6 +18,8 @@ from streamkit._queues import registry  # the one table of names
 from support.documents import ROOT
 from support.site import extension
 
+pytestmark = pytest.mark.once
+
 check_site = extension("check_site", "docs")
 extension("evidence")
 plots = extension("plots")

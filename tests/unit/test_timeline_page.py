@@ -22,6 +22,8 @@ from streamkit._recording.operations import (  # reports are made up here
 from support.libraries import lane
 from support.recorded import LEGACY, TORCH, WARP, report
 
+pytestmark = pytest.mark.once
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (
     "--headless", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",

@@ -120,6 +120,16 @@ class Gate:
         check(driver.cuMemFreeHost(self._word))
 
 
+class Foreign:
+    """Somebody's stream, which knows nothing but its handle."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 class Cell:
     """One float32 on the device, read and written by synchronous copies."""
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import streamkit as sk
 from streamkit._queues import keepalive  # what others kept goes first
-from support.gpu.raw import Gate, check, current_context, destroy_stream, driver, make_stream
+from support.gpu.raw import (
+    Foreign,
+    Gate,
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,16 +44,6 @@ def operation(prepare=None, *, ends=False):
 
 
 # -- what the operations are tried on ---------------------------------------------------------
-
-
-class Foreign:
-    """Somebody's stream, which knows nothing but its handle."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 def foreign(undo, *, nonblocking=True):
