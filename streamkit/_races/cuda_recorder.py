@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from streamkit._recording.driver_recorder import DriverQueues
     from streamkit._recording.operations import AuditedQueue
     from streamkit._recording.places import Place
-    from streamkit._recording.steps import CudaQueue, CudaStep
+    from streamkit._recording.steps import CudaQueue, CudaStep, StepKind
 
     _Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
+_NOT_READ: dict[StepKind, str] = {
+    "unknown": "which is new",
+    "not followed": "which is not followed",
+}
 _UNSEEN = "all work on CUDA streams, which is not counted"
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 
@@ -134,7 +138,11 @@ class CudaRaceRecorder:
         words = _Words(self._variables, queue_of)
         calls = Calls(words.missing_wait, words.missing_sync)
         found = find(program, works, queue_of, calls, queues.of)
-        unseen = [f"{step.call.name}, which is new" for step in program if step.kind == "unknown"]
+        unseen = [
+            f"{step.call.name}, {_NOT_READ[step.kind]}"
+            for step in program
+            if step.kind in _NOT_READ
+        ]
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
         operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))

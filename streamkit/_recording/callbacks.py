@@ -33,6 +33,7 @@ _NAME = 8  # where the call's name is in it
 _WORD = struct.Struct("<Q")
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
+_NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and what comes first in those of events
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
 _OLDEST, _NEWEST = 12, 13
@@ -234,7 +235,7 @@ def _word(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-_rows_at = _at(_ROWS)
+_rows_at, _node_at = _at(_ROWS), _at(_NODE)
 _site_at, _data_at = ctypes.c_int.from_address, _at(_DATA.size)
 _fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
 
@@ -344,6 +345,11 @@ def _second(fields: int) -> int:
     return _word(fields + _WORD.size)
 
 
+def _node(fields: int, place: int) -> bytes:
+    """Return the beginning of the parameters of a graph's node."""
+    return _node_at(_word(fields + place)).raw
+
+
 def _a_byte(_: int) -> int:
     """Stand in for a size that the call does not have."""
     return 1
@@ -351,6 +357,10 @@ def _a_byte(_: int) -> int:
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
     **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _rows_at(_word(fields)).raw),
+    **{
+        number: functools.partial(_node, place=CALLS[number].fields.size - _WORD.size)
+        for number in _of_kind("graph node")
+    },
     **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
     **dict.fromkeys(_of_kind("free"), _memory),
 }

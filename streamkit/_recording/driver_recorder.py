@@ -168,10 +168,14 @@ def _known(queue: QueueRecord) -> KnownQueue:
 # -- the operations of a block ---------------------------------------------------------------------
 
 _NO_OPERATIONS = ("free", "wait for a value")
-_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
+_OTHER_RECORDS = (
+    "event made", "event destroyed", "foreign event", "event in a graph", "context record",
+)  # fmt: skip
 """After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
+_INSIDE = ("DtoD", "Peer", "DtoA", "AtoD", "AtoA")
+"""What the names of the copies have that use no memory of the host."""
 _OTHERS: dict[str, tuple[Kind, str]] = {
     "graph launch": ("graph", "CUDA graph"),
     "host function": ("function", "host function"),
@@ -232,7 +236,7 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
-    blocks = call.stream is None and which not in ("device to device", "device to another")
+    blocks = call.stream is None and not any(mark in call.name for mark in _INSIDE)
     copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
     return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 

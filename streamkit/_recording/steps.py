@@ -28,6 +28,8 @@ ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 _DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
 _ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
 _EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
+_NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
+_OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
 _EMPTY = struct.Struct("")
 
 
@@ -99,6 +101,11 @@ class _Steps:
         elif call.stream is not None or call.kind in WORK:
             queue = self._queue(fact, call.stream_of(fields))
         step = CudaStep(number, call.kind, call, fact, fields, queue)
+        if call.kind == "graph node":
+            sort, event = _NODE.unpack(fact.more)
+            if sort in _OF_EVENTS:
+                self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
+            return
         if not self._is_captured(call.kind, queue, fields):
             self._add(step)
         elif _is_external(call.kind, fields):

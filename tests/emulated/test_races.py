@@ -364,6 +364,30 @@ def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
     assert report.coverage.missed == ("cuLaunchNewKernel, which is new",)
 
 
+@pytest.mark.parametrize("call", ["cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"])
+def test_calls_after_which_the_rest_is_not_sure_are_named(cupti, array, call):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(s, array)
+        cupti.ask(call)
+    assert report.coverage.missed == (f"{call}, which is not followed",)
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyDtoA", "cuMemcpyAtoH", "cuMemcpyHtoA", "cuMemcpyAtoD"])
+def test_copies_of_textures_are_work_that_may_hold_the_host(cupti, array, call):
+    s, t = (sk.new_stream("cuda", nonblocking=nonblocking) for nonblocking in (False, True))
+    with sk.races() as report:
+        cupti.fill(s, array)
+        cupti.ask(call, 0)  # of the legacy stream, for which s is waited
+        cupti.fill(t, array)
+    assert report.coverage.missed == (call,)
+    assert [race.certain for race in report.races] == [False]
+    with sk.audit() as told:
+        cupti.ask(call, 0)
+    (copy,) = told.work
+    assert (copy.kind, copy.blocks_host) == ("copy", "H" in call)
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_queue_is_one_of_its_own_device_whichever_is_current(cupti, waits):
     """The legacy stream of the other device, and a wait for it, order the other's queues."""

@@ -124,7 +124,7 @@ class Program:
                     None,
                     () if access is None else (access,),
                     is_known=access is not None,
-                    may_hold_host=self.may_hold_host and step.kind == "copy",
+                    may_hold_host=self.may_hold_host and step.kind in ("copy", "other work"),
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
         return cuda_races.find(program, works, _queue, _CALLS, self._known)
