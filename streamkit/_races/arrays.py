@@ -124,8 +124,9 @@ class Memories:
             )
         adapter = self._adapters[kind]
         if adapter is not None:
-            with contextlib.suppress(TypeError):  # no array
-                return adapter if adapter.array_device(value) is None else None
+            with contextlib.suppress(Exception):  # no array, or somebody's that answers nothing
+                is_here = adapter.array_device(value) is None
+                return adapter if is_here and adapter.host_memory(value) is not None else None
         return None
 
     def _memory(self, value: Any) -> _Memory:

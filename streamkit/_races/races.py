@@ -115,7 +115,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     counted = [
         (_name(one), one.is_known)
         for _, one in sorted(given.items())
-        if not (one.step.kind == "operator" and _is_part(one.step, given))
+        if not (one.is_known and _is_part(one.step, given))
     ]
     coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
@@ -139,9 +139,9 @@ def _work(given: Given) -> search.Work:
 
 
 def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
-    """Whether an operator is a part of a function that was understood."""
+    """Whether it is an operator, and a part of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
-    return giver is not None and giver.is_known
+    return step.kind == "operator" and giver is not None and giver.is_known
 
 
 def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:

@@ -402,6 +402,55 @@ def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b
     assert len(report.possible) == 1
 
 
+# -- tensors without memory of their own ----------------------------------------------------------
+
+EYE = torch.eye(3)
+WITHOUT = [
+    ("sparse", lambda x: torch.sparse.mm(EYE.to_sparse(), x)),
+    ("vmap", lambda x: torch.vmap(lambda row: row * 2)(x)),
+    ("grad", lambda x: torch.func.grad(lambda one: (one * one).sum())(x)),
+    ("cond", lambda x: torch.ops.higher_order.cond(TRUE, torch.sin, torch.cos, (x,))),
+]
+TRUE = torch.tensor(True)
+
+
+@pytest.mark.parametrize("call", [case[1] for case in WITHOUT], ids=[case[0] for case in WITHOUT])
+def test_a_program_that_has_tensors_without_memory_of_their_own_runs_as_ever(a, b, call):
+    x = torch.ones(3, 3)
+    sparse = EYE.to_sparse()  # a variable of the code that gives the work
+    expected = call(x)
+    with sk.races() as report:
+        a.submit(lambda: torch.testing.assert_close(call(x), expected))
+        with b:
+            found = call(x)
+        a.sync()
+    torch.testing.assert_close(found, expected)
+    assert report.certain == ()
+    assert sparse.is_sparse
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [(WITHOUT[0][1], "_to_sparse"), (WITHOUT[-1][1], "cond")]
+)
+def test_what_is_done_with_such_tensors_is_counted_and_named(a, call, name):
+    with sk.races() as report:
+        a.submit(call, torch.ones(3, 3))  # a function of which the operators tell all
+    assert name in report.coverage.missed
+
+
+def test_what_an_operator_does_with_the_other_tensors_is_known(a, b, x):
+    x = torch.ones(3, 3)
+    with sk.races() as report:
+        with a:
+            torch.sparse.mm(EYE.to_sparse(), x)
+            torch.ops.higher_order.cond(TRUE, torch.sin, torch.cos, (x,))
+        with b:
+            x.fill_(1)
+    names = {race.first.name for race in report.possible}
+    assert names == {"_sparse_addmm", "cond"}
+    assert {race.array.name for race in report.races} == {"x"}
+
+
 # -- nothing stays --------------------------------------------------------------------------------
 
 
