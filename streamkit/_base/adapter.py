@@ -730,8 +730,10 @@ class Diagnosis(Protocol, metaclass=Group):
                 how it uses each of the arrays, and whether that is all. It writes what it returns.
         """
 
-    def host_memory(self, array: Any) -> tuple[Any, bool]:
+    def host_memory(self, array: Any) -> tuple[Any, bool] | None:
         """Return what all views of an array's memory share, and whether the memory is its own.
+
+        None is for an array that has no memory, or no single one, such as a sparse array.
 
         Args:
             array: The library's own, in the memory of the host.

@@ -28,10 +28,12 @@ _GRAPHS, _FREES = object(), object()
 """What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
 NO_ORDER: set[StepKind] = {
     "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
-    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "unknown",
-    "event done", "stream done", "device done",
+    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "graph node",
+    "not followed", "unknown", "event done", "stream done", "device done",
 }  # fmt: skip
 """The kinds of steps that order nothing, or that are read as other steps."""
+_BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
+"""They are in order with all that the contexts are given, before and afterwards."""
 
 
 class Order(NamedTuple):
@@ -99,6 +101,8 @@ class _CudaReader:
             "event in a graph": self._event_in_a_graph,
             "foreign event": self._foreign_event,
             "shared event": self._shared_event,
+            "context record": self._context_record,
+            "context wait": self._context_wait,
             "allocation": self._allocation,
         }
 
@@ -159,6 +163,8 @@ class _CudaReader:
         queue = self._use(step)
         if self._supposes and step.kind == "wait for a value":
             self._clocks.wait(queue, EVERYTHING)  # also what is given later can write the value
+        if self._supposes and step.call.name in _BETWEEN_CONTEXTS:
+            self._clocks.wait(queue, self._all_given())
         if self._supposes and step.kind == "graph launch":
             for event, (_, clock) in self._events.items():
                 if self._may_be_in_a_graph(event):
@@ -215,6 +221,14 @@ class _CudaReader:
 
     def _shared_event(self, step: CudaStep, _: Hashable) -> None:
         self._elsewhere.add(step.fields[0])
+
+    def _context_record(self, step: CudaStep, _: Hashable) -> None:
+        """Suppose that all comes before it: nothing says which queues a green context has."""
+        self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
+
+    def _context_wait(self, step: CudaStep, host: Hashable) -> None:
+        if self._supposes:
+            self._clocks.learn(host, self._joined(self._recorded(step.fields[0])))
 
     def _renew(self, event: int) -> None:
         self._events.pop(event, None)
@@ -280,8 +294,8 @@ class PlacedLaunch(NamedTuple):
 class Calls(NamedTuple):
     """What words the calls that a program lacks."""
 
-    missing_wait: Callable[[PlacedLaunch, PlacedLaunch], str]
-    """Returns the call that orders the second piece of work after the first."""
+    missing_wait: Callable[[PlacedLaunch, PlacedLaunch, str], str]
+    """Returns what orders the second piece of work after the first, and before which place."""
     missing_sync: Callable[[PlacedLaunch], str]
     """Returns what lets the host read what a copy brings."""
 
@@ -348,7 +362,9 @@ def find(
         lambda threads_talk: (perhaps if threads_talk else surely).stamps,
         key=key,
         operation=described,
-        missing_call=lambda first, second: calls.missing_wait(given[first], given[second]),
+        missing_call=lambda first, second, before: calls.missing_wait(
+            given[first], given[second], before
+        ),
     )
     end = Stamp(-1, math.inf, perhaps.host)
     pending = {

@@ -11,6 +11,7 @@ from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._races.cuda_races import Calls, Found, PlacedLaunch, find
 from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
+from streamkit._races.report import FREE, missing_wait
 from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
 from streamkit._recording.driver_recorder import DriverRecording
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
     from streamkit._recording.driver_recorder import DriverQueues
     from streamkit._recording.operations import AuditedQueue
     from streamkit._recording.places import Place
-    from streamkit._recording.steps import CudaQueue, CudaStep
+    from streamkit._recording.steps import CudaQueue, CudaStep, StepKind
 
     _Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
+_NOT_READ: dict[StepKind, str] = {
+    "unknown": "which is new",
+    "not followed": "which is not followed",
+}
 _UNSEEN = "all work on CUDA streams, which is not counted"
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 
@@ -134,7 +139,11 @@ class CudaRaceRecorder:
         words = _Words(self._variables, queue_of)
         calls = Calls(words.missing_wait, words.missing_sync)
         found = find(program, works, queue_of, calls, queues.of)
-        unseen = [f"{step.call.name}, which is new" for step in program if step.kind == "unknown"]
+        unseen = [
+            f"{step.call.name}, {_NOT_READ[step.kind]}"
+            for step in program
+            if step.kind in _NOT_READ
+        ]
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
         operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
@@ -151,24 +160,33 @@ class _Words:
     ) -> None:
         self._variables, self._queue_of = variables, queue_of
 
-    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch) -> str:
-        waiting, is_ours = self._variable(second, second.queue)
-        awaited, _ = self._variable(second, first.queue)
-        return f"{waiting if is_ours else f'sk.wrap({waiting})'}.wait({awaited})"
-
-    def missing_sync(self, copy: PlacedLaunch) -> str:
-        name, is_ours = self._variable(copy, copy.queue)
-        return (
-            f"before the host reads it: {name if is_ours else f'sk.wrap({name})'}.sync(), or wait "
-            "for an event recorded after the copy. If the program waits after the block, let the "
-            "block end after that wait"
+    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
+        waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        return missing_wait(
+            _stream(waiting) if waiting else self._queue_of(second.queue).name,
+            awaited[0] if awaited else self._queue_of(first.queue).name,
+            before,
+            are_code=None not in (waiting, awaited),
         )
 
-    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable:
+    def missing_sync(self, copy: PlacedLaunch) -> str:
+        found = self._variable(copy, copy.queue)
+        sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
+        return (
+            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
+            "the program waits after the block, let the block end after that wait"
+        )
+
+    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable | None:
         """Return what the line of a piece of work calls a queue."""
         found = _DEFAULTS.get(queue.handle)
-        found = found or self._variables.get(work.place, {}).get(queue.handle)
-        return found or (self._queue_of(queue).name, True)
+        return found or self._variables.get(work.place, {}).get(queue.handle)
+
+
+def _stream(variable: _Variable) -> str:
+    """Return the code of a StreamKit stream."""
+    name, is_ours = variable
+    return name if is_ours else f"sk.wrap({name})"
 
 
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
@@ -176,7 +194,7 @@ def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operat
     for step in program:
         if step.kind == "free" and step.queue is not None:
             number = int(step.number)
-            yield Operation("function", "free", queues.named(step.queue), number, number)
+            yield Operation("function", FREE, queues.named(step.queue), number, number)
 
 
 def _stream_handle(value: object) -> int:

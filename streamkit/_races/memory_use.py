@@ -14,6 +14,7 @@ from streamkit._cuda import sharing
 from streamkit._queues import registry
 from streamkit._races.arrays import RacedArray
 from streamkit._races.extents import Extent, strided
+from streamkit._races.report import FREE
 from streamkit._races.search import Access
 from streamkit._recording.callbacks import Kernel
 from streamkit._recording.copies import COPIES, ends_of
@@ -263,15 +264,18 @@ class WorkReader:
             return self._copy(step)
         if kind == "free":
             size = 1 if step.fact.more is None else step.fact.more.size
-            return launches.transfer("free", [_use(fields[0], "write", size)])
+            return launches.transfer(FREE, [_use(fields[0], "write", size)])
         if kind in ELEMENTS:
             return launches.transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
-        return launches.transfer(_NAMES.get(kind, step.call.name), None)
+        other = launches.transfer(_NAMES.get(kind, step.call.name), None)
+        return other._replace(may_hold_host=kind == "other work" and step.call.stream is None)
 
     def _copy(self, step: CudaStep) -> Launch:
         ends = ends_of(step)
+        has_stream = step.call.stream is not None
         if ends is None:
-            return self._launches.transfer("copy", None)
+            copy = self._launches.transfer("copy", None)
+            return copy._replace(may_hold_host=not has_stream)
         # nothing of the device uses pageable memory of the host beside the copy
         pageable = [end for end in ends if end.is_pageable(self._lives)]
         uses = [
@@ -280,7 +284,6 @@ class WorkReader:
             if end not in pageable
         ]
         source, target = (self._lives.at(end.address) for end in ends)
-        has_stream = step.call.stream is not None
         is_download = target is not None and target.is_host and ends[0] not in pageable
         is_download = is_download and not (source is not None and source.is_host)
         return self._launches.transfer("copy", uses)._replace(

@@ -13,7 +13,13 @@ from streamkit._races.cuda_recorder import CudaRaceRecorder
 from streamkit._races.extents import Extent
 from streamkit._races.host_order import stamps
 from streamkit._races.host_recorder import RaceRecorder
-from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
+from streamkit._races.report import (
+    RacedOperation,
+    RaceReport,
+    coverage_of,
+    missing_wait,
+    races_among,
+)
 from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
     from streamkit._base.trace import Step
+    from streamkit._host.stream import HostStream
     from streamkit._races.cuda_races import Found
     from streamkit._races.host_recorder import Given
     from streamkit._races.order import Stamp
@@ -115,9 +122,10 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     counted = [
         (_name(one), one.is_known)
         for _, one in sorted(given.items())
-        if not (one.step.kind == "operator" and _is_part(one.step, given))
+        if not (one.is_known and _is_part(one.step, given))
     ]
-    coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
+    before = (f"{_body(one)}, which began before the block" for one in recorder.open_before)
+    coverage = coverage_of((*counted, *on_cuda.works), (*before, *on_cuda.unseen))
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
@@ -139,9 +147,9 @@ def _work(given: Given) -> search.Work:
 
 
 def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
-    """Whether an operator is a part of a function that was understood."""
+    """Whether it is an operator, and a part of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
-    return giver is not None and giver.is_known
+    return step.kind == "operator" and giver is not None and giver.is_known
 
 
 def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
@@ -168,8 +176,12 @@ _UNSEEN = search.Access(
 def _name(given: Given) -> str:
     step = given.step
     if step.kind == "scope":
-        return f"the body of a scope of {host_queue(step.stream)}"
+        return _body(step.stream)
     return f"a wait for a {step.name}" if given.is_future else step.name
+
+
+def _body(stream: HostStream) -> str:
+    return f"the body of a scope of {host_queue(stream)}"
 
 
 class _Describer:
@@ -193,7 +205,7 @@ class _Describer:
         whole = step.giver if step.kind == "operator" else None
         is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
         if step.kind == "then" or is_part:
-            queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
+            queue = AuditedQueue("cpu", f"'then' of {queue.name}", queue.id)
         return queue
 
     def operation(self, number: int, mode: search.Mode) -> RacedOperation:
@@ -204,15 +216,32 @@ class _Describer:
         name = "the body of a scope" if step.kind == "scope" else step.name
         return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
 
-    def missing_call(self, one: int, other: int) -> str:
+    def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]
-        waiting = _variable(second, second.step.stream)
+        variables = [_variable(second, given.step.stream) for given in (second, first)]
+        streams = (host_queue(given.step.stream).name for given in (second, first))
+        waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
+        if _gives(first.step, second.step):
+            whole = second.step.giver if second.step.kind == "operator" else None
+            outer, inner = first.step.name, (whole or second.step).name
+            return (
+                f"let {waiting} wait for {awaited} after {outer} was given, and give {inner} "
+                f"there: inside of {outer} nothing can wait for its end"
+            )
         if first.step.kind == "then":
             where = "" if first.place is None else f" of line {first.place.line}"
-            return f"{waiting}.wait(the future of 'then'{where})"
-        return f"{waiting}.wait({_variable(second, first.step.stream)})"
+            variables[1] = awaited = f"the future of 'then'{where}"
+        return missing_wait(waiting, awaited, before, are_code=None not in variables)
 
 
-def _variable(given: Given, stream: Any) -> str:
-    """Return what the code of a place calls a stream, or the stream's own name."""
-    return given.streams.get(stream.id) or host_queue(stream).name
+def _gives(one: Step, other: Step) -> bool:
+    """Whether a function gives another piece of work while it runs."""
+    giver = other.giver
+    while giver is not None and giver is not one:
+        giver = giver.giver
+    return giver is one
+
+
+def _variable(given: Given, stream: Any) -> str | None:
+    """Return what the code of a place calls a stream."""
+    return given.streams.get(stream.id)

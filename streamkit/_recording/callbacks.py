@@ -33,6 +33,7 @@ _NAME = 8  # where the call's name is in it
 _WORD = struct.Struct("<Q")
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
+_NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and what comes first in those of events
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
 _OLDEST, _NEWEST = 12, 13
@@ -67,6 +68,10 @@ class Fact(NamedTuple):
     """What the fields point to, or what the driver said of it."""
     since: int | None = None
     """For what has ended, how many facts there were when it began; None at the beginning."""
+
+
+FAILED = object()
+"""``more`` of a fact that says that the latest such call of its thread has failed."""
 
 
 class Kernel(NamedTuple):
@@ -234,7 +239,7 @@ def _word(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-_rows_at = _at(_ROWS)
+_rows_at, _node_at = _at(_ROWS), _at(_NODE)
 _site_at, _data_at = ctypes.c_int.from_address, _at(_DATA.size)
 _fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
 
@@ -280,10 +285,13 @@ class _CallReader:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
         thread, since, more = here.thread, None, None
         if is_end:
-            if call not in _ENDING:
-                return
-            since, more = self._begun.pop(thread, (len(self._facts), None))
+            if call in _ENDING:
+                since, more = self._begun.pop(thread, (len(self._facts), None))
             if _site_at(result).value:  # it failed, or nothing has ended
+                if call in _BEGINNING:
+                    self._facts.append((call, thread, context, b"", None, FAILED, None))
+                return
+            if call not in _ENDING:
                 return
         elif call in _ENDING:
             self._begun[thread] = (
@@ -344,6 +352,11 @@ def _second(fields: int) -> int:
     return _word(fields + _WORD.size)
 
 
+def _node(fields: int, place: int) -> Any:
+    """Return the beginning of the parameters of a graph's node."""
+    return _node_at(_word(fields + place)).raw
+
+
 def _a_byte(_: int) -> int:
     """Stand in for a size that the call does not have."""
     return 1
@@ -351,6 +364,10 @@ def _a_byte(_: int) -> int:
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
     **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _rows_at(_word(fields)).raw),
+    **{
+        number: functools.partial(_node, place=CALLS[number].fields.size - _WORD.size)
+        for number in _of_kind("graph node")
+    },
     **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
     **dict.fromkeys(_of_kind("free"), _memory),
 }

@@ -11,8 +11,9 @@ CallKind = Literal[
     "record", "wait", "event done", "stream done", "device done", "free and wait",
     "begin of capture", "end of capture", "stream made", "stream destroyed",
     "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
+    "graph node", "context record", "context wait",
     "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
-    "code unloaded", "unknown",
+    "code unloaded", "not followed", "unknown",
 ]  # fmt: skip
 """What a call means for an order, or for the memory that work uses."""
 
@@ -67,6 +68,11 @@ other work        | 8x         | cuMemsetD2D32 254 416
 other work        | 40x@       | cuMemsetD2D8Async 222 431
 other work        | 40x@       | cuMemsetD2D16Async 224 432
 other work        | 40x@       | cuMemsetD2D32Async 226 433
+other work        | 8x         | cuMemcpyAtoA 286 404
+other work        | 8x         | cuMemcpyAtoD 284 401
+other work        | 8x         | cuMemcpyAtoH 282 403
+other work        | 8x         | cuMemcpyDtoA 285 400
+other work        | 8x         | cuMemcpyHtoA 292 402
 other work        | 8x         | cuMemcpy3D 290 407
 other work        | 8x         | cuMemcpy3DPeer 320 410
 other work        | 8x@        | cuMemcpy3DAsync 291 425
@@ -117,6 +123,7 @@ event made        | Q          | cuEventCreate 118
 event destroyed   | Q          | cuEventDestroy 122
 event destroyed   | Q          | cuEventDestroy 325
 foreign event     | Q          | cuIpcOpenEventHandle 335
+foreign event     | Q          | cuEventCreateFromEGLSync 479
 shared event      | 8xQ        | cuIpcGetEventHandle 334
 event in a graph  | 32xQ       | cuGraphAddEventRecordNode 589
 event in a graph  | 32xQ       | cuGraphAddEventWaitNode 590
@@ -124,6 +131,14 @@ event in a graph  | 8xQ        | cuGraphEventRecordNodeSetEvent 593
 event in a graph  | 8xQ        | cuGraphEventWaitNodeSetEvent 594
 event in a graph  | 16xQ       | cuGraphExecEventRecordNodeSetEvent 595
 event in a graph  | 16xQ       | cuGraphExecEventWaitNodeSetEvent 596
+graph node        | 32xQ       | cuGraphAddNode 712
+graph node        | 40xQ       | cuGraphAddNode 723
+graph node        | 8xQ        | cuGraphNodeSetParams 713
+graph node        | 16xQ       | cuGraphExecNodeSetParams 714
+context record    | 8xQ        | cuCtxRecordEvent 755
+context record    | 8xQ        | cuGreenCtxRecordEvent 749
+context wait      | 8xQ        | cuCtxWaitEvent 756
+context wait      | 8xQ        | cuGreenCtxWaitEvent 750
 allocation        | QQ@        | cuMemAllocAsync 598 599
 allocation        | QQ8x@      | cuMemAllocFromPoolAsync 611 612
 free              | Q@         | cuMemFreeAsync 600 601
@@ -135,6 +150,7 @@ memory made       | QQ         | cuMemHostAlloc 39
 memory made       | QQ         | cuMemHostAlloc 271
 memory made       | Q          | cuIpcOpenMemHandle 329
 memory made       | Q          | cuIpcOpenMemHandle 567
+memory made       | Q          | cuMemPoolImportPointer 616
 memory mapped     | QQ         | cuMemHostRegister 301
 memory mapped     | QQ         | cuMemHostRegister 379
 memory mapped     | QQ         | cuMemMap 551
@@ -145,6 +161,10 @@ memory gone       | Q          | cuIpcCloseMemHandle 330
 memory unmapped   | QQ         | cuMemUnmap 552
 code unloaded     |            | cuModuleUnload 22
 code unloaded     |            | cuLibraryUnload 680
+not followed      |            | cuCtxDestroy 322
+not followed      |            | cuDevicePrimaryCtxReset 389
+not followed      |            | cuDevicePrimaryCtxReset 545
+not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
 """
 
 

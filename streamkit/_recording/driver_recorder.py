@@ -10,7 +10,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
 from streamkit._recording import places
-from streamkit._recording.callbacks import Fact, Kernel, here, subscription
+from streamkit._recording.callbacks import FAILED, Fact, Kernel, here, subscription
 from streamkit._recording.copies import PAGEABLE, holds_host
 from streamkit._recording.kernel_names import library_of_kernel, readable
 from streamkit._recording.memory import Lives
@@ -84,15 +84,31 @@ class DriverRecording:
 
     def steps(self) -> list[CudaStep]:
         """Return what was noted, as steps; only once, because what was noted is given up."""
-        noted, self._all = self._all, []
-        facts = (Fact(*noted[place]) for place in range(self._begin, self._end))
-        return steps(facts, self._capturing)
+        noted, self._all = self._all[self._begin : self._end], []
+        return steps(map(self._fact, noted), self._capturing, _failed(noted))
+
+    def _fact(self, noted: tuple[Any, ...]) -> Fact:
+        """Return a fact that counts from the beginning of this recording."""
+        fact = Fact(*noted)
+        return fact if fact.since is None else fact._replace(since=fact.since - self._begin)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
         """Return what is known of the queues of the steps; it asks the driver for living ones."""
         with contextlib.suppress(StreamKitError):
             used_contexts()  # from now on the driver knows the device of each
         return DriverQueues(self._met, program, self._begin)
+
+
+def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
+    """Return the places of what failed, which did nothing, and of what says so."""
+    found: set[int] = set()
+    latest: dict[tuple[int, int], int] = {}  # by calls and threads
+    for place, (call, thread, *_, more, _since) in enumerate(noted):
+        if more is FAILED:
+            found |= {place, latest.pop((call, thread), place)}
+        else:
+            latest[call, thread] = place
+    return found
 
 
 class DriverQueues:
@@ -168,10 +184,14 @@ def _known(queue: QueueRecord) -> KnownQueue:
 # -- the operations of a block ---------------------------------------------------------------------
 
 _NO_OPERATIONS = ("free", "wait for a value")
-_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
+_OTHER_RECORDS = (
+    "event made", "event destroyed", "foreign event", "event in a graph", "context record",
+)  # fmt: skip
 """After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
+_INSIDE = ("DtoD", "Peer", "DtoA", "AtoD", "AtoA")
+"""What the names of the copies have that use no memory of the host."""
 _OTHERS: dict[str, tuple[Kind, str]] = {
     "graph launch": ("graph", "CUDA graph"),
     "host function": ("function", "host function"),
@@ -232,7 +252,7 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
-    blocks = call.stream is None and which not in ("device to device", "device to another")
+    blocks = call.stream is None and not any(mark in call.name for mark in _INSIDE)
     copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
     return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 

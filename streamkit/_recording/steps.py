@@ -11,6 +11,7 @@ from streamkit._recording.calls import CALLS, CallKind, DriverCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
 
     from streamkit._recording.callbacks import Fact
 
@@ -28,6 +29,8 @@ ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 _DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
 _ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
 _EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
+_NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
+_OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
 _EMPTY = struct.Struct("")
 
 
@@ -64,14 +67,18 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(facts: Iterable[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
+def steps(
+    facts: Iterable[Fact], capturing: Iterable[int] = (), failed: AbstractSet[int] = frozenset()
+) -> list[CudaStep]:
     """Return the steps of a program without what was captured, because that does not run.
 
-    ``capturing`` are the streams that captured at the beginning.
+    ``capturing`` are the streams that captured at the beginning, and ``failed`` the places of the
+    facts that are left out.
     """
     reader = _Steps(capturing)
     for number, fact in enumerate(facts):
-        reader.read(number, fact)
+        if number not in failed:
+            reader.read(number, fact)
     return sorted(reader.steps, key=lambda step: step.number)
 
 
@@ -99,6 +106,11 @@ class _Steps:
         elif call.stream is not None or call.kind in WORK:
             queue = self._queue(fact, call.stream_of(fields))
         step = CudaStep(number, call.kind, call, fact, fields, queue)
+        if call.kind == "graph node":
+            sort, event = _NODE.unpack(fact.more)
+            if sort in _OF_EVENTS:
+                self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
+            return
         if not self._is_captured(call.kind, queue, fields):
             self._add(step)
         elif _is_external(call.kind, fields):

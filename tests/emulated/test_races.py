@@ -364,6 +364,30 @@ def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
     assert report.coverage.missed == ("cuLaunchNewKernel, which is new",)
 
 
+@pytest.mark.parametrize("call", ["cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"])
+def test_calls_after_which_the_rest_is_not_sure_are_named(cupti, array, call):
+    s = sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(s, array)
+        cupti.ask(call)
+    assert report.coverage.missed == (f"{call}, which is not followed",)
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyDtoA", "cuMemcpyAtoH", "cuMemcpyHtoA", "cuMemcpyAtoD"])
+def test_copies_of_textures_are_work_that_may_hold_the_host(cupti, array, call):
+    s, t = (sk.new_stream("cuda", nonblocking=nonblocking) for nonblocking in (False, True))
+    with sk.races() as report:
+        cupti.fill(s, array)
+        cupti.ask(call, 0)  # of the legacy stream, for which s is waited
+        cupti.fill(t, array)
+    assert report.coverage.missed == (call,)
+    assert [race.certain for race in report.races] == [False]
+    with sk.audit() as told:
+        cupti.ask(call, 0)
+    (copy,) = told.work
+    assert (copy.kind, copy.blocks_host) == ("copy", "H" in call)
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_queue_is_one_of_its_own_device_whichever_is_current(cupti, waits):
     """The legacy stream of the other device, and a wait for it, order the other's queues."""
@@ -478,6 +502,21 @@ def test_what_is_not_understood_is_named(cupti, array):
     )
 
 
+def test_a_call_that_fails_orders_nothing_and_uses_nothing(cupti, array):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(a, array)
+        cupti.record(a, EVENT)
+        cupti.ask("cuStreamWaitEvent", b.handle, EVENT, code=400)
+        cupti.fill(b, array)
+    assert [race.certain for race in report.races] == [True]
+    with sk.races() as report:
+        cupti.fill(a, array)
+        cupti.ask("cuMemcpyDtoDAsync", address(array), 0, 4, b.handle, code=1)
+        cupti.ask("cuMemcpyDtoH", 0, address(array), 4, code=1)
+    assert (report.races, report.coverage.total) == ((), 1)
+
+
 def test_a_free_beside_work_on_the_memory_is_a_race(cupti, array):
     a, b = sk.new_stream("cuda", name="a"), sk.new_stream("cuda", name="b")
     with sk.races() as report:
@@ -485,6 +524,8 @@ def test_a_free_beside_work_on_the_memory_is_a_race(cupti, array):
         cupti.call(NUMBER["cuMemFreeAsync"], words(address(array), b.handle))
     (race,) = report.certain
     assert (race.second.name, race.second.queue.name) == ("free", "b")
+    assert ": b frees it while a writes it\n" in str(race)
+    assert "\n  it is freed on b (cuda:0), " in str(race)
     assert report.coverage.total == 1
 
 
@@ -508,6 +549,28 @@ def test_blocks_nest_and_leave_nothing(cupti, array):
         fail()
     assert reports[0].coverage.total == 1
     assert (cupti.enabled, cupti.callback) == (set(), None)
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+def test_what_the_host_waits_for_is_known_in_a_block_inside_of_another(cupti, array, tool):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+
+    def work():
+        cupti.fill(a, array)
+        cupti.sync(a)
+        cupti.fill(b, array)
+
+    with sk.races() as outer:
+        work()
+        with tool() as inner:
+            work()
+        cupti.sync(b)
+        work()
+    found = [inner] if tool is sk.races else []
+    assert [one.coverage.total for one in (outer, *found)] == [6, *[2] * len(found)]
+    assert len(inner.races if found else inner.work) == (0 if found else 2)
+    # the wait inside does not order the first part of b before the fill of a in the next
+    assert [race.count for race in outer.certain] == [1]
 
 
 def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):

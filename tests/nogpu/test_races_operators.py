@@ -288,7 +288,7 @@ def test_what_then_calls_is_seen(a, b, x):
         b.submit(x.neg_)
     found = {(race.first.queue.name, race.second.queue.name) for race in report.races}
     assert {frozenset(one) for one in found} == {
-        frozenset({"a", "then of a"}), frozenset({"a", "b"})
+        frozenset({"a", "'then' of a"}), frozenset({"a", "b"})
     }  # fmt: skip
 
 
@@ -400,6 +400,93 @@ def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b
             x.sum()
     assert len(report.certain) == 1
     assert len(report.possible) == 1
+
+
+HIDDEN = np.zeros(3)
+
+
+class Holder:
+    def __init__(self):
+        self.array = np.zeros(3)
+
+
+def fill_hidden():
+    HIDDEN[:] = 1
+
+
+def by_function(_):
+    return fill_hidden
+
+
+def by_attribute(_):
+    held = Holder()
+    return lambda held=held: held.array.fill(1)
+
+
+def by_lent_memory(x):
+    return lambda: x.numpy().fill(1)
+
+
+@pytest.mark.parametrize("hide", [by_function, by_attribute, by_lent_memory])
+def test_a_body_that_reaches_such_arrays_in_another_way_is_possible_too(a, b, y, hide):
+    call = hide(torch.zeros(3))
+    with sk.races() as report:
+        with a:
+            y.sum()
+            call()
+        with b:
+            y.sum()
+            call()
+    assert [race.certain for race in report.races] == [False]
+
+
+# -- tensors without memory of their own ----------------------------------------------------------
+
+EYE = torch.eye(3)
+WITHOUT = [
+    ("sparse", lambda x: torch.sparse.mm(EYE.to_sparse(), x)),
+    ("vmap", torch.vmap(lambda row: row * 2)),
+    ("grad", torch.func.grad(lambda one: (one * one).sum())),
+    ("cond", lambda x: torch.ops.higher_order.cond(TRUE, torch.sin, torch.cos, (x,))),
+]
+TRUE = torch.tensor(True)
+
+
+@pytest.mark.parametrize("call", [case[1] for case in WITHOUT], ids=[case[0] for case in WITHOUT])
+def test_a_program_that_has_tensors_without_memory_of_their_own_runs_as_ever(a, b, call):
+    x = torch.ones(3, 3)
+    sparse = EYE.to_sparse()  # a variable of the code that gives the work
+    expected = call(x)
+    with sk.races() as report:
+        a.submit(lambda: torch.testing.assert_close(call(x), expected))
+        with b:
+            found = call(x)
+        a.sync()
+    torch.testing.assert_close(found, expected)
+    assert report.certain == ()
+    assert sparse.is_sparse
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [(WITHOUT[0][1], "_to_sparse"), (WITHOUT[-1][1], "cond")]
+)
+def test_what_is_done_with_such_tensors_is_counted_and_named(a, call, name):
+    with sk.races() as report:
+        a.submit(call, torch.ones(3, 3))  # a function of which the operators tell all
+    assert name in report.coverage.missed
+
+
+def test_what_an_operator_does_with_the_other_tensors_is_known(a, b, x):
+    x = torch.ones(3, 3)
+    with sk.races() as report:
+        with a:
+            torch.sparse.mm(EYE.to_sparse(), x)
+            torch.ops.higher_order.cond(TRUE, torch.sin, torch.cos, (x,))
+        with b:
+            x.fill_(1)
+    names = {race.first.name for race in report.possible}
+    assert names == {"_sparse_addmm", "cond"}
+    assert {race.array.name for race in report.races} == {"x"}
 
 
 # -- nothing stays --------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Program:
                     None,
                     () if access is None else (access,),
                     is_known=access is not None,
-                    may_hold_host=self.may_hold_host and step.kind == "copy",
+                    may_hold_host=self.may_hold_host and step.kind in ("copy", "other work"),
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
         return cuda_races.find(program, works, _queue, _CALLS, self._known)
@@ -147,7 +147,9 @@ def _queue(queue):
 
 
 _CALLS = cuda_races.Calls(
-    lambda first, second: f"{_queue(second.queue).name}.wait({_queue(first.queue).name})",
+    lambda first, second, before: (
+        f"add {_queue(second.queue).name}.wait({_queue(first.queue).name}) before {before}"
+    ),
     lambda copy: f"{_queue(copy.queue).name}.sync()",
 )
 

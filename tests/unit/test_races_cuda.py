@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import get_args
 
 import pytest
@@ -168,7 +169,44 @@ def test_events_that_are_put_in_graphs_are_known_to_be_there(call):
     assert program.run("a launches; b waits e; b reads").verdicts() == POSSIBLE
 
 
+@pytest.mark.parametrize(
+    ("sort", "verdicts"), [(6, POSSIBLE), (7, POSSIBLE), (0, RACE)]
+)  # a node that waits for an event, one that records it, and a kernel
+@pytest.mark.parametrize("number", [712, 713, 714, 723])  # cuGraphAddNode and those that change one
+def test_a_node_of_any_sort_that_is_put_in_a_graph_is_known_if_it_has_an_event(
+    number, sort, verdicts
+):
+    program = Program().run("make e")
+    program.call("cuGraphAddNode", more=struct.pack("<i12xQ", sort, 500), number=number)
+    assert program.run("a writes; a launches; b waits e; b reads").verdicts() == verdicts
+
+
 # -- contexts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Ctx", "GreenCtx"])
+def test_an_event_of_a_whole_context_perhaps_orders_all_of_it(kind):
+    """Nothing says which queues a green context has."""
+    program = Program().run("a writes")
+    program.call(f"cu{kind}RecordEvent", 500)
+    assert program.run("b waits e; b reads; c reads").verdicts() == POSSIBLE + RACE
+    program = Program().run("a writes; a records e")
+    program.call(f"cu{kind}WaitEvent", 500)
+    assert program.run("b reads; c reads").verdicts() == POSSIBLE * 2
+    program = Program().run("a records e; a writes")
+    program.call(f"cu{kind}WaitEvent", 500)
+    assert program.run("b reads").verdicts() == RACE
+    program = Program().run("a writes; a records e")
+    program.call(f"cu{kind}RecordEvent", 500)  # it is no longer that of a
+    assert program.run("b waits e; b reads").verdicts() == POSSIBLE
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyPeer", "cuMemcpy3DPeer"])
+def test_a_copy_between_contexts_is_in_order_with_all_that_they_do(call):
+    program = Program().run("nonblocking writes")
+    program.call(call)
+    program.may_hold_host = True  # as every copy without a stream may
+    assert program.run("a reads").verdicts() == POSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -304,7 +342,7 @@ def test_each_kind_of_call_has_a_meaning_for_the_order_or_surely_none():
 
 
 def test_the_numbers_of_the_calls_are_told_apart():
-    assert len(CALLS) == 183
+    assert len(CALLS) == 207
     assert {(call.name, call.is_per_thread) for call in CALLS.values()} >= {
         ("cuLaunchKernel", False), ("cuLaunchKernel", True), ("cuCtxSynchronize", False),
     }  # fmt: skip

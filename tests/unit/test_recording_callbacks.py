@@ -256,6 +256,16 @@ def test_what_a_pointer_of_a_copy_points_to_is_noted(cupti, subscription):
     assert noted(subscription)[0].more == bytes(range(128))
 
 
+@pytest.mark.parametrize(
+    ("number", "place"), [(712, 4), (713, 1), (714, 2), (723, 5)]
+)  # cuGraphAddNode and those that change a node, by which field points to its parameters
+def test_the_node_that_a_graph_gets_is_noted_as_it_was_given(cupti, subscription, number, place):
+    node = ctypes.create_string_buffer(bytes(range(24)), 24)
+    cupti.call(number, words(*[0] * place, ctypes.addressof(node)))
+    (fact,) = noted(subscription)
+    assert fact.more == bytes(range(24))
+
+
 # -- launches -----------------------------------------------------------------------------------
 
 

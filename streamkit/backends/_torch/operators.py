@@ -11,7 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils import _python_dispatch
+from torch.utils._pytree import tree_leaves
 
 from streamkit._base.locks import new_lock
 from streamkit.protocols import ArrayUse
@@ -48,8 +50,13 @@ def watch_operators(tell: Tell) -> Any:
     return _WatchingBesideCompiler(tell) if is_compiling else _Watching(tell)
 
 
-def host_memory(array: Any) -> tuple[Any, bool]:
-    """Return the storage; it owns its memory unless that is another library's, or shared."""
+def host_memory(array: Any) -> tuple[Any, bool] | None:
+    """Return the storage; it owns its memory unless that is another library's, or shared.
+
+    A sparse tensor has none, nor has the one that ``torch.func`` gives in place of another.
+    """
+    if not torch._C._has_storage(array):  # noqa: SLF001 - it has no public name
+        return None
     storage = array.untyped_storage()
     return storage, storage.resizable()
 
@@ -65,6 +72,8 @@ def _flags_of_torch() -> dict[str, bool]:
 
 
 class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
+    supports_higher_order_operators = True  # else torch refuses them while this is entered
+
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
@@ -100,12 +109,24 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._of_functions(func, args, kwargs)
         name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - as torch's own modes do
         found = func(*args, **kwargs)
         if not (func.is_view or torch.Tag.inplace_view in func.tags):
-            uses = [*_uses(func, name, args, kwargs), *_made(name, args, found)]
-            if uses:
-                self._tell(name, uses, all(type(use.array) in _KINDS for use in uses))
+            every = [*_uses(func, name, args, kwargs), *_made(name, args, found)]
+            uses = [use for use in every if _storage(use.array) is not None]
+            if every:
+                is_known = len(uses) == len(every)
+                self._tell(name, uses, is_known and all(type(use.array) in _KINDS for use in uses))
+        return found
+
+    def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator that calls functions, such as ``cond``; what those do is not seen."""
+        found = func(*args, **kwargs)
+        tensors = _tensors([one for one in tree_leaves((args, kwargs)) if _is_tensor(one)])
+        uses = [ArrayUse(one, "unknown", is_sure=False) for one in tensors if _storage(one)]
+        self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
         return found
 
 
@@ -148,10 +169,16 @@ def _uses(
 def _made(name: str, args: tuple[Any, ...], found: Any) -> Iterator[ArrayUse]:
     """Yield the tensors that an operator has made and written, but for those of its arguments."""
     if "empty" not in name:
-        given = {tensor.untyped_storage()._cdata for one in args for tensor in _tensors(one)}  # noqa: SLF001 - its identity
+        given = {_storage(tensor) for one in args for tensor in _tensors(one)}
         for tensor in _tensors(list(found) if isinstance(found, tuple) else found):
-            if tensor.untyped_storage()._cdata not in given:  # noqa: SLF001 - as above
+            if _storage(tensor) not in given:
                 yield ArrayUse(tensor, "write", is_sure=True)
+
+
+def _storage(tensor: Any) -> int | None:
+    """Return the identity of a tensor's memory, None if it has none that is its own."""
+    has_one = torch._C._has_storage(tensor)  # noqa: SLF001 - it has no public name
+    return tensor.untyped_storage()._cdata if has_one else None  # noqa: SLF001 - nor has this
 
 
 def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
@@ -164,8 +191,12 @@ def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
     )
 
 
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 def _tensors(value: Any) -> list[Any]:
     """Return the tensors of the host in an argument."""
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
         return [value] if value.is_cpu else []
     return [one for part in value for one in _tensors(part)] if isinstance(value, list) else []
