@@ -10,7 +10,8 @@ import functools
 import inspect
 import sys
 import types
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from streamkit._base.messages import describe
 from streamkit._queues import registry
@@ -19,7 +20,7 @@ from streamkit.protocols import ArrayUse, Event, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import CodeType
+    from types import CodeType, FrameType
 
     from streamkit._races.search import Mode
 
@@ -33,6 +34,8 @@ _HIDE = {
     "globals", "numpy", "print", "repr", "str", "tolist", "untyped_storage", "vars",
 }  # fmt: skip
 """Names in code of which operators do not tell what it uses."""
+_LEND = {"__array__", "__dlpack__", "data_ptr", "from_dlpack", "numpy", "untyped_storage"}
+"""Those of them that give memory to code of which operators tell nothing."""
 
 
 def accesses(
@@ -103,8 +106,24 @@ def _inside_of(arguments: Iterable[object]) -> Iterator[object]:
             yield from getattr(one, "__dict__", {}).values()
 
 
-def names_no_others(named: Iterable[object], is_watched: Callable[[object], bool]) -> bool:
-    """Whether objects that code names are no arrays but watched ones, and no library of others."""
+def names_no_others(
+    frame: FrameType, named: Iterable[object], is_watched: Callable[[object], bool]
+) -> bool:
+    """Whether the code of a frame reaches no arrays but watched ones, and no library of others.
+
+    It reaches what it has ``named``, the attributes of that, and what its own functions name.
+    """
+    own = _root(frame.f_globals.get("__name__"))
+
+    def is_own(one: object) -> TypeGuard[types.FunctionType]:
+        return isinstance(one, types.FunctionType) and _root(one.__module__) == own
+
+    reached = list(named)
+    for one in filter(is_own, tuple(reached)):
+        reached += _brought_along(one)
+    codes = [frame.f_code, *(one.__code__ for one in filter(is_own, reached))]
+    if any(_LEND & _named(code) for code in codes):
+        return False
     return not any(
         (
             isinstance(one, types.ModuleType)
@@ -112,7 +131,7 @@ def names_no_others(named: Iterable[object], is_watched: Callable[[object], bool
             and not _is_of_watched(one.__name__)
         )
         or any(not is_watched(array) for array in among(one))
-        for one in named
+        for one in chain(reached, _inside_of(reached))
     )
 
 

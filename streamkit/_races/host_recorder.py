@@ -90,7 +90,7 @@ class RaceRecorder(HostRecorder):
         streams = self._streams_among(variables)
         if step.call is None:
             is_future = step.kind == "function"
-            if not is_future and calls.names_no_others(places.named_by(frame), self._is_watched):
+            if frame is not None and not is_future and self._is_plain(frame):
                 self._plain.add(step.order)
             return Given(step, place, (), isinstance(step.mark, Step), is_future, streams)
         found: tuple[Access, ...] = ()
@@ -116,6 +116,12 @@ class RaceRecorder(HostRecorder):
         """Return what code calls host streams, by their ids; one object for all that is alike."""
         found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         return self._streams.setdefault(tuple(found.items()), found)
+
+    def _is_plain(self, frame: FrameType) -> bool:
+        """Whether the code of a frame surely has no arrays but those that are watched."""
+        with contextlib.suppress(Exception):  # of somebody's object, as above
+            return calls.names_no_others(frame, places.named_by(frame), self._is_watched)
+        return False
 
     def _is_watched(self, value: object) -> bool:
         return self._memories.watching(value) is not None

@@ -11,7 +11,8 @@ CallKind = Literal[
     "record", "wait", "event done", "stream done", "device done", "free and wait",
     "begin of capture", "end of capture", "stream made", "stream destroyed",
     "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
-    "graph node", "context record", "context wait", "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
+    "graph node", "context record", "context wait",
+    "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
     "code unloaded", "not followed", "unknown",
 ]  # fmt: skip
 """What a call means for an order, or for the memory that work uses."""

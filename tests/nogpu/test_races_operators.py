@@ -402,13 +402,51 @@ def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b
     assert len(report.possible) == 1
 
 
+HIDDEN = np.zeros(3)
+
+
+class Holder:
+    def __init__(self):
+        self.array = np.zeros(3)
+
+
+def fill_hidden():
+    HIDDEN[:] = 1
+
+
+def by_function(_):
+    return fill_hidden
+
+
+def by_attribute(_):
+    held = Holder()
+    return lambda held=held: held.array.fill(1)
+
+
+def by_lent_memory(x):
+    return lambda: x.numpy().fill(1)
+
+
+@pytest.mark.parametrize("hide", [by_function, by_attribute, by_lent_memory])
+def test_a_body_that_reaches_such_arrays_in_another_way_is_possible_too(a, b, y, hide):
+    call = hide(torch.zeros(3))
+    with sk.races() as report:
+        with a:
+            y.sum()
+            call()
+        with b:
+            y.sum()
+            call()
+    assert [race.certain for race in report.races] == [False]
+
+
 # -- tensors without memory of their own ----------------------------------------------------------
 
 EYE = torch.eye(3)
 WITHOUT = [
     ("sparse", lambda x: torch.sparse.mm(EYE.to_sparse(), x)),
-    ("vmap", lambda x: torch.vmap(lambda row: row * 2)(x)),
-    ("grad", lambda x: torch.func.grad(lambda one: (one * one).sum())(x)),
+    ("vmap", torch.vmap(lambda row: row * 2)),
+    ("grad", torch.func.grad(lambda one: (one * one).sum())),
     ("cond", lambda x: torch.ops.higher_order.cond(TRUE, torch.sin, torch.cos, (x,))),
 ]
 TRUE = torch.tensor(True)
