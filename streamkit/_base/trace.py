@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         "query"
     ]  # fmt: skip
 
-_order = itertools.count()
+_order, _threads = itertools.count(), itertools.count(1)
 listeners: list[Callable[[Step], object]] = []
 """Each is called with every step, in the thread that gives it."""
 NOTHING: AbstractContextManager[None] = nullcontext()
@@ -24,6 +24,9 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 
 class _Thread(threading.local):
     step: Step | None = None  # the function of a queue that the thread runs
+
+    def __init__(self) -> None:
+        self.number = next(_threads)  # Python's ident is given again when a thread has ended
 
 
 _thread = _Thread()
@@ -53,7 +56,7 @@ class Step:
         self.module: str = getattr(what, "__module__", None) or type(owner).__module__
         self.call: Any | None = None
         self.is_inline = self.is_ordered = False
-        self.thread = threading.get_ident()
+        self.thread = _thread.number
         self.giver = _thread.step
         self.around: tuple[Callable[[Step], AbstractContextManager[object]], ...] = ()
         """Returns what a listener wants to be open while it runs, in the thread that runs it."""

@@ -457,6 +457,21 @@ def test_the_body_of_a_scope_waits_for_nothing_that_another_thread_queues_behind
     assert lines(report) == [("read", "write", True)]
 
 
+def test_threads_that_follow_one_another_are_told_apart(stream, other, x):
+    """Python gives the second thread the ident of the first, which has ended."""
+
+    def wait():
+        stream.submit(write, x)
+        stream.sync()
+
+    with sk.races() as report:
+        for work in (wait, lambda: other.submit(read, x)):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert lines(report) == [("write", "read", False)]
+
+
 def test_code_at_the_top_of_a_module_keeps_its_variables(stream, x):
     variables = {"__name__": "users", "stream": stream, "write": write, "x": x}
     with sk.races():
