@@ -64,6 +64,14 @@ class RaceRecorder(HostRecorder):
         self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
         self.seen: set[int] = set()
         """Those of them, by their orders, in which operators ran: they tell all that was done."""
+        self.open_before: list[HostStream] = []
+        """The streams of the scopes that this thread had entered before it began."""
+
+    def start(self) -> None:
+        """Begin."""
+        scopes = (scope.stream for scope in open_scopes.stack.scopes)
+        self.open_before = [one for one in scopes if isinstance(one, HostStream)]
+        super().start()
 
     @property
     def steps(self) -> list[Step]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
     from streamkit._base.trace import Step
+    from streamkit._host.stream import HostStream
     from streamkit._races.cuda_races import Found
     from streamkit._races.host_recorder import Given
     from streamkit._races.order import Stamp
@@ -117,7 +118,8 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         for _, one in sorted(given.items())
         if not (one.is_known and _is_part(one.step, given))
     ]
-    coverage = coverage_of((*counted, *on_cuda.works), on_cuda.unseen)
+    before = (f"{_body(one)}, which began before the block" for one in recorder.open_before)
+    coverage = coverage_of((*counted, *on_cuda.works), (*before, *on_cuda.unseen))
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
@@ -168,8 +170,12 @@ _UNSEEN = search.Access(
 def _name(given: Given) -> str:
     step = given.step
     if step.kind == "scope":
-        return f"the body of a scope of {host_queue(step.stream)}"
+        return _body(step.stream)
     return f"a wait for a {step.name}" if given.is_future else step.name
+
+
+def _body(stream: HostStream) -> str:
+    return f"the body of a scope of {host_queue(stream)}"
 
 
 class _Describer:

@@ -486,6 +486,14 @@ def test_that_the_body_of_a_scope_is_not_seen_is_told(stream, x):
     assert (report.coverage.understood, report.coverage.total) == (1, 2)
 
 
+def test_a_scope_that_began_before_the_block_is_not_seen_either(stream, x):
+    with stream, sk.races() as report:
+        stream.submit(write, x)
+    assert report.coverage.missed == (
+        "the body of a scope of s (cpu), which began before the block",
+    )
+
+
 def test_a_part_of_a_scope_can_be_waited_for(stream, other, x):
     with sk.races() as report, stream:
         event = stream.record()
