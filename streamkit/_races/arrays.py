@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import sys
@@ -81,7 +82,7 @@ class Memories:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
-        self._alike: dict[Access, Access] = {}
+        self._alike: dict[tuple[Any, ...], Access | None] = {}
         self._adapters: dict[type, Any] = {}  # that see what is done with arrays of a type
 
     def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
@@ -93,26 +94,26 @@ class Memories:
         """
         value, mode, is_sure = use
         found = self._memory(value)
-        extent = strided(found.address, found.shape, found.strides, found.itemsize)
-        if extent is None:
-            return None
         name = names.get(id(value))
         if name is None and id(found.whole) in names:
             name = f"part of {names[id(found.whole)]}"
-        size = math.prod(found.shape) * found.itemsize
-        described = RacedArray(name, sys.intern(found.dtype), found.shape, size)
         number = self._number(found.whole) if found.is_own else None
-        access = Access(number, extent, mode, is_sure and not has_gaps(value), described)
-        return self._alike.setdefault(access, access)  # a loop makes the same ones again
+        alike = number, mode, is_sure, name, found[:5]
+        if alike not in self._alike:  # a loop makes the same ones again
+            self._alike[alike] = _access(
+                found, number, mode, name, is_sure=is_sure and not has_gaps(value)
+            )
+        return self._alike[alike]
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
         """Return the names of objects, and of what the views of an array share, by their ids."""
         names: dict[int, str] = {}
         for name, value in variables:
             names[id(value)] = name
-            adapter = self.watching(value)
-            if adapter is not None:
-                names[id(adapter.host_memory(value)[0])] = name
+            if self._adapters.get(type(value), self) is not None:  # its type is watched, or new
+                adapter = self.watching(value)
+                if adapter is not None:
+                    names[id(adapter.host_memory(value)[0])] = name
         return names
 
     def watching(self, value: Any) -> Any:
@@ -132,13 +133,13 @@ class Memories:
     def _memory(self, value: Any) -> _Memory:
         adapter = self.watching(value)
         if adapter is not None:
-            layout, dtype = adapter.memory_layout(value), str(value.dtype).rpartition(".")[2]
+            layout, dtype = adapter.memory_layout(value), _text(value.dtype).rpartition(".")[2]
             whole, is_own = adapter.host_memory(value)
             kind = layout.itemsize, dtype
             return _Memory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
         array = _as_numpy(value)
         address, whole = array.__array_interface__["data"][0], owner_of(array)
-        kind = array.itemsize, str(array.dtype)
+        kind = array.itemsize, _text(array.dtype)
         return _Memory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
 
     def _number(self, owner: Any) -> int:
@@ -146,6 +147,23 @@ class Memories:
         if found is None or found[0]() is not owner:
             found = self._owners[id(owner)] = weakref.ref(owner), next(self._numbers)
         return found[1]
+
+
+def _access(
+    found: _Memory, number: int | None, mode: Mode, name: str | None, *, is_sure: bool
+) -> Access | None:
+    extent = strided(found.address, found.shape, found.strides, found.itemsize)
+    if extent is None:
+        return None
+    size = math.prod(found.shape) * found.itemsize
+    array = RacedArray(name, found.dtype, found.shape, size)
+    return Access(number, extent, mode, is_sure, array)
+
+
+@functools.lru_cache
+def _text(dtype: Any) -> str:
+    """Return what a report calls a type of elements; NumPy takes long to word it."""
+    return sys.intern(str(dtype))
 
 
 def has_gaps(value: Any) -> bool:

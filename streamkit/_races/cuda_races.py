@@ -294,8 +294,8 @@ class PlacedLaunch(NamedTuple):
 class Calls(NamedTuple):
     """What words the calls that a program lacks."""
 
-    missing_wait: Callable[[PlacedLaunch, PlacedLaunch], str]
-    """Returns the call that orders the second piece of work after the first."""
+    missing_wait: Callable[[PlacedLaunch, PlacedLaunch, str], str]
+    """Returns what orders the second piece of work after the first, and before which place."""
     missing_sync: Callable[[PlacedLaunch], str]
     """Returns what lets the host read what a copy brings."""
 
@@ -362,7 +362,9 @@ def find(
         lambda threads_talk: (perhaps if threads_talk else surely).stamps,
         key=key,
         operation=described,
-        missing_call=lambda first, second: calls.missing_wait(given[first], given[second]),
+        missing_call=lambda first, second, before: calls.missing_wait(
+            given[first], given[second], before
+        ),
     )
     end = Stamp(-1, math.inf, perhaps.host)
     pending = {

@@ -11,6 +11,7 @@ from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._races.cuda_races import Calls, Found, PlacedLaunch, find
 from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
+from streamkit._races.report import missing_wait
 from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
 from streamkit._recording.driver_recorder import DriverRecording
@@ -159,24 +160,31 @@ class _Words:
     ) -> None:
         self._variables, self._queue_of = variables, queue_of
 
-    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch) -> str:
-        waiting, is_ours = self._variable(second, second.queue)
-        awaited, _ = self._variable(second, first.queue)
-        return f"{waiting if is_ours else f'sk.wrap({waiting})'}.wait({awaited})"
+    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
+        waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        if waiting is None or awaited is None:
+            names = (self._queue_of(one.queue).name for one in (second, first))
+            return missing_wait(*names, before, are_code=False)
+        return missing_wait(_stream(waiting), awaited[0], before, are_code=True)
 
     def missing_sync(self, copy: PlacedLaunch) -> str:
-        name, is_ours = self._variable(copy, copy.queue)
+        found = self._variable(copy, copy.queue)
+        sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
         return (
-            f"before the host reads it: {name if is_ours else f'sk.wrap({name})'}.sync(), or wait "
-            "for an event recorded after the copy. If the program waits after the block, let the "
-            "block end after that wait"
+            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
+            "the program waits after the block, let the block end after that wait"
         )
 
-    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable:
+    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable | None:
         """Return what the line of a piece of work calls a queue."""
         found = _DEFAULTS.get(queue.handle)
-        found = found or self._variables.get(work.place, {}).get(queue.handle)
-        return found or (self._queue_of(queue).name, True)
+        return found or self._variables.get(work.place, {}).get(queue.handle)
+
+
+def _stream(variable: _Variable) -> str:
+    """Return the code of a StreamKit stream."""
+    name, is_ours = variable
+    return name if is_ours else f"sk.wrap({name})"
 
 
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:

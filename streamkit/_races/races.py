@@ -13,7 +13,13 @@ from streamkit._races.cuda_recorder import CudaRaceRecorder
 from streamkit._races.extents import Extent
 from streamkit._races.host_order import stamps
 from streamkit._races.host_recorder import RaceRecorder
-from streamkit._races.report import RacedOperation, RaceReport, coverage_of, races_among
+from streamkit._races.report import (
+    RacedOperation,
+    RaceReport,
+    coverage_of,
+    missing_wait,
+    races_among,
+)
 from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
 
@@ -199,7 +205,7 @@ class _Describer:
         whole = step.giver if step.kind == "operator" else None
         is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
         if step.kind == "then" or is_part:
-            queue = AuditedQueue("cpu", f"then of {queue.name}", queue.id)
+            queue = AuditedQueue("cpu", f"'then' of {queue.name}", queue.id)
         return queue
 
     def operation(self, number: int, mode: search.Mode) -> RacedOperation:
@@ -210,15 +216,32 @@ class _Describer:
         name = "the body of a scope" if step.kind == "scope" else step.name
         return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
 
-    def missing_call(self, one: int, other: int) -> str:
+    def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]
-        waiting = _variable(second, second.step.stream)
+        variables = [_variable(second, given.step.stream) for given in (second, first)]
+        streams = (host_queue(given.step.stream).name for given in (second, first))
+        waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
+        if _gives(first.step, second.step):
+            whole = second.step.giver if second.step.kind == "operator" else None
+            outer, inner = first.step.name, (whole or second.step).name
+            return (
+                f"let {waiting} wait for {awaited} after {outer} was given, and give {inner} "
+                f"there: inside of {outer} nothing can wait for its end"
+            )
         if first.step.kind == "then":
             where = "" if first.place is None else f" of line {first.place.line}"
-            return f"{waiting}.wait(the future of 'then'{where})"
-        return f"{waiting}.wait({_variable(second, first.step.stream)})"
+            variables[1] = awaited = f"the future of 'then'{where}"
+        return missing_wait(waiting, awaited, before, are_code=None not in variables)
 
 
-def _variable(given: Given, stream: Any) -> str:
-    """Return what the code of a place calls a stream, or the stream's own name."""
-    return given.streams.get(stream.id) or host_queue(stream).name
+def _gives(one: Step, other: Step) -> bool:
+    """Whether a function gives another piece of work while it runs."""
+    giver = other.giver
+    while giver is not None and giver is not one:
+        giver = giver.giver
+    return giver is one
+
+
+def _variable(given: Given, stream: Any) -> str | None:
+    """Return what the code of a place calls a stream."""
+    return given.streams.get(stream.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections import defaultdict
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ class Race:
 def _happens(first: RacedOperation, second: RacedOperation) -> str:
     """Return what two operations do to the memory meanwhile."""
     one, other = _where(first), _where(second)
-    if one == other:
+    if (first.queue, first.node) == (second.queue, second.node):
         return f"{one} uses it twice at a time"
     if first.mode == second.mode == "write":
         return f"{one} and {other} both write it"
@@ -112,8 +113,11 @@ def _where(operation: RacedOperation) -> str:
     return operation.title if operation.queue is None else in_one_line(operation.queue.name)
 
 
-def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:
-    """Return what orders the second operation after the first: the call to add, and where."""
+def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], str]) -> str:
+    """Return what orders the second operation after the first: what to add, and where.
+
+    ``missing`` words that, given the place before which it belongs.
+    """
     title = first.title
     if title == second.title:
         has_line = first.file and first.line != second.line
@@ -121,7 +125,14 @@ def fix(first: RacedOperation, second: RacedOperation, call: str) -> str:
     before = f"line {second.line}" if second.file else "it"
     if first.file and second.file and first.file != second.file:
         before += f" of {second.file}"
-    return f"to run {title} first, add {call} before {before}"
+    return f"to run {title} first, {missing(before)}"
+
+
+def missing_wait(waiting: str, awaited: str, before: str, *, are_code: bool) -> str:
+    """Return the wait to add: as code, if both have names in the code of that place."""
+    if are_code:
+        return f"add {waiting}.wait({awaited}) before {before}"
+    return f"let {waiting} wait for {awaited} before {before}"
 
 
 def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
@@ -279,7 +290,7 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
     *,
     key: Callable[[Pair], Hashable],
     operation: Callable[[int, Mode], RacedOperation],
-    missing_call: Callable[[int, int], str],
+    missing_call: Callable[[int, int, str], str],
     more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
 ) -> list[tuple[Race, Pair]]:
     """Return the races among pieces of work, each with the pair that it is described by.
@@ -290,7 +301,8 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
             Work that has no place there is left out.
         key: Pairs with the same key are one race.
         operation: Describes a piece of work by its number and what it does with the memory.
-        missing_call: Words the call that orders the second of two numbers after the first.
+        missing_call: Words what orders the second of two numbers after the first, given the place
+            before which it belongs.
         more: Finds other pairs that race, given where each piece of work stands.
     """
     strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
@@ -308,7 +320,7 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
             first,
             second,
             pair.is_certain,
-            fix(first, second, missing_call(*both)),
+            fix(first, second, partial(missing_call, *both)),
             alike.count,
         )
         races.append((race, pair))

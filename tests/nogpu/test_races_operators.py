@@ -288,7 +288,7 @@ def test_what_then_calls_is_seen(a, b, x):
         b.submit(x.neg_)
     found = {(race.first.queue.name, race.second.queue.name) for race in report.races}
     assert {frozenset(one) for one in found} == {
-        frozenset({"a", "then of a"}), frozenset({"a", "b"})
+        frozenset({"a", "'then' of a"}), frozenset({"a", "b"})
     }  # fmt: skip
 
 

@@ -147,7 +147,9 @@ def _queue(queue):
 
 
 _CALLS = cuda_races.Calls(
-    lambda first, second: f"{_queue(second.queue).name}.wait({_queue(first.queue).name})",
+    lambda first, second, before: (
+        f"add {_queue(second.queue).name}.wait({_queue(first.queue).name}) before {before}"
+    ),
     lambda copy: f"{_queue(copy.queue).name}.sync()",
 )
 

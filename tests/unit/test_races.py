@@ -292,7 +292,35 @@ def test_what_has_no_name_is_told_by_its_kind_and_its_stream():
         streams[1].submit(read, arrays[0])
     (race,) = report.races
     assert str(race.array) == "an array (float64, shape (), 8 bytes)"
-    assert f"id={streams[1].id}.wait(host stream id={streams[0].id}) before" in race.fix
+    waiting, awaited = (f"host stream id={one.id}" for one in reversed(streams))
+    assert f"first, let {waiting} wait for {awaited} before line" in race.fix
+
+
+def test_what_a_function_gives_itself_is_ordered_outside_of_it(stream, other, x):
+    def give():
+        other.wait(stream)  # which does not wait for the end of this function
+        other.submit(read, x)
+
+    with sk.races() as report:
+        stream.submit(give)
+        stream.sync()
+    (race,) = report.races
+    assert race.fix.startswith("to run ")
+    assert "let other wait for stream after" in race.fix
+    with sk.races() as report:
+        stream.submit(lambda: x)
+        other.wait(stream)
+        other.submit(read, x)
+    assert report.races == ()
+
+
+def test_streams_of_one_name_are_two():
+    x, streams = np.zeros(3), [sk.new_stream("cpu", name="n") for _ in "ab"]
+    with sk.races() as report:
+        for one in streams:
+            one.then(np.copyto, x, 1)
+    (race,) = report.races
+    assert "'then' of n and 'then' of n both write it" in str(race)
 
 
 def test_two_that_wait_for_one_source_are_ordered_after_it_and_not_with_each_other(x):
@@ -573,7 +601,7 @@ def test_what_then_calls_is_ordered_after_its_stream_alone(stream, other, x):
         future.result()
         other.submit(write, np.zeros(1))
     (race,) = report.races
-    assert (race.first.queue.name, race.second.queue.name) == ("then of s", "s")
+    assert (race.first.queue.name, race.second.queue.name) == ("'then' of s", "s")
     assert f"stream.wait(the future of 'then' of line {race.first.line})" in race.fix
     with sk.races() as report:
         stream.submit(write, x)
