@@ -142,6 +142,7 @@ class AuditReport(Operations):
         if strays:
             lines = "\n".join(listed(strays))
             where = "a queue that is known" if wanted is None else describe(_known(wanted))
+            where = str(wanted) if isinstance(wanted, AuditedQueue) else where
             raise OneQueueError(
                 f"{len(strays)} of {len(work)} operations did not run on {where}:\n{lines}\n"
                 "Put the work inside 'with streamkit.use(stream):', after every import."

@@ -11,7 +11,7 @@ from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._races.cuda_races import Calls, Found, PlacedLaunch, find
 from streamkit._races.memory_use import NamedMemory, WorkReader, named_memory
-from streamkit._races.report import missing_wait
+from streamkit._races.report import FREE, missing_wait
 from streamkit._recording import places
 from streamkit._recording.callbacks import NoCallbacksError
 from streamkit._recording.driver_recorder import DriverRecording
@@ -192,7 +192,7 @@ def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operat
     for step in program:
         if step.kind == "free" and step.queue is not None:
             number = int(step.number)
-            yield Operation("function", "free", queues.named(step.queue), number, number)
+            yield Operation("function", FREE, queues.named(step.queue), number, number)
 
 
 def _stream_handle(value: object) -> int:

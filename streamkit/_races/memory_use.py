@@ -14,6 +14,7 @@ from streamkit._cuda import sharing
 from streamkit._queues import registry
 from streamkit._races.arrays import RacedArray
 from streamkit._races.extents import Extent, strided
+from streamkit._races.report import FREE
 from streamkit._races.search import Access
 from streamkit._recording.callbacks import Kernel
 from streamkit._recording.copies import COPIES, ends_of
@@ -263,7 +264,7 @@ class WorkReader:
             return self._copy(step)
         if kind == "free":
             size = 1 if step.fact.more is None else step.fact.more.size
-            return launches.transfer("free", [_use(fields[0], "write", size)])
+            return launches.transfer(FREE, [_use(fields[0], "write", size)])
         if kind in ELEMENTS:
             return launches.transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
         other = launches.transfer(_NAMES.get(kind, step.call.name), None)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from streamkit._recording.operations import AuditedQueue
 
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
+_FREES = "frees"
+FREE = "free"
+"""The name of a free on a CUDA stream, which counts as work that writes the memory."""
 _NAMED = 8  # operations that a sentence names
 
 
@@ -60,7 +63,7 @@ class RacedOperation:
         return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
 
     def __str__(self) -> str:
-        does = f"{self.title} {_DOES[self.mode]} it"
+        does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != _FREES else "it is freed"
         if self.queue is None and self.node is None:
             return f"{self.title} may read it, because it has not waited for that"
         if self.queue is None:
@@ -102,9 +105,16 @@ def _happens(first: RacedOperation, second: RacedOperation) -> str:
     one, other = _where(first), _where(second)
     if (first.queue, first.node) == (second.queue, second.node):
         return f"{one} uses it twice at a time"
-    if first.mode == second.mode == "write":
+    if _does(first) == _does(second) == _DOES["write"]:
         return f"{one} and {other} both write it"
-    return f"{other} {_DOES[second.mode]} it while {one} {_DOES[first.mode]} it"
+    return f"{other} {_does(second)} it while {one} {_does(first)} it"
+
+
+def _does(operation: RacedOperation) -> str:
+    """Return what an operation does to memory, in words."""
+    is_on_cuda = operation.queue is not None and operation.queue.device != "cpu"
+    is_free = is_on_cuda and operation.name == FREE and operation.library is None
+    return _FREES if is_free else _DOES[operation.mode]
 
 
 def _where(operation: RacedOperation) -> str:

@@ -74,7 +74,7 @@ def variables(frame: FrameType | None) -> list[tuple[str, object]]:
     here = frame.f_locals
     attributes = getattr(here.get("self"), "__dict__", {})
     found = [
-        *reversed(frame.f_globals.items()),
+        *(() if here is frame.f_globals else reversed(frame.f_globals.items())),
         *((f"self.{name}", value) for name, value in attributes.items()),
         *reversed(here.items()),
     ]

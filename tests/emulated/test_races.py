@@ -509,6 +509,8 @@ def test_a_free_beside_work_on_the_memory_is_a_race(cupti, array):
         cupti.call(NUMBER["cuMemFreeAsync"], words(address(array), b.handle))
     (race,) = report.certain
     assert (race.second.name, race.second.queue.name) == ("free", "b")
+    assert ": b frees it while a writes it\n" in str(race)
+    assert "\n  it is freed on b (cuda:0), " in str(race)
     assert report.coverage.total == 1
 
 
