@@ -162,10 +162,12 @@ class _Words:
 
     def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
         waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
-        if waiting is None or awaited is None:
-            names = (self._queue_of(one.queue).name for one in (second, first))
-            return missing_wait(*names, before, are_code=False)
-        return missing_wait(_stream(waiting), awaited[0], before, are_code=True)
+        return missing_wait(
+            _stream(waiting) if waiting else self._queue_of(second.queue).name,
+            awaited[0] if awaited else self._queue_of(first.queue).name,
+            before,
+            are_code=None not in (waiting, awaited),
+        )
 
     def missing_sync(self, copy: PlacedLaunch) -> str:
         found = self._variable(copy, copy.queue)

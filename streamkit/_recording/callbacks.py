@@ -345,7 +345,7 @@ def _second(fields: int) -> int:
     return _word(fields + _WORD.size)
 
 
-def _node(fields: int, place: int) -> bytes:
+def _node(fields: int, place: int) -> Any:
     """Return the beginning of the parameters of a graph's node."""
     return _node_at(_word(fields + place)).raw
 
