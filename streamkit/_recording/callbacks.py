@@ -70,6 +70,10 @@ class Fact(NamedTuple):
     """For what has ended, how many facts there were when it began; None at the beginning."""
 
 
+FAILED = object()
+"""``more`` of a fact that says that the latest such call of its thread has failed."""
+
+
 class Kernel(NamedTuple):
     """A launch: ``more`` of its fact, noted as a plain tuple."""
 
@@ -281,10 +285,13 @@ class _CallReader:
         is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
         thread, since, more = here.thread, None, None
         if is_end:
-            if call not in _ENDING:
-                return
-            since, more = self._begun.pop(thread, (len(self._facts), None))
+            if call in _ENDING:
+                since, more = self._begun.pop(thread, (len(self._facts), None))
             if _site_at(result).value:  # it failed, or nothing has ended
+                if call in _BEGINNING:
+                    self._facts.append((call, thread, context, b"", None, FAILED, None))
+                return
+            if call not in _ENDING:
                 return
         elif call in _ENDING:
             self._begun[thread] = (

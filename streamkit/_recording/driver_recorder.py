@@ -10,7 +10,7 @@ from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
 from streamkit._recording import places
-from streamkit._recording.callbacks import Fact, Kernel, here, subscription
+from streamkit._recording.callbacks import FAILED, Fact, Kernel, here, subscription
 from streamkit._recording.copies import PAGEABLE, holds_host
 from streamkit._recording.kernel_names import library_of_kernel, readable
 from streamkit._recording.memory import Lives
@@ -84,15 +84,31 @@ class DriverRecording:
 
     def steps(self) -> list[CudaStep]:
         """Return what was noted, as steps; only once, because what was noted is given up."""
-        noted, self._all = self._all, []
-        facts = (Fact(*noted[place]) for place in range(self._begin, self._end))
-        return steps(facts, self._capturing)
+        noted, self._all = self._all[self._begin : self._end], []
+        return steps(map(self._fact, noted), self._capturing, _failed(noted))
+
+    def _fact(self, noted: tuple[Any, ...]) -> Fact:
+        """Return a fact that counts from the beginning of this recording."""
+        fact = Fact(*noted)
+        return fact if fact.since is None else fact._replace(since=fact.since - self._begin)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
         """Return what is known of the queues of the steps; it asks the driver for living ones."""
         with contextlib.suppress(StreamKitError):
             used_contexts()  # from now on the driver knows the device of each
         return DriverQueues(self._met, program, self._begin)
+
+
+def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
+    """Return the places of what failed, which did nothing, and of what says so."""
+    found: set[int] = set()
+    latest: dict[tuple[int, int], int] = {}  # by calls and threads
+    for place, (call, thread, *_, more, _since) in enumerate(noted):
+        if more is FAILED:
+            found |= {place, latest.pop((call, thread), place)}
+        else:
+            latest[call, thread] = place
+    return found
 
 
 class DriverQueues:

@@ -11,6 +11,7 @@ from streamkit._recording.calls import CALLS, CallKind, DriverCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
 
     from streamkit._recording.callbacks import Fact
 
@@ -66,14 +67,18 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(facts: Iterable[Fact], capturing: Iterable[int] = ()) -> list[CudaStep]:
+def steps(
+    facts: Iterable[Fact], capturing: Iterable[int] = (), failed: AbstractSet[int] = frozenset()
+) -> list[CudaStep]:
     """Return the steps of a program without what was captured, because that does not run.
 
-    ``capturing`` are the streams that captured at the beginning.
+    ``capturing`` are the streams that captured at the beginning, and ``failed`` the places of the
+    facts that are left out.
     """
     reader = _Steps(capturing)
     for number, fact in enumerate(facts):
-        reader.read(number, fact)
+        if number not in failed:
+            reader.read(number, fact)
     return sorted(reader.steps, key=lambda step: step.number)
 
 

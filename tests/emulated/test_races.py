@@ -502,6 +502,21 @@ def test_what_is_not_understood_is_named(cupti, array):
     )
 
 
+def test_a_call_that_fails_orders_nothing_and_uses_nothing(cupti, array):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+    with sk.races() as report:
+        cupti.fill(a, array)
+        cupti.record(a, EVENT)
+        cupti.ask("cuStreamWaitEvent", b.handle, EVENT, code=400)
+        cupti.fill(b, array)
+    assert [race.certain for race in report.races] == [True]
+    with sk.races() as report:
+        cupti.fill(a, array)
+        cupti.ask("cuMemcpyDtoDAsync", address(array), 0, 4, b.handle, code=1)
+        cupti.ask("cuMemcpyDtoH", 0, address(array), 4, code=1)
+    assert (report.races, report.coverage.total) == ((), 1)
+
+
 def test_a_free_beside_work_on_the_memory_is_a_race(cupti, array):
     a, b = sk.new_stream("cuda", name="a"), sk.new_stream("cuda", name="b")
     with sk.races() as report:
@@ -534,6 +549,28 @@ def test_blocks_nest_and_leave_nothing(cupti, array):
         fail()
     assert reports[0].coverage.total == 1
     assert (cupti.enabled, cupti.callback) == (set(), None)
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+def test_what_the_host_waits_for_is_known_in_a_block_inside_of_another(cupti, array, tool):
+    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
+
+    def work():
+        cupti.fill(a, array)
+        cupti.sync(a)
+        cupti.fill(b, array)
+
+    with sk.races() as outer:
+        work()
+        with tool() as inner:
+            work()
+        cupti.sync(b)
+        work()
+    found = [inner] if tool is sk.races else []
+    assert [one.coverage.total for one in (outer, *found)] == [6, *[2] * len(found)]
+    assert len(inner.races if found else inner.work) == (0 if found else 2)
+    # the wait inside does not order the first part of b before the fill of a in the next
+    assert [race.count for race in outer.certain] == [1]
 
 
 def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
