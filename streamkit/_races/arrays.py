@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 CONTAINERS = (tuple, list, set, frozenset, deque)
+_SCALARS = {bool, int, float, complex, str, bytes, slice, type(None)}
+"""Types of objects that are no arrays, which most arguments and variables have."""
 _DEPTH = 4  # of containers in each other
 
 
@@ -208,7 +210,7 @@ def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
     elif isinstance(value, CONTAINERS):
         for one in value if depth else ():
             yield from among(one, depth - 1)
-    else:
+    elif type(value) not in _SCALARS:
         array = _as_numpy(value)
         if array is not None:
             yield value
