@@ -173,7 +173,7 @@ def test_one_that_is_done_needs_no_loop(stream):
 def test_a_scope_in_the_thread_of_the_loop_would_wait_for_ever(stream):
     async def main():
         future = asyncio.get_running_loop().create_future()
-        with stream, pytest.raises(sk.ScopeError, match=r"for ever\. Await it before the scope"):
+        with stream, pytest.raises(sk.ScopeError, match=r"never end\. Await it before the scope"):
             stream.wait(future)
 
     within(lambda: asyncio.run(main()))
