@@ -160,7 +160,8 @@ def array(cuda):
     def array(value=0.0):
         return cuda.to_device(np.full(4, value, np.float32))
 
-    return array
+    with cuda.defer_cleanup():  # numba frees with a wait, which a gate would hold
+        yield array
 
 
 @pytest.fixture

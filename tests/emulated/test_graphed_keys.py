@@ -335,5 +335,5 @@ def test_on_the_host_it_says_that_there_are_no_graphs():
 
 
 def test_it_raises_what_the_call_would():
-    with pytest.raises(TypeError, match="is on the host: a graph would have its values"):
+    with pytest.raises(TypeError, match="is on the host: a graph would keep the values"):
         copies().explain(np.zeros(4))

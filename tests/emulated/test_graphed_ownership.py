@@ -400,10 +400,10 @@ def holding_after(launch, gate):
 
 
 @pytest.mark.parametrize("end", ["evicted", "cleared", "dropped"])
-def test_the_copies_of_a_graph_live_until_they_are_copied_back(array, cuda, made, end):
+def test_the_copies_of_a_graph_live_until_they_are_copied_back(array, made, end):
     """Its last run has ended by then."""
     gate, to, source = Gate(), array(), array(1)
-    with contextlib.ExitStack() as undo, cuda.defer_cleanup():  # numba frees with a wait
+    with contextlib.ExitStack() as undo:
         undo.callback(gate.free)
         function, s = copies(copy_inputs=True, max_graphs=1), sk.wrap(foreign(undo))
         with sk.use(s):

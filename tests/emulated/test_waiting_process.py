@@ -88,7 +88,7 @@ def test_the_error_of_a_dropped_future_is_reported_with_its_place():
         sk.new_stream().then(int, "x")
     """)
     assert (done.stdout, done.returncode) == ("", 0)
-    assert 'nobody waited for, of int, submitted in "<string>", line' in done.stderr
+    assert 'that no call waited for, of int, submitted in "<string>", line' in done.stderr
     assert done.stderr.count("ValueError: invalid literal") == 1
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 LIMIT = 100
 """Seconds after which a program that hangs is killed."""
 
+OF_ANY_MAIN = {"__annotations__", "__builtins__", "__doc__", "__name__"}
 place, *modules = sys.argv[1:]
 if not sys.flags.safe_path:
     del sys.path[0]  # the folder of this file
@@ -36,15 +37,15 @@ def reap():
     outcomes[number] = [os.waitstatus_to_exitcode(status), *texts]
 
 
-def report(kind, error, trace):
-    """Report an error without the frame of this file."""
-    if trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+def report(kind, error, trace, file=__file__, tell=sys.__excepthook__):
+    """Report an error without the frames of this file."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == file:
         error = error.with_traceback(trace := trace.tb_next)
-    sys.__excepthook__(kind, error, trace)
+    tell(kind, error, trace)
 
 
 def become(program, number):
-    """Have what a new interpreter would have."""
+    """Have what a new interpreter would have; return the code to run."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for fd in (1, 2):
         os.dup2(os.open(Path(place, f"{number}.{fd}"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), fd)
@@ -57,8 +58,15 @@ def become(program, number):
     if not sys.flags.safe_path:
         sys.path.insert(0, "")
     sys.argv[:] = ["-c", *program.get("arguments", [])]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    sys.excepthook = report
+    # with names of its own, or those of the program would live as long as the hook
+    sys.excepthook = types.FunctionType(
+        report.__code__, {"__builtins__": __builtins__}, argdefs=report.__defaults__
+    )
+    code = compile(program["code"], "<string>", "exec")
+    for name in set(globals()) - OF_ANY_MAIN:
+        del globals()[name]
+    globals()["__doc__"] = None
+    return code
 
 
 for line in sys.stdin:
@@ -73,12 +81,11 @@ for line in sys.stdin:
             break
         running[pid] = number
     if program is not None:
-        become(program, number)
         break
     while running:
         reap()
     print(json.dumps([outcomes[number] for number in range(len(programs))]), flush=True)
 
 if program is not None:
-    # not in a function, so that the program ends as a main module does
-    exec(compile(program["code"], "<string>", "exec"), vars(sys.modules["__main__"]))  # noqa: S102
+    # not in a function, so that the program is the main module, and ends as that does
+    exec(become(program, number))  # noqa: S102
