@@ -27,6 +27,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "evidence"]
 nitpicky = True
+nitpick_ignore = [("py:obj", "typing.~P")]  # how Sphinx words P.args of a ParamSpec
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

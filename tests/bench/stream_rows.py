@@ -493,6 +493,6 @@ def _training_step(libraries: Libraries) -> Generator[Arms]:
 
     theirs = step_of(lambda model: torch.cuda.make_graphed_callables(model, (x,)))
     ours = sk.graphed(step_of(lambda model: model))
-    for _ in range(3):
-        ours(x, target), theirs(x, target)
+    for step in (ours, theirs) * 3:
+        step(x, target)
     yield Arms(calls_without(partial(ours, x, target)), calls_without(partial(theirs, x, target)))
