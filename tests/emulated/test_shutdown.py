@@ -52,7 +52,7 @@ def test_nothing_is_said_at_the_end_of_the_interpreter():
 
 def test_control_what_is_said_is_found():
     need("warp", "numba")
-    loud = LIBRARIES + "\nSilent.__del__ = lambda self: print('gone', file=sys.stderr)\n"
+    loud = LIBRARIES + "\nimport atexit\natexit.register(print, 'gone', file=sys.stderr)\n"
     wanted = [State("owned", False, "kept objects", end) for end in ("normal", "exception")]
     found = wrong(wanted, loud, MODULES, apart_from=LACKS)
     assert ["gone" in said for said in found] == [True, True]
