@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from streamkit._base import later, messages
 from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import devices, driver
-from streamkit._graphs import checks, differences, settings
+from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import capturable, capture
-from streamkit._graphs.signatures import Signature, detached, replaced
+from streamkit._graphs.signatures import Signature
 from streamkit._host.stream import HostStream
 from streamkit._queues import active_captures
 from streamkit._scopes import loaded_libraries, open_scopes
@@ -27,7 +27,7 @@ from streamkit._streams.stream import wrap
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterable
+    from collections.abc import Callable, Generator, Hashable
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -40,20 +40,6 @@ T = TypeVar("T")
 
 _turn = Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
-
-
-class _Argument:
-    """In a captured result: the array that was passed in this place."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class _Weakly:
-    """In a captured result: an object that was passed, and that the key holds weakly."""
-
-    def __init__(self, value: Any) -> None:
-        self.get = weakref.ref(value)
 
 
 class _Seen(NamedTuple):
@@ -81,7 +67,7 @@ class _Captured:
         objects: tuple[weakref.ref[Any], ...],
     ) -> None:
         self.graph = graph
-        self.result = result  # a template: see ``_template``
+        self.result = result  # a template: see ``results``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
         self.objects = objects  # as those of ``_Seen``
         self.lock = Lock()
@@ -416,7 +402,7 @@ class GraphedFunction(Generic[P, T]):
         into a later capture.
         """
         args, kwargs = arguments
-        return detached(self._fn(*args, **kwargs))
+        return results.detached(self._fn(*args, **kwargs))
 
     # -- before there is a graph -------------------------------------------------------------------
 
@@ -438,7 +424,7 @@ class GraphedFunction(Generic[P, T]):
                 _copy_arrays(call, own, stream, back=True)
             finally:
                 stream.keep(*own)
-        return _filled(_template(result, _places(own), ()), call)  # type: ignore[no-any-return]
+        return results.filled(results.template(result, _places(own), ()), call)  # type: ignore[no-any-return]
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -465,7 +451,7 @@ class GraphedFunction(Generic[P, T]):
                 ) from error
             self._fall_back(call, error)
             return None
-        result = _template(result, _places(own) if own else call.places, call.objects)
+        result = results.template(result, _places(own) if own else call.places, call.objects)
         graph.keep(result, own)  # what a run reads and writes lives until it has ended
         captured = _Captured(graph, result, own, objects)
         captured.calls = 1  # the one that captures it
@@ -529,7 +515,7 @@ class GraphedFunction(Generic[P, T]):
         finally:
             with self._lock:
                 captured.calls -= 1
-        return _filled(captured.result, call)
+        return results.filled(captured.result, call)
 
     def _launch_between_copies(self, captured: _Captured, call: Signature) -> None:
         with captured.lock, self._scope(captured.graph.stream) as stream:
@@ -574,33 +560,6 @@ def _copy_arrays(call: Signature, own: list[Any], stream: Any, *, back: bool = F
 
 def _places(arrays: list[Any]) -> dict[int, int]:
     return {id(array): index for index, array in enumerate(arrays)}
-
-
-def _template(result: Any, places: dict[int, int], objects: Iterable[object]) -> Any:
-    """Return a result with marks instead of what the function was given.
-
-    That is an ``_Argument`` for an array, and a ``_Weakly`` for an object that the key holds so.
-    """
-    known = set(map(id, objects))
-
-    def mark(leaf: Any) -> Any:
-        if id(leaf) in places:
-            return _Argument(places[id(leaf)])
-        return _Weakly(leaf) if id(leaf) in known else leaf
-
-    return replaced(result, mark)
-
-
-def _filled(template: Any, call: Signature) -> Any:
-    """Return a result of this call, with what it was given instead of the marks."""
-    given = call.arrays
-
-    def fill(leaf: Any) -> Any:
-        if type(leaf) is _Argument:
-            return given[leaf.index].array
-        return leaf.get() if type(leaf) is _Weakly else leaf
-
-    return replaced(template, fill)
 
 
 def _name(fn: object) -> str:

@@ -12,21 +12,20 @@ import math
 import numbers
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamkit._base import messages
-from streamkit._base.adapter import offered
 from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._streams.array_libraries import ARRAYS, ON_HOST
-from streamkit.protocols import ArrayLayout, Capture
+from streamkit.protocols import ArrayLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from streamkit._streams.array_libraries import ArrayLibrary
 
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-
-T = TypeVar("T")
 
 VALUES = (int, float, complex, str, bytes, bool, type(None))
 
@@ -186,13 +185,18 @@ def _number(value: Any) -> Any:
     return value if is_plain else repr(value)
 
 
+def library_of(value: Any) -> ArrayLibrary | None:
+    """Return what is known of the library whose array a value is, or None."""
+    return ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
+
+
 def find(value: Any) -> FoundArray | None:
     """Return the array that a value is, or None.
 
     TypeError if it is an array that does not say where its memory is, ValueError if it needs a
     gradient.
     """
-    library = ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
+    library = library_of(value)
     if library is not None and library.copies is not None:
         try:
             device = library.device_of(value)
@@ -225,20 +229,19 @@ def _find_by_protocol(value: Any) -> FoundArray | None:
     return FoundArray(value, device, layout, None)
 
 
-def detached(value: T) -> T:
-    """Return a result whose arrays remember nothing of how they were made; itself if none did."""
-    has_changed = False
-
-    def detach(leaf: Any) -> Any:
-        nonlocal has_changed
-        library = ARRAYS.types.get(type(leaf)) or registry.find(leaf, ARRAYS)
-        detach_it = None if library is None else offered(library.copies, Capture.detached)
-        new = leaf if detach_it is None else detach_it(leaf)
-        has_changed |= new is not leaf
-        return new
-
-    new: T = replaced(value, detach)
-    return new if has_changed else value
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what a value's containers hold, or the value itself."""
+    if isinstance(value, dict):
+        items: Iterable[Any] = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = (item for _, item in _fields(value))
+    elif isinstance(value, (tuple, list)):
+        items = value
+    else:
+        yield value
+        return
+    for one in items:
+        yield from leaves(one)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, object]]:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from streamkit._base import locks, uncollected, workers
-from streamkit._base.latch import Latch
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import Latch, new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
 

@@ -25,7 +25,7 @@ from streamkit._scopes import open_scopes
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._base.latch import Latch
+    from streamkit._base.locks import Latch
     from streamkit._host.work_queue import Item, WorkQueue
 
 # How probable it is at each step that the streams' priorities are drawn again; each seed takes one

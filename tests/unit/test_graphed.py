@@ -290,3 +290,17 @@ def test_with_copies_the_address_does_not_count_but_which_arrays_are_one_does():
     assert copied(a, a) != copied(a, b)
     assert copied(a, b, a) != copied(a, b, b)
     assert copied(a) != copied(Strided(4096, (3,)))
+
+
+class Named(list):
+    """A list that its items alone do not make again."""
+
+    def __init__(self, name, items):
+        super().__init__(items)
+        self.name = name
+
+
+def test_on_a_host_stream_the_result_is_the_very_object():
+    result = Named("losses", [1, {"more": (2, 3)}])
+    with sk.new_stream(device="cpu"):
+        assert sk.graphed(lambda: result)() is result

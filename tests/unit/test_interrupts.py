@@ -16,7 +16,7 @@ from support.programs import python
 HARNESS = """
 import signal, threading
 from streamkit._base import garbage, locks  # no public name takes a lock alone
-from streamkit._base.latch import Latch  # the same
+from streamkit._base.locks import Latch  # the same
 
 class Stop(BaseException):
     pass
@@ -151,7 +151,6 @@ def test_no_module_makes_a_lock_or_a_thread_of_its_own():
         if re.search(r"threading\.(R?Lock|Condition|Event|Thread)\(", path.read_text("utf-8"))
     }
     assert made == {
-        "_base/latch.py",  # takes its lock in one call
         "_base/locks.py",
         "_waiting/dispatcher.py",  # its bell, which no block holds
         "testing/_conformance/subject.py",  # a test's own thread

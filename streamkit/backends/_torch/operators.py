@@ -55,9 +55,10 @@ def host_memory(array: Any) -> tuple[Any, bool] | None:
 
     A sparse tensor has none, nor has the one that ``torch.func`` gives in place of another.
     """
-    if not torch._C._has_storage(array):  # noqa: SLF001 - it has no public name
+    try:
+        storage = array.untyped_storage()
+    except NotImplementedError:
         return None
-    storage = array.untyped_storage()
     return storage, storage.resizable()
 
 
@@ -177,8 +178,8 @@ def _made(name: str, args: tuple[Any, ...], found: Any) -> Iterator[ArrayUse]:
 
 def _storage(tensor: Any) -> int | None:
     """Return the identity of a tensor's memory, None if it has none that is its own."""
-    has_one = torch._C._has_storage(tensor)  # noqa: SLF001 - it has no public name
-    return tensor.untyped_storage()._cdata if has_one else None  # noqa: SLF001 - nor has this
+    found = host_memory(tensor)
+    return None if found is None else found[0]._cdata  # noqa: SLF001 - it has no public name
 
 
 def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
