@@ -83,6 +83,9 @@ class Traits(NamedTuple):
     streams_are_values: bool = False
     """Its objects destroy nothing, and any two on a queue can replace each other. Weak references
     to them do not tell when they die."""
+    stream_class: type | None = None
+    """The class that all its functions take, if it has others; ``to`` gives one of the others back
+    to the stream that was wrapped from it alone."""
     hides_owners: bool = False
     """The garbage collector cannot see what its objects hold."""
     any_context: bool = False
@@ -621,6 +624,13 @@ class Capture(Protocol, metaclass=Group):
 
         For a library that joins captures. Called at the end of each whole capture, before its graph
         can run. Nothing captures in this thread. It must not wait.
+        """
+
+    def empty_cache(self) -> None:
+        """Give the device back what the library has in its cache, also of graphs that have ended.
+
+        For a library that begins captures, and gives each the memory of a pool of its own. Called
+        before a capture, when many graphs have ended. It may wait for the device.
         """
 
     def pool(self) -> AbstractContextManager[object]:

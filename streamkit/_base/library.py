@@ -128,7 +128,7 @@ class Library(NamedTuple):
         """What to do about it."""
         return (
             f"Rename it, or take it off sys.path and out of sys.modules, so that 'import "
-            f"{self.module}' finds {self.label}."
+            f"{self.module}' finds {self.label}, if that is installed."
         )
 
     def install_line(self, major: int) -> str:

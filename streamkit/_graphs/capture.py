@@ -117,6 +117,7 @@ def _captured(
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context) as guard, guard:
+                disposal.caches.empty(adapters, queue.device)
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()
             with (
@@ -147,7 +148,13 @@ def _captured(
                         parts.abandon(error)
                     if explained is None:
                         raise
-                    raise explained from error
+                    if error.__traceback__ is not None:
+                        # this frame's caller has the error, and both would hold the block's frames
+                        error.__traceback__ = error.__traceback__.tb_next
+                    try:
+                        raise explained from error
+                    finally:
+                        del explained  # as this frame is in its traceback
         disposal.free_deferred(adapters, queue.context)
     finally:
         disposal.sweep()

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.adapter import offered
+from streamkit._base.adapter import all_offered, offered
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, events, graphs
 from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
@@ -236,6 +236,7 @@ class OwnedGraph(UsedPools):
         if not self._is_destroyed:
             self.executable.close()
             self._is_destroyed = True
+            caches.note_end(self.library)
         self.held, self.kept = [], []
         return super().end()
 
@@ -253,6 +254,45 @@ def _readers(device: int) -> Iterator[QueueRecord]:
         if found.handle > LEGACY:
             yield identity.identify(found, adapter, native)
 
+
+class _Caches:
+    """What ended graphs have left in the caches of libraries that begin captures.
+
+    Each graph has memory of its own, so there no later graph finds it, nor another library.
+    """
+
+    _MANY, _TOO_MANY = 8, 64
+    _ended = 0
+
+    def note_end(self, library: str | None) -> None:
+        """Note that a graph has ended which this library began, or the driver."""
+        self._ended += library is not None
+
+    def empty(self, adapters: Sequence[Adapter], device: int) -> None:
+        """Let the libraries free it, before a capture, if it is that of many graphs.
+
+        That waits for the device. So it is done when the queues have no work, or when too many
+        graphs have ended.
+        """
+        if self._ended < self._MANY:
+            return
+        with contextlib.suppress(Exception):  # as in ``sweep``
+            is_due = self._ended >= self._TOO_MANY or driver.call_beside_captures(_is_idle, device)
+            if is_due:
+                self._ended = 0
+                for empty in all_offered(adapters, Capture.empty_cache):
+                    driver.call_beside_captures(empty)
+
+
+def _is_idle(device: int) -> bool:
+    """Whether the queues that are known have no work."""
+    return all(
+        ordering.capture_of(queue) is None and driver.query(queue.handle)
+        for queue in _readers(device)
+    )
+
+
+caches = _Caches()
 
 waiting: deque[UsedPools] = deque()
 """Those to end. A deque, because its append needs no lock."""

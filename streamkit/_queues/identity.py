@@ -330,7 +330,7 @@ def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool
     values too, for these destroy nothing: torch's (2.11) do not tell weak references when they die.
     """
     traits = traits_of(adapter)
-    if not traits.has_streams:
+    if not traits.has_streams or not isinstance(native, traits.stream_class or object):
         return
     if traits.streams_are_values:
         if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other

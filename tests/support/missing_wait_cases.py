@@ -148,6 +148,9 @@ GPU = Cases(
         },
         "docs/reference/functions.md": {"sk.use(theirs, ordered=True)": _NO_MORE},
         "docs/reference/testing.md": {"b.wait(a)": _LISTS},
+        "examples/07_thread_pool.py": {
+            "join.wait(s)": "the legacy stream reads the array, and all streams are blocking",
+        },
         "examples/01_torch_cupy.py": {"sk.use(s, ordered=True)": _SYNC},
         "examples/02_order_two_streams.py": {
             "reader.wait(writer)": "before reader gets any work, it waits for writer again",

@@ -27,6 +27,10 @@ _FIRST_USE = (
     "If it is none of these, run it once before the capture: what CuPy makes at a first use is "
     "illegal inside."
 )
+_NO_DEVICE = (
+    "CUDA does not know the device of memory that a graph allocates before the graph has run. Take "
+    "an array that another library made inside with cupy.from_dlpack, not with cupy.asarray."
+)
 _ROOTS = ("cupy", "cupy_backends", "cupyx")
 _ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileException)
 """Errors of CuPy's that no capture causes, so they need no explanation."""
@@ -105,4 +109,4 @@ def explain_capture(error: Exception) -> str | None:
         return _NOT_CAPTURED
     if isinstance(error, _ITS_OWN) or str(type(error).__module__).partition(".")[0] not in _ROOTS:
         return None
-    return f"{_NOT_CAPTURED} {_FIRST_USE}"
+    return _NO_DEVICE if "cudaErrorInvalidDevice" in str(error) else f"{_NOT_CAPTURED} {_FIRST_USE}"

@@ -6,7 +6,7 @@ LIBRARY = Library(
     "numba",
     label="numba-cuda",
     module="numba.cuda",
-    mark="stream",
+    mark="LTOIR",  # numba's own, which is another one, has none
     requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},
     distribution="numba-cuda",
     oldest=(0, 30, 4),  # the first that goes with cuda-core 1.0 and numba 0.68

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # functions of the adapter too
 __all__ = [
+    "empty_cache",
     "explain_capture",
     "explain_kernel",
     "host_memory",
@@ -43,7 +44,9 @@ __all__ = [
 
 name = "torch"
 api = 1
-traits = Traits(streams_are_fixed=True, streams_are_values=True)
+_Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
+
+traits = Traits(streams_are_fixed=True, streams_are_values=True, stream_class=_Stream)
 
 _CUDA = 1  # c10::DeviceType::CUDA, which ROCm builds report too
 _HERE = -1  # torch's index for the device that is current
@@ -51,8 +54,6 @@ _HERE = -1  # torch's index for the device that is current
 
 # (stream id, device, device type) of torch's default streams and pools, which are never destroyed
 _own: dict[tuple[int, int, int], Queue] = {}
-
-_Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
 
 
 def extract(obj: Any) -> Queue:
@@ -265,6 +266,7 @@ def _shared_workspaces() -> Finding:
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
+empty_cache = torch.cuda.empty_cache
 
 
 def detached(array: Any) -> Any:

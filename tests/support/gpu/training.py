@@ -46,9 +46,9 @@ class Cube(torch.autograd.Function):
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
         y = torch.empty_like(x)
-        _run(
-            "slope", cupy.asarray(x.detach()), cupy.asarray(gradient.contiguous()), cupy.asarray(y)
-        )
+        # by DLPack: it is Warp's, and CUDA does not know the device of what a graph allocates yet
+        gradient = cupy.from_dlpack(gradient.contiguous())
+        _run("slope", cupy.asarray(x.detach()), gradient, cupy.asarray(y))
         return y
 
 
