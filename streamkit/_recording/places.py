@@ -6,6 +6,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamkit._base.frames import local_variables
 from streamkit._queues import registry
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def named_by(frame: FrameType | None) -> list[object]:
     """Return the objects that the code of a frame names, but for those inside of others."""
     if frame is None:
         return []
-    named = frame.f_code.co_names
-    return [value for name, value in variables(frame) if name in frame.f_locals or name in named]
+    named = {*frame.f_code.co_names, *local_variables(frame)}
+    return [value for name, value in variables(frame) if name in named]
 
 
 def place_of(frame: FrameType | None) -> Place | None:
@@ -71,13 +72,12 @@ def variables(frame: FrameType | None) -> list[tuple[str, object]]:
     """Return the objects that the code of a frame has names for, the nearest last."""
     if frame is None:
         return []
-    here = frame.f_locals
+    here = local_variables(frame)
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    is_module = not is_function and frame.f_locals is frame.f_globals
     attributes = getattr(here.get("self"), "__dict__", {})
-    found = [
-        *(() if here is frame.f_globals else reversed(frame.f_globals.items())),
+    return [
+        *(() if is_module else reversed(frame.f_globals.items())),
         *((f"self.{name}", value) for name, value in attributes.items()),
         *reversed(here.items()),
     ]
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        here.clear()  # the frame would keep this copy, and with it what it holds
-    return found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import pytest
 
 from streamkit._base import garbage  # a public name would need a driver
+from streamkit._base.frames import local_variables  # every public way looks at more than these
+from streamkit._recording import places  # as above
 from support.interrupts import interrupt_everywhere
 from support.programs import python
 
@@ -78,3 +81,33 @@ def test_a_block_that_ends_well_keeps_nothing():
 def test_an_error_passes():
     with pytest.raises(ValueError, match="its own"), garbage.kept_on_error(Thing()):
         raise ValueError("its own")
+
+
+def users_function(read):
+    held = Thing()
+    seen = weakref.ref(held)
+    frame = sys._getframe()
+    variables = read(frame)
+    assert any(value is held for value in variables)
+    del held, variables
+    return seen()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda frame: local_variables(frame).values(),
+        lambda frame: [value for _, value in places.variables(frame)],
+        places.named_by,
+    ],
+)
+def test_a_function_keeps_nothing_for_having_been_read(read):
+    """Up to Python 3.12 the frame would keep a copy of its variables until the function ends."""
+    assert users_function(read) is None
+
+
+def test_the_dictionary_that_a_function_has_of_its_variables_stays():
+    number = 5
+    own = locals()
+    assert local_variables(sys._getframe())["number"] == 5
+    assert own["number"] == number

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from streamkit._base import garbage
+from streamkit._base.frames import local_variables
 from streamkit._cuda import driver, graphs
 from streamkit.backends._torch import random_numbers, workspaces
 
@@ -197,6 +198,8 @@ def _results_of_forward_passes(frames: list[FrameType]) -> Iterator[str]:
     callers = [frame for frame, _ in traceback.walk_stack(frames[0].f_back)] if frames else []
     for frame in (*frames, *callers):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        for name, value in frame.f_locals.items() if package not in _NOT_OF_THE_PROGRAM else ():
+        if package in _NOT_OF_THE_PROGRAM:
+            continue
+        for name, value in local_variables(frame).items():
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                 yield name
