@@ -249,9 +249,9 @@ def test_the_variable_that_holds_autograds_nodes_is_named():
     assert "(look at held_loss)" in advice(legacy)
     assert held_loss.grad_fn is not None
     assert only_a_number.grad_fn is None
-    node = weakref.ref(held_loss.grad_fn)
+    seen = weakref.ref(held_loss)
     del held_loss
-    assert node() is None
+    assert seen() is None
     assert "as long as the result is alive, and" in advice(legacy)
     assert advice(RuntimeError("CUDA error: out of memory")) is None
 
